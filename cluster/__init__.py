@@ -1,0 +1,1 @@
+"""The cluster: replicas, router, directory, gateways, deployments and the command line."""

@@ -1,0 +1,150 @@
+"""The nouns between the gateways and the router: one request in, a stream of events out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from engine.sampling import SamplingParams
+from engine.sequence import FinishReason, SampledToken
+
+Role = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A prompt as text; special tokens are added as the tokenizer does."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt as token ids, taken as they are."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation, rendered by the model's chat template."""
+
+    messages: tuple[ChatMessage, ...]
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults."""
+
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    n: int = 1
+    request_id: str = ""
+    model: str = ""
+    endpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request was accepted. `seed` is the one in use."""
+
+    request_id: str
+    model: str
+    prompt_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one choice, in order; `index` is the first one's place, from 0.
+
+    `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
+    event of a choice.
+    """
+
+    choice: int
+    index: int
+    tokens: tuple[SampledToken, ...]
+    text: str
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSummary:
+    """Where a choice's time went, in seconds. queue + prefill + first_flush = ttft."""
+
+    choice: int
+    queue_s: float
+    prefill_s: float
+    first_flush_s: float
+    ttft_s: float
+    transfer_s: float
+    decode_admission_s: float
+    decode_s: float
+    preemptions: int
+    prefill_replica: str
+    decode_replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The closing event of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    choices: tuple[ChoiceSummary, ...]
+    total_s: float
+
+
+Event = Started | Tokens | Summary
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """The model that is served."""
+
+    name: str
+    architecture: str
+    dtype: str
+    context_tokens: int
+    vocabulary: int
+    endpoints: tuple[str, ...]
+    created: int
+
+
+class Generator(Protocol):
+    """What a gateway needs of the router."""
+
+    @property
+    def model(self) -> ModelCard:
+        """The model that is served."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
+        ...
+
+    async def cancel(self, request_id: str) -> bool:
+        """End a request wherever it is; False where no such request runs."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """One token as text by itself, for log-probability listings."""
+        ...
+
+    def missing(self) -> tuple[str, ...]:
+        """The pools that have no healthy replica, by name; empty means ready."""
+        ...

@@ -1,0 +1,1 @@
+"""The decode pool: continues from handed-over KV in a continuously batched loop."""

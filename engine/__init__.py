@@ -1,0 +1,1 @@
+"""A model step on one device: paged KV, attention, batches, sampling, text."""

@@ -1,0 +1,59 @@
+"""The configuration of the engine: the `model` and `kv` sections.
+
+Plain frozen dataclasses, so that this package needs no validation library; `cluster/config.py`
+reads them from YAML and forbids unknown keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+TransportName = Literal["auto", "gloo", "nccl", "loopback"]
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError with `message` unless `condition` holds: how a section checks itself."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model is served, and in what precision."""
+
+    path: str = "demo"
+    name: str | None = None
+    dtype: Dtype = "auto"
+    context_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        require(bool(self.path), "path must not be empty")
+        require(
+            self.context_tokens is None or self.context_tokens >= 2,
+            "context_tokens must be at least 2",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KvConfig:
+    """The pool of KV blocks of each replica, and how blocks travel.
+
+    `blocks` fixes the pool's size; without it `memory_fraction` of the free device memory is
+    used, capped at what the replica could ever need.
+    """
+
+    block_size: int = 16
+    blocks: int | None = None
+    memory_fraction: float = 0.9
+    transport: TransportName = "auto"
+    parked_fraction: float = 0.5
+    lease_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        require(1 <= self.block_size <= 1024, "block_size must be between 1 and 1024")
+        require(self.blocks is None or self.blocks >= 1, "blocks must be at least 1")
+        require(0 < self.memory_fraction <= 1, "memory_fraction must be in (0, 1]")
+        require(0 < self.parked_fraction <= 1, "parked_fraction must be in (0, 1]")
+        require(self.lease_s > 0, "lease_s must be positive")

@@ -1,0 +1,107 @@
+"""Every error that Tandem raises, as one tree.
+
+TandemError
+├── InvalidRequest          the request can never succeed as it is
+│   └── PromptTooLong
+├── NotFound                no such model, endpoint or request
+├── ConfigError             the configuration is wrong
+├── UnsupportedModel        the model cannot be served, by name
+├── Overloaded              no room now; says when to come back
+├── Unavailable             something that the request needs is gone; trying again may succeed
+│   ├── ReplicaLost
+│   └── TransferFailed
+├── DeadlineExceeded
+├── Cancelled
+└── Internal                a fault of ours
+
+`code` is the gRPC status name; `cluster/status.py` maps it to gRPC and HTTP.
+"""
+
+from __future__ import annotations
+
+
+class TandemError(Exception):
+    """Root of the tree. `code` names a gRPC status; `retryable` says whether to try again."""
+
+    code = "INTERNAL"
+    retryable = False
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(TandemError):
+    """The request can never succeed as it is; `field` names what is wrong with it."""
+
+    code = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt leaves no room in the context or in the KV pool."""
+
+
+class NotFound(TandemError):
+    """No such model, endpoint or request."""
+
+    code = "NOT_FOUND"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ConfigError(TandemError):
+    """The configuration is wrong; the message names the key."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class UnsupportedModel(TandemError):
+    """The model cannot be served; the message says what about it."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class Overloaded(TandemError):
+    """There is no room now; `retry_after_s` says when to come back."""
+
+    code = "RESOURCE_EXHAUSTED"
+    retryable = True
+
+
+class Unavailable(TandemError):
+    """Something that the request needs is gone; trying again may succeed."""
+
+    code = "UNAVAILABLE"
+    retryable = True
+
+
+class ReplicaLost(Unavailable):
+    """The replica that held the request died or stopped answering."""
+
+
+class TransferFailed(Unavailable):
+    """The KV did not reach the decode replica whole."""
+
+
+class DeadlineExceeded(TandemError):
+    """The request ran out of its time."""
+
+    code = "DEADLINE_EXCEEDED"
+    retryable = True
+
+
+class Cancelled(TandemError):
+    """The client, or somebody for it, ended the request."""
+
+    code = "CANCELLED"
+
+
+class Internal(TandemError):
+    """A fault of ours."""

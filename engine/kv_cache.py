@@ -1,0 +1,95 @@
+"""The tensors behind the block numbers, and moving blocks in and out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.layout import KvLayout
+
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+class KvCache:
+    """Preallocated keys and values of `blocks` blocks.
+
+    `layers[i]` is [2, blocks, block_size, kv_heads, head_size]: keys at 0, values at 1.
+    """
+
+    def __init__(self, layout: KvLayout, blocks: int, device: torch.device) -> None:
+        self.layout = layout
+        self.blocks = blocks
+        self.device = device
+        self.dtype = TORCH_DTYPES[layout.dtype]
+        self.layers = [
+            torch.zeros(
+                (2, blocks, layout.block_size, shape.kv_heads, shape.head_size),
+                dtype=self.dtype,
+                device=device,
+            )
+            for shape in layout.layers
+        ]
+
+    def block_bytes(self, layer_start: int, layer_stop: int) -> int:
+        """Bytes of one block over these layers."""
+        return block_bytes(self.layout, layer_start, layer_stop)
+
+    def gather(
+        self, blocks: Sequence[int], layer_start: int, layer_stop: int, out: torch.Tensor
+    ) -> None:
+        """Copy blocks into `out` (uint8, exactly their bytes), layer by layer.
+
+        Each layer is written as [2, len(blocks), block_size, kv_heads, head_size]. `out` may be on
+        another device; when this returns the bytes are there.
+        """
+        index = torch.tensor(blocks, dtype=torch.long, device=self.device)
+        for layer, part in self._parts(len(blocks), layer_start, layer_stop, out):
+            if out.device == self.device:
+                torch.index_select(layer, 1, index, out=part)
+            else:
+                part.copy_(torch.index_select(layer, 1, index), non_blocking=True)
+        self._synchronize()
+
+    def scatter(
+        self, blocks: Sequence[int], layer_start: int, layer_stop: int, data: torch.Tensor
+    ) -> None:
+        """Copy `data`, laid out as `gather` does, into blocks; when this returns it is there."""
+        index = torch.tensor(blocks, dtype=torch.long, device=self.device)
+        for layer, part in self._parts(len(blocks), layer_start, layer_stop, data):
+            layer.index_copy_(1, index, part.to(self.device, non_blocking=True))
+        self._synchronize()
+
+    def _parts(
+        self, count: int, layer_start: int, layer_stop: int, buffer: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Pair each layer with its typed view of the flat buffer."""
+        expected = count * self.block_bytes(layer_start, layer_stop)
+        if buffer.dtype != torch.uint8 or buffer.numel() != expected:
+            raise ValueError(f"buffer must be {expected} bytes, is {buffer.numel()} {buffer.dtype}")
+        pairs = []
+        offset = 0
+        for index in range(layer_start, layer_stop):
+            layer = self.layers[index]
+            size = count * self.block_bytes(index, index + 1)
+            view = buffer[offset : offset + size].view(self.dtype)
+            pairs.append((layer, view.view(2, count, *layer.shape[2:])))
+            offset += size
+        return pairs
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+
+def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None = None) -> int:
+    """Bytes of one block of that layout over these layers (all by default)."""
+    itemsize = TORCH_DTYPES[layout.dtype].itemsize
+    per_token = sum(
+        2 * shape.kv_heads * shape.head_size for shape in layout.layers[layer_start:layer_stop]
+    )
+    return per_token * layout.block_size * itemsize

@@ -1,0 +1,43 @@
+"""What two replicas must agree on before a block of one means anything to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Heads and head size of one layer's keys (and of its values)."""
+
+    kv_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
+
+    One block of one layer is keys then values, each [block_size, kv_heads, head_size].
+    """
+
+    layers: tuple[LayerShape, ...]
+    block_size: int
+    dtype: str
+    model_identity: str
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks hold that many tokens."""
+        return -(-tokens // self.block_size)
+
+    def difference(self, other: KvLayout) -> str | None:
+        """Name what differs between the two, or None when blocks can be exchanged."""
+        for name in ("block_size", "dtype", "model_identity"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                return f"{name}: {mine} here, {theirs} there"
+        if len(self.layers) != len(other.layers):
+            return f"layers: {len(self.layers)} here, {len(other.layers)} there"
+        for index, (mine, theirs) in enumerate(zip(self.layers, other.layers, strict=True)):
+            if mine != theirs:
+                return f"layer {index}: {mine} here, {theirs} there"
+        return None

@@ -1,0 +1,105 @@
+"""What a request asks of the sampler, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from engine.errors import InvalidRequest
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024
+MAX_LOGIT_BIAS = 1024
+_NO_BIAS: Mapping[int, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the tokens of a request are chosen, and when they end.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
+    `seed` None lets the router draw one. `logprobs` k asks for the chosen token's log-probability
+    and the k best, both of the model's own distribution, before penalties and temperature.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: _NO_BIAS)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is taken, without noise."""
+        return self.temperature == 0.0
+
+    def check(self, vocabulary: int) -> None:
+        """Raise InvalidRequest, naming the field, unless every value is in its range."""
+        _between("temperature", self.temperature, 0.0, 100.0)
+        _between("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _between("min_p", self.min_p, 0.0, 1.0)
+        _between("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _between("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _between("top_k", self.top_k, 0, 2**31 - 1)
+        if self.max_tokens is not None:
+            _between("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        if self.seed is not None:
+            _between("seed", self.seed, 0, 2**64 - 1)
+        if self.logprobs is not None:
+            _between("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        self._check_stops(vocabulary)
+        self._check_bias(vocabulary)
+
+    def _check_stops(self, vocabulary: int) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequest(f"stop: at most {MAX_STOP_STRINGS} strings", field="stop")
+        for text in self.stop:
+            if not 0 < len(text) <= MAX_STOP_CHARACTERS:
+                raise InvalidRequest(
+                    f"stop: each string must have 1 to {MAX_STOP_CHARACTERS} characters",
+                    field="stop",
+                )
+        for token in self.stop_token_ids:
+            check_token("stop_token_ids", token, vocabulary)
+
+    def _check_bias(self, vocabulary: int) -> None:
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise InvalidRequest(
+                f"logit_bias: at most {MAX_LOGIT_BIAS} entries", field="logit_bias"
+            )
+        for token, bias in self.logit_bias.items():
+            check_token("logit_bias", token, vocabulary)
+            _between("logit_bias", bias, -100.0, 100.0)
+
+
+def check_token(name: str, token: int, vocabulary: int) -> None:
+    """Raise InvalidRequest unless `token` is in a vocabulary of that size."""
+    if not 0 <= token < vocabulary:
+        raise InvalidRequest(
+            f"{name}: token id {token} is outside the vocabulary (0 to {vocabulary - 1})",
+            field=name,
+        )
+
+
+def _between(
+    name: str, value: float, low: float, high: float, *, open_low: bool = False
+) -> None:
+    inside = math.isfinite(value) and low <= value <= high and not (open_low and value == low)
+    if not inside:
+        opening = "more than" if open_low else "at least"
+        raise InvalidRequest(
+            f"{name} must be {opening} {low:g} and at most {high:g}, not {value!r}", field=name
+        )

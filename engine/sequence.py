@@ -1,0 +1,61 @@
+"""One choice of one request, as the engine sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.sampling import SamplingParams
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Token ids so far and where their KV lies.
+
+    `tokens` is prompt and output in one list; `computed` counts the leading tokens whose KV is in
+    `blocks`. `owner` is the name under which the blocks are held in the pool. `sampling` is
+    complete: `seed` and `max_tokens` are set.
+    """
+
+    owner: str
+    tokens: list[int]
+    prompt_tokens: int
+    sampling: SamplingParams
+    choice: int = 0
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens were generated so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def remaining(self) -> int:
+        """How many tokens have no KV yet."""
+        return len(self.tokens) - self.computed
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of a sequence to compute in one step: `count` from `start` on."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether this span reaches the sequence's end, so that a next token is sampled."""
+        return self.start + self.count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token drawn by the sampler; `top` holds (token, log-probability), best first."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()

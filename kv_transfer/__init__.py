@@ -1,0 +1,1 @@
+"""Moving KV blocks between two processes: transports, links, layouts."""

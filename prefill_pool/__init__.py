@@ -1,0 +1,1 @@
+"""The prefill pool: reads prompts, samples the first token, hands the KV over."""

@@ -1,0 +1,1 @@
+"""The wire: protocol definitions and the code generated from them."""

@@ -1,0 +1,54 @@
+from protos import inference_pb2 as _inference_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DecodeRequest(_message.Message):
+    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "prefill_replica", "prefill_address", "request_id")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    prompt_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: _inference_pb2.Sampling
+    choice: int
+    prefill_replica: str
+    prefill_address: str
+    request_id: str
+    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class DecodeEvent(_message.Message):
+    __slots__ = ("admitted", "tokens", "retired")
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
+    admitted: Admitted
+    tokens: _inference_pb2.Tokens
+    retired: Retired
+    def __init__(self, admitted: _Optional[_Union[Admitted, _Mapping]] = ..., tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., retired: _Optional[_Union[Retired, _Mapping]] = ...) -> None: ...
+
+class Admitted(_message.Message):
+    __slots__ = ("transfer_s", "admission_s", "bytes")
+    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    transfer_s: float
+    admission_s: float
+    bytes: int
+    def __init__(self, transfer_s: _Optional[float] = ..., admission_s: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Retired(_message.Message):
+    __slots__ = ("preemptions", "decode_s")
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_S_FIELD_NUMBER: _ClassVar[int]
+    preemptions: int
+    decode_s: float
+    def __init__(self, preemptions: _Optional[int] = ..., decode_s: _Optional[float] = ...) -> None: ...

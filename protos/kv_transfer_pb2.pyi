@@ -1,0 +1,195 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReceiverMessage(_message.Message):
+    __slots__ = ("hello", "joined", "pull", "ready", "committed", "cancel", "heartbeat")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    joined: Joined
+    pull: Pull
+    ready: Ready
+    committed: Committed
+    cancel: CancelTransfer
+    heartbeat: Heartbeat
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class SenderMessage(_message.Message):
+    __slots__ = ("welcome", "refuse", "joined", "offer", "frame", "sum", "done", "withdraw", "heartbeat")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    refuse: RefuseLink
+    joined: Joined
+    offer: Offer
+    frame: Frame
+    sum: Sum
+    done: Done
+    withdraw: Withdraw
+    heartbeat: Heartbeat
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., sum: _Optional[_Union[Sum, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("receiver", "generation", "layout", "transport")
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    receiver: str
+    generation: int
+    layout: Layout
+    transport: str
+    def __init__(self, receiver: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., transport: _Optional[str] = ...) -> None: ...
+
+class Layout(_message.Message):
+    __slots__ = ("layers", "block_tokens", "dtype", "model_identity")
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    layers: _containers.RepeatedCompositeFieldContainer[LayerShape]
+    block_tokens: int
+    dtype: str
+    model_identity: str
+    def __init__(self, layers: _Optional[_Iterable[_Union[LayerShape, _Mapping]]] = ..., block_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., model_identity: _Optional[str] = ...) -> None: ...
+
+class LayerShape(_message.Message):
+    __slots__ = ("kv_heads", "head_size")
+    KV_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    kv_heads: int
+    head_size: int
+    def __init__(self, kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("sender", "store_host", "store_port", "store_prefix")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    STORE_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    store_host: str
+    store_port: int
+    store_prefix: str
+    def __init__(self, sender: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., store_prefix: _Optional[str] = ...) -> None: ...
+
+class RefuseLink(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Joined(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("transfer", "tokens", "blocks", "first_token")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    tokens: int
+    blocks: int
+    first_token: int
+    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ...) -> None: ...
+
+class Pull(_message.Message):
+    __slots__ = ("transfer", "generation", "blocks")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    generation: int
+    blocks: int
+    def __init__(self, transfer: _Optional[str] = ..., generation: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
+
+class Frame(_message.Message):
+    __slots__ = ("sequence", "transfer", "generation", "layer_start", "layer_stop", "block_start", "block_stop", "head_start", "head_stop", "bytes")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LAYER_START_FIELD_NUMBER: _ClassVar[int]
+    LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_START_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_STOP_FIELD_NUMBER: _ClassVar[int]
+    HEAD_START_FIELD_NUMBER: _ClassVar[int]
+    HEAD_STOP_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    transfer: str
+    generation: int
+    layer_start: int
+    layer_stop: int
+    block_start: int
+    block_stop: int
+    head_start: int
+    head_stop: int
+    bytes: int
+    def __init__(self, sequence: _Optional[int] = ..., transfer: _Optional[str] = ..., generation: _Optional[int] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ..., head_start: _Optional[int] = ..., head_stop: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class Sum(_message.Message):
+    __slots__ = ("sequence", "checksum")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    checksum: int
+    def __init__(self, sequence: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("transfer", "frames")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    frames: int
+    def __init__(self, transfer: _Optional[str] = ..., frames: _Optional[int] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("transfer",)
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    def __init__(self, transfer: _Optional[str] = ...) -> None: ...
+
+class Withdraw(_message.Message):
+    __slots__ = ("transfer", "reason")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    reason: str
+    def __init__(self, transfer: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CancelTransfer(_message.Message):
+    __slots__ = ("transfer", "reason")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    reason: str
+    def __init__(self, transfer: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
