@@ -1,0 +1,148 @@
+"""The engine's value objects as protobuf, and back.
+
+Shared by the public API and by the pools, which all speak of sampling and of tokens. Values that
+the wire cannot carry raise InvalidRequest with their field; ranges are checked elsewhere, by
+`SamplingParams.check`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.errors import Internal, InvalidRequest
+from engine.sampling import SamplingParams
+from engine.sequence import FinishReason, SampledToken
+from protos import inference_pb2
+
+_OPTIONAL = (
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "logprobs",
+)
+_ODD = (TypeError, ValueError, OverflowError)  # what protobuf raises for a value it cannot hold
+_FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
+    None: inference_pb2.FINISH_REASON_UNSPECIFIED,
+    "stop": inference_pb2.FINISH_REASON_STOP,
+    "length": inference_pb2.FINISH_REASON_LENGTH,
+}
+_FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
+
+
+class TokenRun(NamedTuple):
+    """Consecutive tokens of one choice, field for field as `Tokens` carries them."""
+
+    choice: int
+    index: int
+    tokens: tuple[SampledToken, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+
+def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
+    """`sampling` for the wire; raises InvalidRequest where a value has no place there."""
+    wire = inference_pb2.Sampling()
+    for name in _OPTIONAL:
+        value = getattr(sampling, name)
+        if value is not None:
+            _assign(wire, name, value)
+    _assign(wire, "ignore_eos", sampling.ignore_eos)
+    _extend(wire.stop, "stop", sampling.stop)
+    _extend(wire.stop_token_ids, "stop_token_ids", sampling.stop_token_ids)
+    try:
+        wire.logit_bias.update(sampling.logit_bias)
+    except _ODD as error:
+        raise _unfit("logit_bias", error) from None
+    return wire
+
+
+def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
+    """The sampling that `wire` asks for; what is absent takes its default."""
+    given = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
+    if wire.logit_bias:
+        given["logit_bias"] = dict(wire.logit_bias)
+    return SamplingParams(
+        stop=tuple(wire.stop),
+        stop_token_ids=tuple(wire.stop_token_ids),
+        ignore_eos=wire.ignore_eos,
+        **given,
+    )
+
+
+def tokens_to_proto(
+    choice: int,
+    index: int,
+    tokens: Sequence[SampledToken],
+    text: str,
+    finish_reason: FinishReason | None,
+) -> inference_pb2.Tokens:
+    """A run of tokens for the wire. Lone surrogates in `text` become U+FFFD."""
+    wire = inference_pb2.Tokens(
+        choice=choice,
+        index=index,
+        ids=[token.token for token in tokens],
+        text=valid_text(text),
+        finish_reason=_FINISH_TO_WIRE[finish_reason],
+    )
+    if any(token.logprob is not None or token.top for token in tokens):
+        for token in tokens:
+            entry = wire.logprobs.add(logprob=math.nan if token.logprob is None else token.logprob)
+            for candidate, logprob in token.top:
+                entry.top.add(id=candidate, logprob=logprob)
+    return wire
+
+
+def tokens_from_proto(wire: inference_pb2.Tokens) -> TokenRun:
+    """The run of tokens that `wire` carries; raises Internal where it contradicts itself."""
+    if wire.finish_reason not in _FINISH_FROM_WIRE:
+        raise Internal(f"unknown finish reason {wire.finish_reason} in a token message")
+    if wire.logprobs and len(wire.logprobs) != len(wire.ids):
+        raise Internal(f"{len(wire.ids)} tokens came with {len(wire.logprobs)} log-probabilities")
+    tokens = (
+        tuple(map(_with_logprob, wire.ids, wire.logprobs))
+        if wire.logprobs
+        else tuple(map(SampledToken, wire.ids))
+    )
+    reason = _FINISH_FROM_WIRE[wire.finish_reason]
+    return TokenRun(wire.choice, wire.index, tokens, wire.text, reason)
+
+
+def valid_text(text: str) -> str:
+    """`text` as the wire can carry it: surrogate pairs joined, lone surrogates as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _with_logprob(token: int, entry: inference_pb2.TokenLogprobs) -> SampledToken:
+    logprob = None if math.isnan(entry.logprob) else entry.logprob
+    return SampledToken(token, logprob, tuple((top.id, top.logprob) for top in entry.top))
+
+
+def _assign(wire: inference_pb2.Sampling, name: str, value: object) -> None:
+    try:
+        setattr(wire, name, value)
+    except _ODD as error:
+        raise _unfit(name, error) from None
+
+
+def _extend(field: object, name: str, values: Sequence[object]) -> None:
+    try:
+        field.extend(values)  # type: ignore[attr-defined]
+    except _ODD as error:
+        raise _unfit(name, error) from None
+
+
+def _unfit(name: str, error: Exception) -> InvalidRequest:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return InvalidRequest(f"{name}: {reason}", field=name)
