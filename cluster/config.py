@@ -1,0 +1,162 @@
+"""The configuration: one YAML document, one frozen section per package, nothing unknown.
+
+The sections are plain dataclasses that check their own values; pydantic reads the document into
+them. Precedence: flag (an override), file, default. A component receives its own section only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from cluster.config_errors import describe
+from cluster.config_source import merge_overrides, read_document
+from decode_pool.config import DecodeConfig
+from engine.config import KvConfig, ModelConfig, require
+from engine.errors import ConfigError
+from prefill_pool.config import PrefillConfig
+
+_BUNDLED_MODELS = ("demo",)
+
+
+def _is_port(value: int) -> bool:
+    return 0 <= value <= 65535
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Where the router listens and how much it takes on. Port 0 means a free one.
+
+    `max_requests` bounds the requests in flight; `max_message_bytes` one message or body.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 50051
+    max_message_bytes: int = 4 * 1024 * 1024
+    max_requests: int = 1024
+    request_timeout_s: float = 600.0
+    tokenizer_threads: int = 2
+
+    def __post_init__(self) -> None:
+        require(bool(self.host), "host must not be empty")
+        require(_is_port(self.http_port), "http_port must be between 0 and 65535")
+        require(_is_port(self.grpc_port), "grpc_port must be between 0 and 65535")
+        require(
+            self.http_port == 0 or self.http_port != self.grpc_port,
+            "http_port and grpc_port must differ",
+        )
+        require(self.max_message_bytes >= 1024, "max_message_bytes must be at least 1024")
+        require(self.max_requests >= 1, "max_requests must be at least 1")
+        require(self.request_timeout_s > 0, "request_timeout_s must be positive")
+        require(self.tokenizer_threads >= 1, "tokenizer_threads must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class RayConfig:
+    """The Ray cluster that runs the replicas; `address` null starts a local one."""
+
+    address: str | None = None
+    dashboard_host: str = "127.0.0.1"
+    dashboard_port: int = 8265
+    ready_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        require(bool(self.dashboard_host), "dashboard_host must not be empty")
+        require(_is_port(self.dashboard_port), "dashboard_port must be between 0 and 65535")
+        require(self.ready_timeout_s > 0, "ready_timeout_s must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConfig:
+    """What one kind of traffic may expect and may ask for."""
+
+    ttft_budget_ms: float = 2000.0
+    max_output_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
+        require(self.max_output_tokens >= 1, "max_output_tokens must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryConfig:
+    """The Redis that replicas share; `url` null starts a private one."""
+
+    url: str | None = None
+    lease_s: float = 3.0
+    heartbeat_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.heartbeat_s > 0, "heartbeat_s must be positive")
+        require(self.lease_s > self.heartbeat_s, "lease_s must be longer than heartbeat_s")
+
+
+@dataclass(frozen=True, slots=True)
+class TandemConfig:
+    """The whole configuration. The first endpoint is the default one."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False
+    )
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    kv: KvConfig = field(default_factory=KvConfig)
+    prefill: PrefillConfig = field(default_factory=PrefillConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+    endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: {"chat": EndpointConfig()})
+    directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+
+    def __post_init__(self) -> None:
+        require(bool(self.endpoints), "endpoints must name at least one endpoint")
+
+    @property
+    def default_endpoint(self) -> str:
+        """The endpoint of a request that names none."""
+        return next(iter(self.endpoints))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain data; `load_config` reads its YAML back to the same."""
+        return asdict(self)
+
+
+def load_config(
+    path: str | Path | None = None, overrides: Mapping[str, object] | None = None
+) -> TandemConfig:
+    """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
+
+    The model's path comes back absolute, as replicas run in other folders. Raises ConfigError.
+    """
+    document = read_document(Path(path)) if path is not None else {}
+    document = merge_overrides(document, overrides or {})
+    config = parse_config(document, source=str(path) if path is not None else "configuration")
+    return replace(config, model=replace(config.model, path=str(model_folder(config.model.path))))
+
+
+def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:
+    """Plain data → configuration; ConfigError has one line for each thing that is wrong."""
+    try:
+        # In JSON mode strictness holds for values while mappings still become sections.
+        return _ADAPTER.validate_json(json.dumps(document, default=str))
+    except ValidationError as error:
+        raise ConfigError(describe(error, TandemConfig, source)) from None
+
+
+def model_folder(path: str) -> Path:
+    """The absolute folder that `model.path` means; a bundled name gives way to a local folder."""
+    local = Path(path).expanduser()
+    if path in _BUNDLED_MODELS and not local.is_dir():
+        import models
+
+        return Path(models.__path__[0]).resolve() / path
+    return local.absolute()
+
+
+_ADAPTER: TypeAdapter[TandemConfig] = TypeAdapter(TandemConfig)

@@ -1,0 +1,72 @@
+"""What is wrong with a configuration document, in one line per fault."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "dataclass_type": "a mapping",
+    "dict_type": "a mapping",
+}
+
+
+def describe(error: ValidationError, root: type[Any], source: str) -> str:
+    """All faults of a document, each with its full key path."""
+    lines = [_line(fault, root) for fault in error.errors(include_url=False)]
+    return "\n".join(f"{source}: {line}" for line in lines)
+
+
+def nearest(key: str, root: type[Any]) -> str | None:
+    """The valid key path that `key` most likely stands for."""
+    parent, _, leaf = key.rpartition(".")
+    valid = list(_key_paths(root, parent))
+    siblings = {
+        path.rpartition(".")[2]: path for path in valid if path.rpartition(".")[0] == parent
+    }
+    if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6):
+        return siblings[close[0]]
+    if elsewhere := [path for path in valid if path.rpartition(".")[2] == leaf]:
+        return elsewhere[0]
+    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def _line(fault: ErrorDetails, root: type[Any]) -> str:
+    key = ".".join(str(part) for part in fault["loc"])
+    kind, value = fault["type"], fault["input"]
+    if kind == "unexpected_keyword_argument":
+        close = nearest(key, root)
+        return f"{key}: unknown key" + (f"; did you mean {close}?" if close else "")
+    if kind == "value_error":
+        message = fault["msg"].removeprefix("Value error, ")
+        return f"{key}.{message}" if key else message
+    if kind == "literal_error":
+        return f"{key}: expected {fault['ctx']['expected']}, not {value!r}"
+    if kind in _EXPECTED:
+        return f"{key}: expected {_EXPECTED[kind]}, not {value!r}"
+    return f"{key}: {fault['msg']}"
+
+
+def _key_paths(section: type[Any], wanted: str, prefix: str = "") -> Iterator[str]:
+    """Every key path of a section; mappings are entered by the names that `wanted` uses."""
+    hints = get_type_hints(section)
+    for item in fields(section):
+        path, hint = f"{prefix}{item.name}", hints[item.name]
+        yield path
+        if is_dataclass(hint) and isinstance(hint, type):
+            yield from _key_paths(hint, wanted, f"{path}.")
+        elif get_origin(hint) is dict and wanted.startswith(f"{path}."):
+            name = wanted.removeprefix(f"{path}.").split(".")[0]
+            yield from _key_paths(get_args(hint)[1], wanted, f"{path}.{name}.")

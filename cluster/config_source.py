@@ -1,0 +1,69 @@
+"""Where configuration comes from: a YAML file, with dotted overrides on top."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.errors import ConfigError
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; ConfigError names the line and column of what is broken."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            document = yaml.load(file, _StrictLoader)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "broken YAML"
+        raise ConfigError(f"{path}: {place}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: broken YAML: {str(error).splitlines()[0]}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: expected a mapping, not {type(document).__name__}")
+    return document
+
+
+def merge_overrides(document: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:
+    """The document with each dotted key set; an empty section is the same as none."""
+    merged: dict[str, Any] = {
+        str(key): dict(value) if isinstance(value, Mapping) else value
+        for key, value in document.items()
+        if value is not None
+    }
+    for key, value in overrides.items():
+        *sections, leaf = key.split(".")
+        place = merged
+        for section in sections:
+            inner = place.get(section)
+            # A section that is not a mapping is left for the check to refuse by name.
+            if inner is not None and not isinstance(inner, Mapping):
+                break
+            place[section] = dict(inner or {})
+            place = place[section]
+        else:
+            place[leaf] = value
+    return merged
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A safe loader that refuses a key given twice, which YAML would silently overwrite."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return super().construct_mapping(node, deep=deep)

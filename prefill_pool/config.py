@@ -1,0 +1,24 @@
+"""The `prefill` section of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.config import require
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillConfig:
+    """How many replicas read prompts, and how much of them per step.
+
+    `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue.
+    """
+
+    replicas: int = 1
+    chunk_tokens: int = 512
+    max_waiting: int = 256
+
+    def __post_init__(self) -> None:
+        require(self.replicas >= 1, "replicas must be at least 1")
+        require(self.chunk_tokens >= 1, "chunk_tokens must be at least 1")
+        require(self.max_waiting >= 1, "max_waiting must be at least 1")
