@@ -1,0 +1,140 @@
+"""The directory: which replicas live, kept in Redis as leases. The only place that knows Redis.
+
+    tandem:replica:<id>   a record as JSON; expires with the lease
+    tandem:replicas       the set of ids that may be alive; cleaned as it is read
+    tandem:launcher       present while a `tandem serve` listens for a stop request
+    tandem:stop           a stop request
+
+Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from cluster.config import DirectoryConfig
+from cluster.membership import ReplicaRecord
+from engine.errors import ConfigError, Unavailable
+
+PREFIX = "tandem:"
+_INDEX = f"{PREFIX}replicas"
+_LAUNCHER = f"{PREFIX}launcher"
+_STOP = f"{PREFIX}stop"
+_STOP_LEASE_MS = 60_000
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Directory:
+    """Membership by lease, and the stop flag. `timeout_s` bounds every call."""
+
+    def __init__(self, client: Any, lease_s: float = 3.0, timeout_s: float = 1.0) -> None:
+        self.lease_s = lease_s
+        self._client = client
+        self._lease_ms = round(lease_s * 1000)
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def connect(cls, config: DirectoryConfig) -> Directory:
+        """A directory at `config.url`; nothing is sent until the first call."""
+        if config.url is None:
+            raise ConfigError("directory.url is not set")
+        # No call outlasts the time between two heartbeats, so one lost answer costs one beat.
+        timeout_s = min(1.0, config.heartbeat_s)
+        try:
+            client = redis.asyncio.Redis.from_url(
+                config.url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+            )
+        except ValueError as error:
+            raise ConfigError(f"directory.url {config.url!r}: {error}") from None
+        return cls(client, config.lease_s, timeout_s)
+
+    async def register(self, record: ReplicaRecord) -> None:
+        """Put a replica in the directory for one lease."""
+        await self.renew(record)
+
+    async def renew(self, record: ReplicaRecord) -> None:
+        """Store the record anew and begin its lease again, also where it had run out."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.set(_key(record.id), record.to_json(), px=self._lease_ms)
+        pipe.sadd(_INDEX, record.id)
+        await self._call(pipe.execute())
+
+    async def remove(self, replica_id: str) -> None:
+        """Take a replica out at once. Unknown ids are no error."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.delete(_key(replica_id))
+        pipe.srem(_INDEX, replica_id)
+        await self._call(pipe.execute())
+
+    async def members(self) -> list[ReplicaRecord]:
+        """Every replica whose lease holds, ordered by id."""
+        ids = sorted(await self._call(self._client.smembers(_INDEX)))
+        if not ids:
+            return []
+        values = await self._call(self._client.mget([_key(name) for name in ids]))
+        # An id dropped here while its replica renews comes back with the next heartbeat.
+        if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
+            await self._call(self._client.srem(_INDEX, *gone))
+        return [record for value in values if value and (record := _read(value))]
+
+    async def request_stop(self) -> bool:
+        """Ask the `tandem serve` that started this cluster to end; False where none listens."""
+        if not await self._call(self._client.exists(_LAUNCHER)):
+            return False
+        await self._call(self._client.set(_STOP, "1", px=_STOP_LEASE_MS))
+        return True
+
+    async def stop_requested(self) -> bool:
+        """Whether somebody asked the cluster to stop."""
+        return bool(await self._call(self._client.exists(_STOP)))
+
+    async def listen_for_stop(self) -> bool:
+        """Called by the launcher again and again: says that it listens, and whether to stop."""
+        await self._call(self._client.set(_LAUNCHER, "1", px=max(self._lease_ms, 5000)))
+        return await self.stop_requested()
+
+    async def clear_stop(self) -> None:
+        """Forget an earlier stop request and who listened for it."""
+        await self._call(self._client.delete(_STOP, _LAUNCHER))
+
+    async def ping(self) -> None:
+        """Raise Unavailable unless Redis answers."""
+        await self._call(self._client.ping())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _call(self, command: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await command
+        except (RedisError, OSError) as error:  # TimeoutError is an OSError
+            reason = str(error) or f"no answer within {self._timeout_s:g} s"
+            raise Unavailable(f"directory: {reason}") from error
+
+
+def _key(replica_id: str) -> str:
+    return f"{PREFIX}replica:{replica_id}"
+
+
+def _read(value: str) -> ReplicaRecord | None:
+    try:
+        return ReplicaRecord.from_json(value)
+    except ValueError as error:
+        logger.warning("unreadable record in the directory", extra={"reason": str(error)})
+        return None

@@ -1,0 +1,128 @@
+"""Who is in the cluster: the record each replica keeps in the directory. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+ReplicaRole = Literal["prefill", "decode", "both", "router"]
+Pool = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """What a replica is doing now: requests, and blocks by state."""
+
+    waiting: int = 0
+    running: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    blocks_used: int = 0
+    blocks_leased: int = 0
+    blocks_quarantined: int = 0
+    blocks_orphaned: int = 0
+    block_size: int = 0
+    context_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """One replica. `address` is the host:port of its gRPC server.
+
+    `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
+    seconds since the epoch.
+    """
+
+    id: str
+    role: ReplicaRole
+    address: str
+    generation: int
+    model_identity: str = ""
+    started_at: float = 0.0
+    fleet: str = "main"
+    load: ReplicaLoad = field(default_factory=ReplicaLoad)
+
+    def serves(self, role: ReplicaRole) -> bool:
+        """Whether this replica takes work of that role; one of role `both` takes either."""
+        return self.role == role or (self.role == "both" and role in get_args(Pool))
+
+    def to_json(self) -> str:
+        """The record as it is stored."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ReplicaRecord:
+        """Read a record; fields this version does not know are passed over. ValueError if bad."""
+        try:
+            data = json.loads(text)
+            load = _known(ReplicaLoad, data.get("load") or {})
+            record = cls(**{**_known(cls, data), "load": ReplicaLoad(**load)})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not a replica record: {error}") from None
+        if record.role not in get_args(ReplicaRole):
+            raise ValueError(f"not a replica record: role {record.role!r}")
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one reading of the directory changed."""
+
+    joined: tuple[ReplicaRecord, ...] = ()
+    lost: tuple[ReplicaRecord, ...] = ()
+
+
+class Roster:
+    """The members as last known, kept through an outage of the directory.
+
+    When the directory comes back, leases have run out although their replicas live. So whoever
+    was known before stays for `grace_s` more, which is time enough to renew.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._members: dict[str, ReplicaRecord] = {}
+        self._forgiving_until: float | None = None
+
+    def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
+        """The members that take work of that role, or all, ordered by id."""
+        known = sorted(self._members.values(), key=lambda record: record.id)
+        return [record for record in known if role is None or record.serves(role)]
+
+    def get(self, replica_id: str) -> ReplicaRecord | None:
+        """One member by id."""
+        return self._members.get(replica_id)
+
+    def unreadable(self, now: float) -> None:
+        """The directory did not answer: what is known stays."""
+        self._forgiving_until = now + self._grace_s
+
+    def update(self, records: Iterable[ReplicaRecord], now: float) -> Change:
+        """The directory answered with these members."""
+        before, after = self._members, {record.id: record for record in records}
+        if self._forgiving_until is not None:
+            if now < self._forgiving_until:
+                after = {**before, **after}
+            else:
+                self._forgiving_until = None
+        self._members = after
+        return Change(joined=_absent(after, before), lost=_absent(before, after))
+
+
+def _absent(
+    these: Mapping[str, ReplicaRecord], those: Mapping[str, ReplicaRecord]
+) -> tuple[ReplicaRecord, ...]:
+    """The lives in `these` that `those` has not; a new generation is another life."""
+    return tuple(
+        record
+        for key, record in these.items()
+        if key not in those or those[key].generation != record.generation
+    )
+
+
+def _known(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(cls)}
+    return {key: value for key, value in data.items() if key in names}

@@ -1,0 +1,72 @@
+"""Where metrics go: a Prometheus registry (for GET /metrics), and Ray's metrics API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import prometheus_client
+from prometheus_client import CollectorRegistry
+
+from engine.telemetry import Metric, Sink
+
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+
+
+class PrometheusBackend:
+    """Keeps the metrics in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+
+    def attach(self, metric: Metric) -> Sink:
+        """Register the metric; see engine.telemetry.Backend."""
+        arguments: dict[str, Any] = {"labelnames": metric.labels, "registry": self.registry}
+        if metric.kind == "histogram":
+            histogram = prometheus_client.Histogram(
+                metric.name, metric.description, buckets=metric.buckets, **arguments
+            )
+            return lambda value, labels: _child(histogram, labels).observe(value)
+        if metric.kind == "gauge":
+            gauge = prometheus_client.Gauge(metric.name, metric.description, **arguments)
+            return lambda value, labels: _child(gauge, labels).set(value)
+        counter = prometheus_client.Counter(metric.name, metric.description, **arguments)
+        return lambda value, labels: _child(counter, labels).inc(value)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format; its type is CONTENT_TYPE."""
+        return prometheus_client.generate_latest(self.registry)
+
+
+class RayBackend:
+    """Sends the metrics through Ray. `api` is the module `ray.util.metrics`, given by the caller.
+
+    Ray exports them from each node with its own prefix: `ray_tandem_…`.
+    """
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    def attach(self, metric: Metric) -> Sink:
+        """Declare the metric to Ray; see engine.telemetry.Backend."""
+        names = metric.labels
+        if metric.kind == "histogram":
+            histogram = self._api.Histogram(
+                metric.name, metric.description, boundaries=list(metric.buckets), tag_keys=names
+            )
+            return lambda value, labels: histogram.observe(value, _tags(names, labels))
+        if metric.kind == "gauge":
+            gauge = self._api.Gauge(metric.name, metric.description, tag_keys=names)
+            return lambda value, labels: gauge.set(value, _tags(names, labels))
+        # Ray adds the suffix itself.
+        name = metric.name.removesuffix("_total")
+        counter = self._api.Counter(name, metric.description, tag_keys=names)
+        # Ray refuses an increment of zero.
+        return lambda value, labels: counter.inc(value, _tags(names, labels)) if value > 0 else None
+
+
+def _child(metric: Any, labels: tuple[str, ...]) -> Any:
+    return metric.labels(*labels) if labels else metric
+
+
+def _tags(names: tuple[str, ...], labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(names, labels, strict=True))
