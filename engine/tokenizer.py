@@ -1,0 +1,154 @@
+"""Text to token ids and back, by a model's own tokenizer.
+
+Only fast tokenizers (of the `tokenizers` library) are served. Their calls may run in several
+threads at once as long as none changes the tokenizer: a call that sets truncation or padding while
+another encodes fails with "Already borrowed". So both are cleared once, on loading, and the
+library is called directly, past the `transformers` methods that set them anew on every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import InvalidRequest, UnsupportedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# What Jinja and the expressions inside a template raise.
+_TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Tokenizer:
+    """A model's tokenizer.
+
+    `vocabulary` counts its tokens, added ones too; the model's logits may be wider. `eos_ids` end
+    a text: those of the tokenizer and of the model's generation config.
+    """
+
+    def __init__(
+        self, fast: PreTrainedTokenizerFast, *, name: str = "", eos_ids: Iterable[int] = ()
+    ) -> None:
+        self.name = name or str(fast.name_or_path)
+        self._fast = fast
+        self._backend = fast.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.vocabulary: int = self._backend.get_vocab_size(with_added_tokens=True)
+        own = () if fast.eos_token_id is None else (fast.eos_token_id,)
+        self.eos_ids = frozenset((*own, *eos_ids))
+        added = self._backend.get_added_tokens_decoder()
+        self._special = frozenset(token for token, entry in added.items() if entry.special)
+        self._bytes = self._fallback_bytes()
+
+    @classmethod
+    def load(cls, path: str) -> Tokenizer:
+        """Read the tokenizer in a model's folder, without network, or of a name on the hub.
+
+        Raises UnsupportedModel where there is none, or not one of the `tokenizers` library.
+        """
+        from transformers import AutoTokenizer
+
+        local = Path(path).is_dir()
+        if not local and path.startswith(("/", ".", "~")):
+            raise UnsupportedModel(f"{path}: no such folder")
+        try:
+            fast = AutoTokenizer.from_pretrained(
+                path, local_files_only=local, trust_remote_code=False
+            )
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            raise UnsupportedModel(f"{path}: no tokenizer ({_first_line(error)})") from error
+        if not getattr(fast, "is_fast", False):
+            raise UnsupportedModel(f"{path}: {type(fast).__name__} is not a fast tokenizer")
+        tokenizer = cls(fast, name=path, eos_ids=_generation_eos(path, local))
+        # For some models a folder without the files gives an empty tokenizer, not an error.
+        if tokenizer.vocabulary <= len(tokenizer._special):
+            raise UnsupportedModel(f"{path}: no tokenizer (its vocabulary is empty)")
+        return tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, with the special tokens that the tokenizer adds by itself.
+
+        Raises InvalidRequest for text that is not Unicode (a lone surrogate).
+        """
+        return self._encode(text, field="prompt", add_special_tokens=True)
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation in the model's chat template, up to the answer's start.
+
+        Each message has `role` and `content`. Raises InvalidRequest where the model has no chat
+        template, or the template refuses the messages.
+        """
+        from jinja2 import TemplateError
+
+        if not self._fast.chat_template:
+            raise InvalidRequest(f"{self.name} has no chat template", field="messages")
+        try:
+            text = self._fast.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except (TemplateError, *_TEMPLATE_ERRORS) as error:
+            raise InvalidRequest(
+                f"the chat template of {self.name}: {_first_line(error)}", field="messages"
+            ) from error
+        return self._encode(str(text), field="messages", add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens; ids outside the vocabulary are nothing."""
+        return str(self._backend.decode(ids, skip_special_tokens=True))
+
+    def token_text(self, token: int) -> str:
+        """One token as text by itself, for listings: its leading space kept, special ones named.
+
+        A token that is part of a character gives U+FFFD.
+        """
+        piece = self._backend.id_to_token(token)
+        text = str(self._backend.decode([token], skip_special_tokens=False))
+        spaced = piece is not None and piece.startswith("▁") and not text.startswith((" ", "▁"))
+        return " " + text if spaced else text
+
+    def is_silent(self, token: int) -> bool:
+        """Whether `decode` passes over this token: special, or unknown to the tokenizer."""
+        return token in self._special or self._backend.id_to_token(token) is None
+
+    def is_byte(self, token: int) -> bool:
+        """Whether this token is one raw byte that decodes to text together with its neighbours."""
+        return token in self._bytes
+
+    def _encode(self, text: str, *, field: str, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"{field}: not valid Unicode at character {error.start} ({error.reason})",
+                field=field,
+            ) from error
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def _fallback_bytes(self) -> frozenset[int]:
+        """The ids of `<0x00>` to `<0xFF>`, if the decoder joins those into characters."""
+        found = [self._backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [token for token in found if token is not None]
+        if not ids or "<" in self.decode(ids[-1:]):
+            return frozenset()
+        return frozenset(ids)
+
+
+def _generation_eos(path: str, local: bool) -> tuple[int, ...]:
+    from transformers import GenerationConfig
+
+    try:
+        config = GenerationConfig.from_pretrained(path, local_files_only=local)
+    except (OSError, ValueError):
+        return ()
+    eos = config.eos_token_id
+    if eos is None:
+        return ()
+    return tuple(eos) if isinstance(eos, list) else (eos,)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
