@@ -43,7 +43,7 @@ class Segment:
 class AttentionBatch:
     """How the packed tokens of one step map to blocks. Segments cover them in order.
 
-    `slots` [tokens] is where each token's key and value go: block × block_size + offset.
+    `slots` [tokens] is where each token's key and value go: block * block_size + offset.
     """
 
     cache: KvCache
@@ -126,12 +126,14 @@ def _attend(
     if softcap is None and sinks is None:
         out = scaled_dot_product_attention(folded, key, value, attn_mask=seen, scale=scaling)
     else:
-        out = _capped(folded, key, value, seen, scaling, softcap, _per_query(sinks, kv_heads, queries))
+        out = _capped(
+            folded, key, value, seen, scaling, softcap, _per_query(sinks, kv_heads, queries)
+        )
     return out.reshape(rows, heads, queries, head_size)
 
 
 def _per_query(sinks: torch.Tensor | None, kv_heads: int, queries: int) -> torch.Tensor | None:
-    """[H] sinks as [1, KV, group × queries, 1], matching the folded queries."""
+    """[H] sinks as [1, KV, group * queries, 1], matching the folded queries."""
     if sinks is None:
         return None
     return sinks.reshape(kv_heads, -1).repeat_interleave(queries, dim=1)[None, :, :, None]

@@ -56,8 +56,7 @@ def pack(spans: list[Span], cache: KvCache) -> PackedBatch:
 def _segment(spans: list[Span], device: torch.device, cache: KvCache) -> Segment:
     needed = max(cache.layout.blocks_for(span.start + span.count) for span in spans)
     tables = [
-        span.sequence.blocks[:needed] + [0] * (needed - len(span.sequence.blocks))
-        for span in spans
+        span.sequence.blocks[:needed] + [0] * (needed - len(span.sequence.blocks)) for span in spans
     ]
     positions = [list(range(span.start, span.start + span.count)) for span in spans]
     return Segment(

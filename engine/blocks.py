@@ -11,7 +11,6 @@ A block's generation rises each time it is given out, so that a late writer can 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -64,7 +63,8 @@ class BlockPool:
         if total < 1:
             raise ValueError("a pool needs at least one block")
         self.total = total
-        self._free = deque(range(total))
+        # A stack: the block that was freed last is the one most likely still in a cache.
+        self._free = list(range(total - 1, -1, -1))
         self._references = [0] * total
         self._generations = [0] * total
         self._holdings: dict[str, _Holding] = {}
@@ -84,7 +84,7 @@ class BlockPool:
             raise ValueError("cannot allocate a negative number of blocks")
         if not self.can_allocate(count):
             raise OutOfBlocks(f"{count} blocks wanted, {self.free} of {self.total} free")
-        blocks = [self._free.popleft() for _ in range(count)]
+        blocks = [self._free.pop() for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
             self._generations[block] += 1
@@ -138,7 +138,7 @@ class BlockPool:
             for holding in self._holdings.values():
                 if holding.phase is phase:
                     by_phase.update(dict.fromkeys(holding.blocks, phase))
-        tally = {phase: 0 for phase in Phase}
+        tally = dict.fromkeys(Phase, 0)
         for phase in by_phase.values():
             tally[phase] += 1
         return BlockCounts(

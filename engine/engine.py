@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -181,10 +182,8 @@ def _self_check(
 
 def _fit_blocks(layout: KvLayout, device: torch.device, fraction: float, most_tokens: int) -> int:
     """Blocks that fit in that fraction of what is free now, at most for `most_tokens`."""
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = _available_memory()
+    cuda = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if cuda else _available_memory()
     fitting = int(free * fraction) // block_bytes(layout)
     if fitting < 1:
         raise ConfigError("kv: not enough free memory for a single block")
@@ -193,7 +192,7 @@ def _fit_blocks(layout: KvLayout, device: torch.device, fraction: float, most_to
 
 def _available_memory() -> int:
     """Bytes that Linux says can be had without swapping (MemAvailable)."""
-    with open("/proc/meminfo") as file:
+    with Path("/proc/meminfo").open() as file:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024

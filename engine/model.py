@@ -113,7 +113,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _architecture(config: Any) -> str:
-    """The class that `transformers` would build, if it is a decoder with its attention interface."""
+    """The class `transformers` would build, if it is a decoder that uses its attention interface."""
     from transformers import AutoModelForCausalLM
 
     named = (getattr(config, "architectures", None) or [type(config).__name__])[0]

@@ -1,0 +1,56 @@
+"""What `tandem status` and `tandem stop` ask a router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.directory import Directory
+from cluster.membership import ReplicaRecord
+from cluster.pools import Pools
+from engine.errors import Unavailable
+from protos import router_pb2, router_pb2_grpc
+from protos.status import answers_errors
+
+
+class AdminServicer(router_pb2_grpc.AdminServicer):
+    """Answers from the router's copy of the directory."""
+
+    def __init__(self, pools: Pools, directory: Directory) -> None:
+        self._pools = pools
+        self._directory = directory
+
+    @answers_errors
+    async def Status(  # noqa: N802
+        self, request: router_pb2.StatusRequest, context: Any
+    ) -> router_pb2.StatusResponse:
+        """Every replica as last reported, and the pools that have none."""
+        replicas = [self._describe(record) for record in self._pools.members()]
+        return router_pb2.StatusResponse(replicas=replicas, missing=self._pools.missing())
+
+    @answers_errors
+    async def Stop(  # noqa: N802
+        self, request: router_pb2.StopRequest, context: Any
+    ) -> router_pb2.StopResponse:
+        """Ask the launcher to end the cluster; Unavailable where no launcher listens."""
+        if not await self._directory.request_stop():
+            raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
+        return router_pb2.StopResponse()
+
+    def _describe(self, record: ReplicaRecord) -> router_pb2.ReplicaStatus:
+        load = record.load
+        return router_pb2.ReplicaStatus(
+            id=record.id,
+            role=record.role,
+            address=record.address,
+            healthy=self._pools.trusted(record),
+            waiting=load.waiting,
+            running=load.running,
+            blocks=router_pb2.BlockCounts(
+                total=load.blocks_total,
+                used=load.blocks_used,
+                cached=load.blocks_cached,
+                leased=load.blocks_leased,
+                quarantined=load.blocks_quarantined,
+                orphaned=load.blocks_orphaned,
+            ),
+        )

@@ -1,0 +1,195 @@
+"""One choice of a request on one pair of replicas.
+
+The first token comes from prefill, the rest from decode; each is checked to be the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from cluster.api import ChoiceSummary, Tokens
+from cluster.door import Prepared
+from cluster.membership import ReplicaRecord
+from cluster.placement import Pair
+from cluster.status import CLASS_TRAILER, error_from_rpc
+from engine.errors import Internal, ReplicaLost, TandemError
+from protos import decode_pb2, decode_pb2_grpc, inference_pb2, prefill_pb2, prefill_pb2_grpc
+from protos.convert import sampling_to_proto, tokens_from_proto
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[Tokens], Awaitable[None]]
+Lost = Callable[[ReplicaRecord], None]
+
+
+@dataclass(slots=True)
+class _Times:
+    """When things happened, for the summary; durations as the replicas measured them."""
+
+    began_s: float
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    transfer_s: float = 0.0
+    admission_s: float = 0.0
+    decode_s: float = 0.0
+    preemptions: int = 0
+
+
+class ChoiceRun:
+    """Drives the two streams of a choice. `began_s` is when the request reached the router."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        choice: int,
+        pair: Pair,
+        channels: tuple[grpc.aio.Channel, grpc.aio.Channel],
+        *,
+        began_s: float,
+        timeout_s: float,
+        emit: Emit,
+        lost: Lost,
+    ) -> None:
+        self._prepared = prepared
+        self._choice = choice
+        self._pair = pair
+        self._channels = channels
+        self._timeout_s = timeout_s
+        self._emit_event = emit
+        self._lost = lost
+        self._times = _Times(began_s)
+        self._transfer = f"{prepared.request_id}.{choice}"
+        self._next_index = 0
+        self._first_sent = asyncio.Event()
+        self._finished = False
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens sent so far."""
+        return self._next_index
+
+    async def run(self) -> ChoiceSummary:
+        """Stream the choice to its end; raises a TandemError. Cancelling ends both calls."""
+        placed_s = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                decoding = group.create_task(self._decode())
+                group.create_task(self._prefill(placed_s, decoding))
+        except* TandemError as errors:
+            raise _most_telling(errors) from None
+        if not self._finished:
+            raise Internal("both replicas ended without a finish reason")
+        return self._summary()
+
+    async def _prefill(self, placed_s: float, decoding: asyncio.Task[None]) -> None:
+        stub = prefill_pb2_grpc.PrefillStub(self._channels[0])
+        request = prefill_pb2.PrefillRequest(
+            transfer=self._transfer,
+            prompt_ids=self._prepared.prompt_ids,
+            sampling=sampling_to_proto(self._prepared.sampling),
+            choice=self._choice,
+            decode_replica=self._pair.decode.id,
+            ttft_budget_s=self._prepared.ttft_budget_s,
+            request_id=self._prepared.request_id,
+        )
+        call = stub.Prefill(request, timeout=self._timeout_s)
+        with self._ending(call, self._pair.prefill):
+            async for event in call:
+                if event.HasField("first_token"):
+                    await self._take_first(event.first_token, placed_s)
+                    if self._finished:
+                        decoding.cancel()
+
+    async def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
+        times = self._times
+        await self._emit(first.tokens)
+        times.ttft_s = time.monotonic() - times.began_s
+        times.queue_s = placed_s - times.began_s + first.queue_s
+        times.prefill_s = first.prefill_s
+        self._first_sent.set()
+
+    async def _decode(self) -> None:
+        stub = decode_pb2_grpc.DecodeStub(self._channels[1])
+        request = decode_pb2.DecodeRequest(
+            transfer=self._transfer,
+            prompt_ids=self._prepared.prompt_ids,
+            sampling=sampling_to_proto(self._prepared.sampling),
+            choice=self._choice,
+            prefill_replica=self._pair.prefill.id,
+            prefill_address=self._pair.prefill.address,
+            request_id=self._prepared.request_id,
+        )
+        call = stub.Decode(request, timeout=self._timeout_s)
+        with self._ending(call, self._pair.decode):
+            async for event in call:
+                if event.HasField("tokens"):
+                    await self._first_sent.wait()
+                    await self._emit(event.tokens)
+                else:
+                    self._note(event)
+
+    def _note(self, event: decode_pb2.DecodeEvent) -> None:
+        if event.HasField("admitted"):
+            self._times.transfer_s = event.admitted.transfer_s
+            self._times.admission_s = event.admitted.admission_s
+        else:
+            self._times.decode_s = event.retired.decode_s
+            self._times.preemptions = event.retired.preemptions
+
+    async def _emit(self, wire: inference_pb2.Tokens) -> None:
+        run = tokens_from_proto(wire)
+        if run.index != self._next_index or self._finished:
+            raise Internal(f"token {run.index} came where {self._next_index} was due")
+        self._next_index += len(run.tokens)
+        self._finished = run.finish_reason is not None
+        await self._emit_event(
+            Tokens(self._choice, run.index, run.tokens, run.text, run.finish_reason)
+        )
+
+    @contextmanager
+    def _ending(self, call: Any, replica: ReplicaRecord) -> Iterator[None]:
+        """Ends the call on the way out; its failure comes out as a TandemError."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as failure:
+            raise self._error(failure, replica) from None
+        finally:
+            call.cancel()
+
+    def _error(self, failure: grpc.aio.AioRpcError, replica: ReplicaRecord) -> TandemError:
+        answered = any(key == CLASS_TRAILER for key, _ in failure.trailing_metadata() or ())
+        if failure.code() is not grpc.StatusCode.UNAVAILABLE or answered:
+            return error_from_rpc(failure)
+        self._lost(replica)
+        return ReplicaLost(f"{replica.role} replica {replica.id} was lost", retry_after_s=1.0)
+
+    def _summary(self) -> ChoiceSummary:
+        times = self._times
+        return ChoiceSummary(
+            choice=self._choice,
+            queue_s=times.queue_s,
+            prefill_s=times.prefill_s,
+            first_flush_s=times.ttft_s - times.queue_s - times.prefill_s,
+            ttft_s=times.ttft_s,
+            transfer_s=times.transfer_s,
+            decode_admission_s=times.admission_s,
+            decode_s=times.decode_s,
+            preemptions=times.preemptions,
+            prefill_replica=self._pair.prefill.id,
+            decode_replica=self._pair.decode.id,
+        )
+
+
+def _most_telling(errors: BaseExceptionGroup[TandemError]) -> TandemError:
+    """A lost replica explains the transfer that failed with it."""
+    found = [error for error in errors.exceptions if isinstance(error, TandemError)]
+    return next((error for error in found if isinstance(error, ReplicaLost)), found[0])

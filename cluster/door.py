@@ -1,0 +1,140 @@
+"""The door: a request is made complete and checked here, before it costs a replica anything."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
+from cluster.config import EndpointConfig
+from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.sampling import SamplingParams, check_token
+from engine.tokenizer import Tokenizer
+
+MAX_CHOICES = 128
+_MAX_SEED = 2**63
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can be served: token ids, complete sampling, its endpoint's promises."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    choices: int
+    ttft_budget_s: float
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens whose KV a choice can need; the last token's own is never kept."""
+        return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
+
+
+class Door:
+    """Checks requests against a model, its tokenizer and the endpoints."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        tokenizer: Tokenizer,
+        endpoints: dict[str, EndpointConfig],
+        threads: int,
+    ) -> None:
+        self._card = card
+        self._tokenizer = tokenizer
+        self._endpoints = endpoints
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
+
+    async def prepare(self, request: GenerateRequest, capacity_tokens: int | None) -> Prepared:
+        """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
+
+        `capacity_tokens` is what the decode pool can hold for one request, where that is known.
+        """
+        endpoint = self._endpoint(request)
+        request.sampling.check(self._card.vocabulary)
+        if not 1 <= request.n <= MAX_CHOICES:
+            raise InvalidRequest(f"n must be 1 to {MAX_CHOICES}, not {request.n}", field="n")
+        ids = await self._tokenize(request.prompt)
+        room = self._room(ids)
+        sampling = request.sampling
+        max_tokens = self._max_tokens(sampling.max_tokens, endpoint, room)
+        if sampling.max_tokens is None and capacity_tokens is not None:
+            max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
+        seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
+        return Prepared(
+            request_id=request.request_id or secrets.token_hex(12),
+            prompt_ids=ids,
+            sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
+            choices=request.n,
+            ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+        )
+
+    def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
+        if request.model and request.model != self._card.name:
+            raise NotFound(
+                f"model {request.model!r} is not served here; {self._card.name!r} is",
+                field="model",
+            )
+        name = request.endpoint or self._card.endpoints[0]
+        if name not in self._endpoints:
+            known = ", ".join(self._card.endpoints)
+            raise NotFound(f"endpoint {name!r} is not configured; {known} is", field="endpoint")
+        return self._endpoints[name]
+
+    async def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, TextPrompt):
+            ids: Sequence[int] = await self._threaded(self._encode, prompt.text)
+        elif isinstance(prompt, ChatPrompt):
+            ids = await self._threaded(self._render, prompt)
+        else:
+            for token in prompt.ids:
+                check_token("prompt", token, self._card.vocabulary)
+            ids = prompt.ids
+        if not ids:
+            raise InvalidRequest("the prompt is empty", field="prompt")
+        return tuple(ids)
+
+    async def _threaded(self, function: Callable[[T], Sequence[int]], prompt: T) -> Sequence[int]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, prompt)
+
+    def _encode(self, text: str) -> Sequence[int]:
+        if not text:
+            raise InvalidRequest("the prompt is empty", field="prompt")
+        return self._tokenizer.encode(text)
+
+    def _render(self, prompt: ChatPrompt) -> Sequence[int]:
+        if not prompt.messages:
+            raise InvalidRequest("messages must not be empty", field="messages")
+        for message in prompt.messages:
+            if message.role not in ROLES:
+                raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
+        return self._tokenizer.render_chat(
+            [{"role": message.role, "content": message.content} for message in prompt.messages]
+        )
+
+    def _room(self, ids: tuple[int, ...]) -> int:
+        room = self._card.context_tokens - len(ids)
+        if room < 1:
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens; the model's context holds "
+                f"{self._card.context_tokens} with the answer",
+                field="prompt",
+            )
+        return room
+
+    def _max_tokens(self, wanted: int | None, endpoint: EndpointConfig, room: int) -> int:
+        """What is asked for, within the endpoint's cap and the context."""
+        if wanted is not None and wanted > self._card.context_tokens:
+            raise InvalidRequest(
+                f"max_tokens {wanted} is more than the model's context of "
+                f"{self._card.context_tokens} tokens",
+                field="max_tokens",
+            )
+        return min(wanted or endpoint.max_output_tokens, endpoint.max_output_tokens, room)

@@ -1,0 +1,232 @@
+"""A replica: one process with one engine, one block pool, and the loops of its role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc.aio
+
+from cluster import metrics
+from cluster.config import TandemConfig
+from cluster.directory import Directory
+from cluster.heartbeat import Heartbeat
+from cluster.listen import join
+from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
+from decode_pool.loop import DecodeLoop
+from decode_pool.scheduler import DecodeScheduler
+from decode_pool.servicer import DecodeServicer
+from engine.blocks import BlockPool
+from engine.engine import Engine
+from engine.errors import Internal
+from engine.model import describe
+from engine.sequence import Sequence
+from engine.text import Completion
+from engine.tokenizer import Tokenizer
+from engine.worker import EngineWorker
+from kv_transfer.config import TransferConfig
+from kv_transfer.receiver import KvReceiver
+from kv_transfer.sender import KvSender
+from prefill_pool.loop import PrefillLoop
+from prefill_pool.scheduler import PrefillScheduler
+from prefill_pool.servicer import PrefillServicer
+from protos import decode_pb2_grpc, prefill_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_MAX_MESSAGE_BYTES = 64 << 20
+
+
+class Replica:
+    """Starts, registers, answers for its health, drains and stops.
+
+    `address` is where its gRPC server listens.
+    """
+
+    def __init__(
+        self,
+        config: TandemConfig,
+        role: ReplicaRole,
+        replica_id: str,
+        host: str,
+        engine: Engine,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.address = ""
+        self.id = replica_id
+        self.role = role
+        self._config = config
+        self._host = host
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._pool = BlockPool(engine.cache.blocks)
+        self._worker = EngineWorker(engine)
+        self._server = grpc.aio.server(
+            options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
+        )
+        self._transfer = TransferConfig(transport=config.kv.transport)
+        self._prefill: PrefillScheduler | None = None
+        self._decode: DecodeScheduler | None = None
+        self._sender: KvSender | None = None
+        self._receiver: KvReceiver | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._heartbeat: Heartbeat | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        config: TandemConfig,
+        role: ReplicaRole,
+        replica_id: str,
+        host: str,
+        directory: Directory,
+    ) -> Replica:
+        """Load the model, serve on a free port of `host`, register; raises a TandemError."""
+        began_s = time.monotonic()
+        engine, tokenizer = await asyncio.to_thread(_load, config)
+        replica = cls(config, role, replica_id, host, engine, tokenizer)
+        await replica._serve()
+        await replica._register(directory)
+        log.info(
+            "replica ready",
+            extra={"replica": replica_id, "role": role, "seconds": time.monotonic() - began_s},
+        )
+        return replica
+
+    def check_health(self) -> None:
+        """Raise Internal if a loop of this replica has ended."""
+        for loop in self._loops:
+            if loop.done():
+                raise Internal(f"{loop.get_name()} ended")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Leave the directory, take no new calls, and let those in progress end."""
+        if self._heartbeat is not None:
+            await self._heartbeat.stop()
+        await self._server.stop(timeout_s)
+
+    async def stop(self) -> None:
+        """End everything that this replica started. Idempotent."""
+        await self.drain(0)
+        for end in (self._sender, self._receiver):
+            if end is not None:
+                await end.close()
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        self._worker.close()
+
+    def load(self) -> ReplicaLoad:
+        """What this replica is doing now; also sets its gauges."""
+        schedulers = [s for s in (self._prefill, self._decode) if s is not None]
+        counts = self._pool.counts()
+        owners = frozenset[str]().union(*(s.owners() for s in schedulers))
+        load = ReplicaLoad(
+            waiting=sum(s.waiting for s in schedulers),
+            running=sum(s.running for s in schedulers),
+            blocks_total=counts.total,
+            blocks_free=counts.free,
+            blocks_cached=counts.cached,
+            blocks_used=counts.used,
+            blocks_leased=counts.leased,
+            blocks_quarantined=counts.quarantined,
+            blocks_orphaned=self._pool.orphaned(owners),
+            block_size=self._config.kv.block_size,
+            context_tokens=self._engine.description.context_tokens,
+        )
+        self._report(load)
+        return load
+
+    async def _serve(self) -> None:
+        if self.role in ("prefill", "both"):
+            await self._serve_prefill()
+        if self.role in ("decode", "both"):
+            self._serve_decode()
+        port = self._server.add_insecure_port(join(self._host, 0))
+        await self._server.start()
+        self.address = join(self._host, port)
+
+    async def _serve_prefill(self) -> None:
+        kv, prefill = self._config.kv, self._config.prefill
+        self._prefill = PrefillScheduler(
+            self._pool,
+            block_size=kv.block_size,
+            chunk_tokens=prefill.chunk_tokens,
+            max_waiting=prefill.max_waiting,
+            parked_fraction=kv.parked_fraction,
+        )
+        loop = PrefillLoop(self._prefill, self._worker)
+        self._sender = KvSender(self.id, self._host, self._engine.cache, self._transfer)
+        await self._sender.start()
+        self._sender.add_to(self._server)
+        servicer = PrefillServicer(loop, self._sender, self._new_completion, kv.lease_s)
+        prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, self._server)
+        self._run("prefill loop", loop.run())
+
+    def _serve_decode(self) -> None:
+        kv, decode = self._config.kv, self._config.decode
+        self._decode = DecodeScheduler(
+            self._pool,
+            block_size=kv.block_size,
+            max_batch=decode.max_batch,
+            max_waiting=decode.max_waiting,
+            chunk_tokens=self._config.prefill.chunk_tokens,
+        )
+        loop = DecodeLoop(self._decode, self._worker)
+        self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
+        timeout_s = self._config.router.request_timeout_s
+        servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
+        decode_pb2_grpc.add_DecodeServicer_to_server(servicer, self._server)
+        self._run("decode loop", loop.run())
+
+    def _run(self, name: str, loop: Coroutine[Any, Any, None]) -> None:
+        self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))
+
+    async def _register(self, directory: Directory) -> None:
+        record = ReplicaRecord(
+            id=self.id,
+            role=self.role,
+            address=self.address,
+            generation=time.time_ns(),
+            model_identity=self._engine.description.identity,
+            started_at=time.time(),
+            load=self.load(),
+        )
+        await directory.register(record)
+        self._heartbeat = Heartbeat(
+            directory, record, self.load, self._config.directory.heartbeat_s
+        )
+        self._heartbeat.start()
+
+    def _new_completion(self, sequence: Sequence) -> Completion:
+        description = self._engine.description
+        return Completion(
+            self._tokenizer,
+            sequence.tokens[: sequence.prompt_tokens],
+            sequence.sampling,
+            description.eos_ids,
+            description.context_tokens,
+        )
+
+    def _report(self, load: ReplicaLoad) -> None:
+        who = {"role": self.role, "replica": self.id}
+        metrics.WAITING.set(load.waiting, **who)
+        metrics.ACTIVE.set(load.running, **who)
+        for state in ("free", "cached", "used", "leased", "quarantined", "orphaned"):
+            metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
+
+
+def _load(config: TandemConfig) -> tuple[Engine, Tokenizer]:
+    """The engine and the tokenizer; blocks for as long as loading takes."""
+    description = describe(config.model)
+    tokenizer = Tokenizer.load(str(description.folder))
+    engine = Engine.load(
+        description,
+        config.kv,
+        most_tokens=config.decode.max_batch * description.context_tokens,
+        share=config.prefill.replicas + config.decode.replicas,
+    )
+    return engine, tokenizer

@@ -1,0 +1,242 @@
+"""The router: the one place where the phases of a request appear in order.
+
+door → admission → placement → prefill and decode streams → events → release
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from cluster import metrics
+from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
+from cluster.channels import Channels
+from cluster.choice import ChoiceRun
+from cluster.config import RouterConfig
+from cluster.door import Door, Prepared
+from cluster.membership import ReplicaRecord
+from cluster.placement import Placement, capacity
+from cluster.pools import Pools
+from engine.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    TandemError,
+)
+from engine.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+# Events a client may be behind before its replicas are told to wait; they then merge tokens.
+_QUEUE = 64
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request in this router: its events, and the task that makes them."""
+
+    events: asyncio.Queue[Event | TandemError] = field(
+        default_factory=lambda: asyncio.Queue(_QUEUE)
+    )
+    cancelled: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class Router:
+    """Serves requests from the pools. Implements `cluster.api.Generator`."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        card: ModelCard,
+        door: Door,
+        tokenizer: Tokenizer,
+        pools: Pools,
+    ) -> None:
+        self._config = config
+        self._card = card
+        self._door = door
+        self._tokenizer = tokenizer
+        self._pools = pools
+        self._placement = Placement()
+        self._channels = Channels()
+        self._running: dict[str, _Running] = {}
+
+    @property
+    def model(self) -> ModelCard:
+        """The model that is served."""
+        return self._card
+
+    @property
+    def running(self) -> int:
+        """Requests in this router now."""
+        return len(self._running)
+
+    def token_text(self, token: int) -> str:
+        """One token as text by itself."""
+        return self._tokenizer.token_text(token)
+
+    def missing(self) -> tuple[str, ...]:
+        """The pools without a healthy replica."""
+        return self._pools.missing()
+
+    async def cancel(self, request_id: str) -> bool:
+        """End a request wherever it is; False where no such request runs."""
+        running = self._running.get(request_id)
+        if running is None or running.task is None:
+            return False
+        running.cancelled = True
+        running.task.cancel()
+        return True
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
+        began_s = time.monotonic()
+        prepared = await self._door.prepare(request, self._capacity())
+        running = self._admit(prepared)
+        try:
+            running.task = asyncio.create_task(self._drive(prepared, running, began_s))
+            seed = prepared.sampling.seed or 0
+            prompt_tokens = len(prepared.prompt_ids)
+            yield Started(prepared.request_id, self._card.name, prompt_tokens, seed)
+            while True:
+                event = await running.events.get()
+                if isinstance(event, TandemError):
+                    raise event
+                yield event
+                if isinstance(event, Summary):
+                    return
+        finally:
+            await self._release(prepared, running)
+
+    async def forget_gone(self) -> None:
+        """Drop channels and counts of replicas that left."""
+        members = self._pools.members()
+        self._placement.forget(record.id for record in members)
+        await self._channels.keep(record.address for record in members)
+
+    async def close(self) -> None:
+        """End every request and close the channels."""
+        for request_id in list(self._running):
+            await self.cancel(request_id)
+        await self._channels.close()
+
+    def _capacity(self) -> int | None:
+        """Tokens that the largest decode pool can hold, where one is known."""
+        return max((capacity(record) for record in self._pools.healthy("decode")), default=None)
+
+    def _admit(self, prepared: Prepared) -> _Running:
+        """Take the request on, within the router's bound."""
+        if prepared.request_id in self._running:
+            raise InvalidRequest(
+                f"request_id {prepared.request_id!r} is running already", field="request_id"
+            )
+        if len(self._running) >= self._config.max_requests:
+            metrics.REFUSED.inc(reason="router_full")
+            raise Overloaded(
+                f"{self._config.max_requests} requests are running already", retry_after_s=1.0
+            )
+        running = self._running[prepared.request_id] = _Running()
+        metrics.RUNNING.set(len(self._running))
+        return running
+
+    async def _release(self, prepared: Prepared, running: _Running) -> None:
+        """The one end of a request: its task is over, its name is free. Idempotent."""
+        self._running.pop(prepared.request_id, None)
+        metrics.RUNNING.set(len(self._running))
+        if running.task is not None:
+            running.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(running.task)
+
+    async def _drive(self, prepared: Prepared, running: _Running, began_s: float) -> None:
+        """Run every choice; the last event is the summary or the error."""
+        timeout_s = self._config.request_timeout_s
+        outcome = "ok"
+        try:
+            async with asyncio.timeout(timeout_s):
+                summary = await self._run_choices(prepared, running, began_s)
+            await running.events.put(summary)
+        except TimeoutError:
+            outcome = "deadline"
+            error = DeadlineExceeded(f"the request took more than {timeout_s:g} s")
+            await running.events.put(error)
+        except TandemError as error:
+            outcome = type(error).__name__
+            await running.events.put(error)
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            if running.cancelled:
+                _overwrite(running.events, Cancelled("the request was cancelled"))
+            raise
+        except Exception as error:
+            outcome = "internal"
+            log.exception("request failed", extra={"request_id": prepared.request_id})
+            await running.events.put(Internal(f"internal error: {type(error).__name__}"))
+        finally:
+            metrics.REQUESTS.inc(outcome=outcome)
+            log.info("request ended", extra={"request_id": prepared.request_id, "outcome": outcome})
+
+    async def _run_choices(self, prepared: Prepared, running: _Running, began_s: float) -> Summary:
+        choices = range(prepared.choices)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._run_choice(prepared, choice, running, began_s))
+                    for choice in choices
+                ]
+        except* TandemError as errors:
+            raise errors.exceptions[0] from None
+        results = [task.result() for task in tasks]
+        return Summary(
+            prompt_tokens=len(prepared.prompt_ids),
+            completion_tokens=sum(tokens for _, tokens in results),
+            choices=tuple(summary for summary, _ in results),
+            total_s=time.monotonic() - began_s,
+        )
+
+    async def _run_choice(
+        self, prepared: Prepared, choice: int, running: _Running, began_s: float
+    ) -> tuple[ChoiceSummary, int]:
+        """Place one choice and stream it; returns its summary and its number of tokens."""
+        prompt_tokens = len(prepared.prompt_ids)
+        pair = self._placement.choose(
+            self._pools.healthy("prefill"),
+            self._pools.healthy("decode"),
+            prompt_tokens,
+            prepared.most_tokens,
+        )
+        held: tuple[ReplicaRecord, ...] = (pair.prefill, pair.decode)
+        for replica in held:
+            self._placement.hold(replica, prompt_tokens)
+        try:
+            run = ChoiceRun(
+                prepared,
+                choice,
+                pair,
+                (self._channels.to(pair.prefill.address), self._channels.to(pair.decode.address)),
+                began_s=began_s,
+                timeout_s=self._config.request_timeout_s,
+                emit=running.events.put,
+                lost=self._pools.suspect,
+            )
+            summary = await run.run()
+        finally:
+            for replica in held:
+                self._placement.release(replica, prompt_tokens)
+        metrics.TTFT.observe(summary.ttft_s)
+        metrics.GENERATED.inc(run.output_tokens)
+        return summary, run.output_tokens
+
+
+def _overwrite(events: asyncio.Queue[Event | TandemError], last: TandemError) -> None:
+    """Put `last` without waiting; what a full queue held is dropped for it."""
+    while events.full():
+        events.get_nowait()
+    events.put_nowait(last)

@@ -1,0 +1,75 @@
+"""One request in a decode replica: its sequence, its text, and the tokens not yet sent."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from engine.errors import TandemError
+from engine.sequence import FinishReason, SampledToken, Sequence
+from engine.text import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Consecutive tokens and the text that became readable with them."""
+
+    index: int
+    tokens: tuple[SampledToken, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+
+class DecodeJob:
+    """Collects what the loop samples until the servicer has sent it.
+
+    What was not read yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
+    """
+
+    def __init__(self, sequence: Sequence, completion: Completion) -> None:
+        self.sequence = sequence
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finished = False
+        self.preemptions = 0
+        self._completion = completion
+        self._error: TandemError | None = None
+        self._ready = asyncio.Event()
+        self._tokens: list[SampledToken] = []
+        self._text = ""
+        self._finish_reason: FinishReason | None = None
+        self._next_index = 1
+
+    def take_first(self, token: int) -> None:
+        """Note the first token, which the prefill replica has sent already."""
+        self.sequence.tokens.append(token)
+        self._completion.push(token)
+
+    def take(self, token: SampledToken) -> None:
+        """Add a sampled token; sets `finished` when it is the last."""
+        self.sequence.tokens.append(token.token)
+        piece = self._completion.push(token.token)
+        self._tokens.append(token)
+        self._text += piece.text
+        self._finish_reason = piece.finish_reason
+        self.finished = piece.finish_reason is not None
+        self._ready.set()
+
+    def fail(self, error: TandemError) -> None:
+        """End the request with an error, after what was sampled before."""
+        self._error = error
+        self._ready.set()
+        if not self.granted.done():
+            self.granted.set_exception(error)
+
+    async def next(self) -> Emission:
+        """Everything sampled since the last call, waiting for at least one token."""
+        await self._ready.wait()
+        self._ready.clear()
+        if not self._tokens:
+            raise self._error or AssertionError("woken without a token")
+        emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
+        self._next_index += len(self._tokens)
+        self._tokens, self._text = [], ""
+        if self._error:
+            self._ready.set()
+        return emission

@@ -1,0 +1,100 @@
+"""The decode loop: grant, schedule, forward, emit, retire."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from decode_pool import metrics
+from decode_pool.job import DecodeJob
+from decode_pool.scheduler import DecodeScheduler
+from engine.errors import Internal, TandemError
+from engine.sequence import SampledToken, Span
+from engine.worker import EngineWorker
+
+log = logging.getLogger(__name__)
+
+
+class DecodeLoop:
+    """Steps the batch. `run` is the loop; the rest is called from servicers."""
+
+    def __init__(self, scheduler: DecodeScheduler, worker: EngineWorker) -> None:
+        self._scheduler = scheduler
+        self._worker = worker
+        self._jobs: dict[str, DecodeJob] = {}
+        self._wake = asyncio.Event()
+
+    def register(self, job: DecodeJob) -> None:
+        """Take a request on, to be admitted when its KV is offered; PromptTooLong."""
+        self._scheduler.check_fits(job.sequence)
+        self._jobs[job.sequence.owner] = job
+
+    async def admit(self, job: DecodeJob) -> None:
+        """Wait for blocks for all of the job's tokens; Overloaded if too many wait."""
+        self._scheduler.offer(job.sequence)
+        self._grant()
+        await job.granted
+
+    def commit(self, job: DecodeJob) -> None:
+        """The KV is here: the request joins the next step."""
+        self._scheduler.commit(job.sequence.owner)
+        self._wake.set()
+
+    def release(self, job: DecodeJob) -> None:
+        """End a request in whatever state it is, and free its blocks. Idempotent."""
+        self._jobs.pop(job.sequence.owner, None)
+        self._scheduler.remove(job.sequence.owner)
+        job.granted.cancel()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Generate for ever."""
+        while True:
+            self._wake.clear()
+            self._grant()
+            spans = self._scheduler.schedule()
+            if not spans:
+                await self._wake.wait()
+                continue
+            began = time.monotonic()
+            try:
+                results = await self._worker.step(spans)
+            except Exception as error:
+                self._fail(spans, error)
+                continue
+            metrics.STEP_TIME.observe(time.monotonic() - began)
+            self._emit(spans, results)
+
+    def _grant(self) -> None:
+        for sequence in self._scheduler.grant():
+            job = self._jobs[sequence.owner]
+            if not job.granted.done():
+                job.granted.set_result(None)
+
+    def _emit(self, spans: list[Span], results: list[SampledToken | None]) -> None:
+        metrics.BATCH.observe(len(spans))
+        tokens = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        for span in self._scheduler.complete(spans):
+            owner = span.sequence.owner
+            job, token = self._jobs[owner], tokens[owner]
+            if token is None:
+                continue
+            job.take(token)
+            metrics.TOKENS.inc(1)
+            if job.finished:
+                job.preemptions = self._scheduler.preemptions(owner)
+                metrics.PREEMPTIONS.inc(job.preemptions)
+                self._scheduler.remove(owner)
+
+    def _fail(self, spans: list[Span], error: Exception) -> None:
+        """A step broke: its requests end with an error, the loop goes on."""
+        log.exception("decode step failed, %d requests with it", len(spans))
+        metrics.STEP_FAILURES.inc(1)
+        fault = error if isinstance(error, TandemError) else Internal("a decode step failed")
+        self._scheduler.complete([])
+        for span in spans:
+            self._scheduler.remove(span.sequence.owner)
+            job = self._jobs.pop(span.sequence.owner, None)
+            if job:
+                job.fail(fault)

@@ -1,0 +1,221 @@
+"""Which tokens a decode replica computes next, and who gets blocks. Pure: no clock, no I/O.
+
+A request's life here:
+
+    offer ─▶ waiting ──grant──▶ arriving ──commit──▶ running ─▶ gone
+                                                     │    ▲
+                                            (out of blocks: the newest)
+                                                     ▼    │
+                                                    preempted
+
+A preempted request gives up its blocks and is computed again, in chunks, from its tokens. It goes
+before every waiting one. `remove` ends a request in any state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from engine.blocks import BlockPool, Phase
+from engine.errors import Overloaded, PromptTooLong
+from engine.sequence import Sequence, Span
+
+
+class _State(Enum):
+    WAITING = "waiting"
+    ARRIVING = "arriving"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+
+
+@dataclass(slots=True)
+class _Entry:
+    sequence: Sequence
+    arrival: int
+    state: _State = _State.WAITING
+    preemptions: int = 0
+
+
+class DecodeScheduler:
+    """Continuous batching over a block pool, with preemption of the newest."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        max_batch: int,
+        max_waiting: int,
+        chunk_tokens: int,
+    ) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._max_batch = max_batch
+        self._max_waiting = max_waiting
+        self._chunk_tokens = chunk_tokens
+        self._entries: dict[str, _Entry] = {}
+        self._offers: deque[_Entry] = deque()
+        self._in_step: set[str] = set()
+        self._leaving: set[str] = set()
+        self._arrivals = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that hold no blocks: offered, or preempted."""
+        return self._count(_State.WAITING) + self._count(_State.PREEMPTED)
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch or with their KV on the way."""
+        return self._count(_State.RUNNING) + self._count(_State.ARRIVING)
+
+    def owners(self) -> frozenset[str]:
+        """Everyone this scheduler answers for."""
+        return frozenset(self._entries) | self._leaving
+
+    def preemptions(self, owner: str) -> int:
+        """How often this request lost its blocks."""
+        return self._entries[owner].preemptions
+
+    def check_fits(self, sequence: Sequence) -> None:
+        """PromptTooLong if the request could not run to its end even alone."""
+        # The last token's own KV is never needed.
+        most = sequence.prompt_tokens + (sequence.sampling.max_tokens or 1) - 1
+        needed = self._blocks(most)
+        if needed > self._pool.total:
+            raise PromptTooLong(
+                f"prompt and answer need {needed} KV blocks, the decode pool has {self._pool.total}"
+            )
+
+    def offer(self, sequence: Sequence) -> None:
+        """Queue a request whose KV waits elsewhere; its tokens are prompt and first token.
+
+        Overloaded if the queue is full.
+        """
+        if len(self._offers) >= self._max_waiting:
+            raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
+        self._arrivals += 1
+        entry = _Entry(sequence, self._arrivals)
+        self._entries[sequence.owner] = entry
+        self._offers.append(entry)
+
+    def grant(self) -> list[Sequence]:
+        """Give blocks to waiting requests, oldest first, while there is room for their KV."""
+        granted = []
+        while self._offers and not self._count(_State.PREEMPTED):
+            entry = self._offers[0]
+            if not self._has_room(entry.sequence):
+                break
+            self._offers.popleft()
+            self._allocate_all(entry)
+            self._pool.set_phase(entry.sequence.owner, Phase.LEASED)
+            entry.state = _State.ARRIVING
+            granted.append(entry.sequence)
+        return granted
+
+    def commit(self, owner: str) -> None:
+        """The KV of all tokens but the last has arrived: the request joins the batch."""
+        entry = self._entries[owner]
+        entry.sequence.computed = len(entry.sequence.tokens) - 1
+        entry.state = _State.RUNNING
+        self._pool.set_phase(owner, Phase.RUNNING)
+
+    def schedule(self) -> list[Span]:
+        """The next step: a token for each running request, chunks for those computed again."""
+        self._resume()
+        budget = self._chunk_tokens
+        spans = []
+        for entry in self._running():
+            if entry.state is not _State.RUNNING:
+                continue
+            sequence = entry.sequence
+            count = 1 if sequence.remaining == 1 else min(sequence.remaining, budget)
+            if count and self._make_room(entry, sequence.computed + count):
+                spans.append(Span(sequence, sequence.computed, count))
+                budget -= count if count > 1 else 0
+        self._in_step = {span.sequence.owner for span in spans}
+        return spans
+
+    def complete(self, spans: list[Span]) -> list[Span]:
+        """Note that a step was computed; returns the spans whose requests are still here.
+
+        A step that failed completes nothing: call with no spans.
+        """
+        self._in_step.clear()
+        for owner in self._leaving:
+            self._pool.release(owner)
+        self._leaving.clear()
+        kept = [span for span in spans if span.sequence.owner in self._entries]
+        for span in kept:
+            span.sequence.computed += span.count
+        return kept
+
+    def remove(self, owner: str) -> None:
+        """Forget a request and free its blocks, after the step that uses them. Idempotent."""
+        entry = self._entries.pop(owner, None)
+        if entry is not None and entry.state is _State.WAITING:
+            self._offers.remove(entry)
+        if owner in self._in_step:
+            if entry is not None:
+                self._leaving.add(owner)
+            return
+        self._pool.release(owner)
+
+    def _count(self, state: _State) -> int:
+        return sum(entry.state is state for entry in self._entries.values())
+
+    def _running(self) -> list[_Entry]:
+        return self._in_state(_State.RUNNING)
+
+    def _in_state(self, state: _State) -> list[_Entry]:
+        """Entries in that state, oldest first."""
+        entries = (entry for entry in self._entries.values() if entry.state is state)
+        return sorted(entries, key=lambda entry: entry.arrival)
+
+    def _resume(self) -> None:
+        for entry in self._in_state(_State.PREEMPTED):
+            if not self._has_room(entry.sequence):
+                break
+            self._allocate_all(entry)
+            entry.state = _State.RUNNING
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """Whether a request fits, leaving each running one a block to grow into."""
+        headroom = self.running
+        needed = self._blocks(len(sequence.tokens))
+        return self.running < self._max_batch and self._pool.can_allocate(needed + headroom)
+
+    def _allocate_all(self, entry: _Entry) -> None:
+        sequence = entry.sequence
+        sequence.computed = 0
+        sequence.blocks = self._pool.allocate(sequence.owner, self._blocks(len(sequence.tokens)))
+
+    def _make_room(self, entry: _Entry, tokens: int) -> bool:
+        """Blocks for that many tokens, preempting the newest where none are free.
+
+        False when the request itself was preempted, or must wait for KV on its way to land.
+        """
+        sequence = entry.sequence
+        while (missing := self._blocks(tokens) - len(sequence.blocks)) > 0:
+            if self._pool.can_allocate(missing):
+                sequence.blocks = [*sequence.blocks, *self._pool.allocate(sequence.owner, missing)]
+                continue
+            running = self._running()
+            if len(running) == 1:
+                return False
+            self._preempt(running[-1])
+            if running[-1] is entry:
+                return False
+        return True
+
+    def _preempt(self, entry: _Entry) -> None:
+        self._pool.release(entry.sequence.owner)
+        entry.sequence.blocks = []
+        entry.sequence.computed = 0
+        entry.state = _State.PREEMPTED
+        entry.preemptions += 1
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self._block_size)

@@ -1,0 +1,99 @@
+"""The decode service: one call is one request, from handed-over KV to its last token."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from decode_pool import metrics
+from decode_pool.job import DecodeJob
+from decode_pool.loop import DecodeLoop
+from engine.sequence import Sequence
+from engine.text import Completion
+from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
+from protos import decode_pb2, decode_pb2_grpc
+from protos.convert import sampling_from_proto, tokens_to_proto
+from protos.status import answers_errors
+
+log = logging.getLogger(__name__)
+
+NewCompletion = Callable[[Sequence], Completion]
+
+
+class DecodeServicer(decode_pb2_grpc.DecodeServicer):
+    """Answers `Decode` calls. The end of a call, however it comes, frees what it held."""
+
+    def __init__(
+        self,
+        loop: DecodeLoop,
+        receiver: KvReceiver,
+        new_completion: NewCompletion,
+        timeout_s: float,
+    ) -> None:
+        self._loop = loop
+        self._receiver = receiver
+        self._new_completion = new_completion
+        self._timeout_s = timeout_s
+        self._grants = 0
+
+    @answers_errors
+    async def Decode(self, request: decode_pb2.DecodeRequest, context: Any) -> None:  # noqa: N802
+        """Receive the KV, join the batch, stream every token after the first."""
+        sequence = Sequence(
+            owner=request.transfer,
+            tokens=list(request.prompt_ids),
+            prompt_tokens=len(request.prompt_ids),
+            sampling=sampling_from_proto(request.sampling),
+            choice=request.choice,
+        )
+        job = DecodeJob(sequence, self._new_completion(sequence))
+        self._loop.register(job)
+        try:
+            peer = Peer(request.prefill_replica, request.prefill_address)
+            received = await self._receive(job, peer)
+            committed_s = time.monotonic()
+            self._loop.commit(job)
+            await context.write(decode_pb2.DecodeEvent(admitted=_admitted(received)))
+            await self._stream(job, context)
+            retired = decode_pb2.Retired(
+                preemptions=job.preemptions, decode_s=time.monotonic() - committed_s
+            )
+            await context.write(decode_pb2.DecodeEvent(retired=retired))
+        finally:
+            self._loop.release(job)
+
+    async def _receive(self, job: DecodeJob, peer: Peer) -> ReceivedKv:
+        async def admit(offered: OfferedKv) -> tuple[list[int], int]:
+            job.take_first(offered.first_token)
+            await self._loop.admit(job)
+            self._grants += 1
+            return job.sequence.blocks[: offered.blocks], self._grants
+
+        received = await self._receiver.receive(peer, job.sequence.owner, admit, self._timeout_s)
+        metrics.TRANSFER_TIME.observe(received.transfer_s)
+        metrics.TRANSFER_BYTES.inc(received.bytes)
+        return received
+
+    async def _stream(self, job: DecodeJob, context: Any) -> None:
+        finished = False
+        while not finished:
+            emission = await job.next()
+            tokens = tokens_to_proto(
+                job.sequence.choice,
+                emission.index,
+                emission.tokens,
+                emission.text,
+                emission.finish_reason,
+            )
+            await context.write(decode_pb2.DecodeEvent(tokens=tokens))
+            finished = emission.finish_reason is not None
+
+
+def _admitted(received: ReceivedKv) -> decode_pb2.Admitted:
+    return decode_pb2.Admitted(
+        transfer_s=received.transfer_s,
+        admission_s=received.admission_s,
+        bytes=received.bytes,
+    )

@@ -1,0 +1,111 @@
+"""The prefill loop: schedule, forward, first token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+
+from engine.errors import Internal, TandemError
+from engine.sequence import SampledToken, Sequence, Span
+from engine.worker import EngineWorker
+from prefill_pool import metrics
+from prefill_pool.scheduler import PrefillScheduler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """A prompt's end: the sampled token, and how long it waited and was computed."""
+
+    token: SampledToken
+    queue_s: float
+    prefill_s: float
+
+
+@dataclass(slots=True)
+class PrefillJob:
+    """A request in this replica; `first_token` resolves when its prompt is computed."""
+
+    sequence: Sequence
+    arrived_s: float
+    first_token: asyncio.Future[FirstToken]
+    started_s: float | None = field(default=None)
+
+
+class PrefillLoop:
+    """Computes prompts in chunk batches. `run` is the loop; the rest is called from servicers."""
+
+    def __init__(self, scheduler: PrefillScheduler, worker: EngineWorker) -> None:
+        self._scheduler = scheduler
+        self._worker = worker
+        self._jobs: dict[str, PrefillJob] = {}
+        self._wake = asyncio.Event()
+
+    def submit(self, sequence: Sequence, ttft_budget_s: float) -> PrefillJob:
+        """Queue a prompt, due that many seconds from now; PromptTooLong or Overloaded."""
+        now = time.monotonic()
+        self._scheduler.submit(sequence, now + ttft_budget_s)
+        first_token = asyncio.get_running_loop().create_future()
+        job = PrefillJob(sequence, now, first_token)
+        self._jobs[sequence.owner] = job
+        self._wake.set()
+        return job
+
+    def release(self, job: PrefillJob) -> None:
+        """End a request in whatever state it is, and free its blocks. Idempotent."""
+        self._jobs.pop(job.sequence.owner, None)
+        self._scheduler.remove(job.sequence.owner)
+        job.first_token.cancel()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Compute prompts for ever."""
+        while True:
+            self._wake.clear()
+            spans = self._scheduler.schedule()
+            if not spans:
+                await self._wake.wait()
+                continue
+            self._note_start(spans)
+            try:
+                results = await self._worker.step(spans)
+            except Exception as error:
+                self._fail(spans, error)
+                continue
+            self._answer(spans, results)
+
+    def _note_start(self, spans: list[Span]) -> None:
+        now = time.monotonic()
+        for span in spans:
+            job = self._jobs[span.sequence.owner]
+            if job.started_s is None:
+                job.started_s = now
+                metrics.QUEUE_WAIT.observe(now - job.arrived_s)
+
+    def _answer(self, spans: list[Span], results: list[SampledToken | None]) -> None:
+        now = time.monotonic()
+        metrics.TOKENS.inc(sum(span.count for span in spans))
+        tokens = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        for sequence in self._scheduler.complete(spans):
+            job, token = self._jobs[sequence.owner], tokens[sequence.owner]
+            started_s = job.started_s
+            if token is None or started_s is None:
+                raise Internal("a whole prompt gave no token")
+            if not job.first_token.done():
+                queue_s = started_s - job.arrived_s
+                job.first_token.set_result(FirstToken(token, queue_s, now - started_s))
+
+    def _fail(self, spans: list[Span], error: Exception) -> None:
+        """A step broke: its requests end with an error, the loop goes on."""
+        log.exception("prefill step failed, %d requests with it", len(spans))
+        metrics.STEP_FAILURES.inc(1)
+        fault = error if isinstance(error, TandemError) else Internal("a prefill step failed")
+        self._scheduler.complete([])
+        for span in spans:
+            job = self._jobs.pop(span.sequence.owner, None)
+            self._scheduler.remove(span.sequence.owner)
+            if job and not job.first_token.done():
+                job.first_token.set_exception(fault)

@@ -1,0 +1,83 @@
+"""The prefill service: one call is one request, from prompt to handed-over KV."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from engine.sequence import Sequence
+from engine.text import Completion
+from kv_transfer.sender import KvSender, OutgoingKv
+from prefill_pool import metrics
+from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
+from protos import prefill_pb2, prefill_pb2_grpc
+from protos.convert import sampling_from_proto, tokens_to_proto
+from protos.status import answers_errors
+
+log = logging.getLogger(__name__)
+
+NewCompletion = Callable[[Sequence], Completion]
+
+
+class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
+    """Answers `Prefill` calls. The end of a call, however it comes, frees what it held."""
+
+    def __init__(
+        self, loop: PrefillLoop, sender: KvSender, new_completion: NewCompletion, lease_s: float
+    ) -> None:
+        self._loop = loop
+        self._sender = sender
+        self._new_completion = new_completion
+        self._lease_s = lease_s
+
+    @answers_errors
+    async def Prefill(self, request: prefill_pb2.PrefillRequest, context: Any) -> None:  # noqa: N802
+        """Compute the prompt, stream the first token, then hand the KV over."""
+        sequence = Sequence(
+            owner=request.transfer,
+            tokens=list(request.prompt_ids),
+            prompt_tokens=len(request.prompt_ids),
+            sampling=sampling_from_proto(request.sampling),
+            choice=request.choice,
+        )
+        handed_over = False
+        job = self._loop.submit(sequence, request.ttft_budget_s)
+        try:
+            first = await job.first_token
+            ended = await self._send_first(context, job, first)
+            if not ended:
+                sent_bytes = await self._hand_over(job, first, request.decode_replica)
+                handed_over = True
+                event = prefill_pb2.HandedOver(bytes=sent_bytes)
+                await context.write(prefill_pb2.PrefillEvent(handed_over=event))
+        finally:
+            self._loop.release(job)
+            if not handed_over:
+                await self._sender.withdraw(
+                    request.transfer, request.decode_replica, "the prefill ended without KV"
+                )
+
+    async def _send_first(self, context: Any, job: PrefillJob, first: FirstToken) -> bool:
+        """Stream the first token; True if it ends the request."""
+        piece = self._new_completion(job.sequence).push(first.token.token)
+        tokens = tokens_to_proto(
+            job.sequence.choice, 0, [first.token], piece.text, piece.finish_reason
+        )
+        event = prefill_pb2.FirstToken(
+            tokens=tokens, queue_s=first.queue_s, prefill_s=first.prefill_s
+        )
+        await context.write(prefill_pb2.PrefillEvent(first_token=event))
+        metrics.PREFILL_TIME.observe(first.prefill_s)
+        return piece.finish_reason is not None
+
+    async def _hand_over(self, job: PrefillJob, first: FirstToken, receiver: str) -> int:
+        sequence = job.sequence
+        offer = OutgoingKv(
+            transfer=sequence.owner,
+            receiver=receiver,
+            blocks=tuple(sequence.blocks),
+            tokens=sequence.prompt_tokens,
+            first_token=first.token.token,
+        )
+        return await self._sender.hand_over(offer, self._lease_s)
