@@ -1,0 +1,201 @@
+"""The decode scheduler: grants and preemption by example, everything else as a state machine."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from decode_pool.scheduler import DecodeScheduler
+from engine.blocks import BlockPool
+from engine.errors import Overloaded, PromptTooLong
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence
+
+BLOCK = 4
+
+
+def sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
+    return Sequence(owner, [0] * (prompt + 1), prompt, SamplingParams(max_tokens=max_tokens))
+
+
+def scheduler(pool: BlockPool, *, batch=8, waiting=100, chunk=6) -> DecodeScheduler:
+    return DecodeScheduler(
+        pool, block_size=BLOCK, max_batch=batch, max_waiting=waiting, chunk_tokens=chunk
+    )
+
+
+def start(subject: DecodeScheduler, new: Sequence) -> None:
+    subject.offer(new)
+    assert new in subject.grant()
+    subject.commit(new.owner)
+
+
+def step(subject: DecodeScheduler) -> list[Sequence]:
+    """One step in which every span that reaches its end gains a token; returns who finished."""
+    finished = []
+    for span in subject.complete(subject.schedule()):
+        if span.sequence.remaining == 0:
+            span.sequence.tokens.append(0)
+            if span.sequence.output_tokens == span.sequence.sampling.max_tokens:
+                subject.remove(span.sequence.owner)
+                finished.append(span.sequence)
+    return finished
+
+
+def test_requests_join_and_leave_at_every_step():
+    subject = scheduler(BlockPool(50))
+    start(subject, sequence("a", 5, max_tokens=3))
+    assert step(subject) == []
+    start(subject, sequence("b", 5, max_tokens=3))
+    assert [done.owner for done in step(subject)] == ["a"]
+    assert [done.owner for done in step(subject)] == ["b"]
+    assert subject.running == 0
+
+
+def test_out_of_blocks_preempts_the_newest_and_recomputes_it():
+    pool = BlockPool(6)
+    subject = scheduler(pool)
+    start(subject, sequence("old", 7, max_tokens=14))
+    start(subject, sequence("new", 6, max_tokens=14))
+    finished = []
+    for _ in range(60):
+        finished += step(subject)
+        if len(finished) == 1:
+            assert subject.preemptions("new") >= 1
+            break
+    assert [done.owner for done in finished] == ["old"]
+    while subject.running or subject.waiting:
+        finished += step(subject)
+    assert [done.owner for done in finished] == ["old", "new"]
+    assert pool.free == pool.total
+
+
+def test_a_request_that_could_not_run_alone_is_refused():
+    subject = scheduler(BlockPool(2))
+    subject.check_fits(sequence("a", 5, max_tokens=4))
+    with pytest.raises(PromptTooLong, match="need 3 KV blocks, the decode pool has 2"):
+        subject.check_fits(sequence("a", 5, max_tokens=5))
+
+
+def test_a_full_queue_refuses():
+    subject = scheduler(BlockPool(9), waiting=1)
+    subject.offer(sequence("a", 4))
+    with pytest.raises(Overloaded):
+        subject.offer(sequence("b", 4))
+
+
+def test_the_batch_is_bounded():
+    subject = scheduler(BlockPool(90), batch=2)
+    for name in "abc":
+        subject.offer(sequence(name, 4))
+    assert [new.owner for new in subject.grant()] == ["a", "b"]
+
+
+class DecodeMachine(RuleBasedStateMachine):
+    """Offers, commits, steps and cancels in any order, over a pool that is too small."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = BlockPool(9)
+        self.subject = scheduler(self.pool, batch=4, waiting=6)
+        self.alive: dict[str, Sequence] = {}
+        self.arriving: set[str] = set()
+        self.spans = []
+        self.count = 0
+
+    @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20))
+    def offer(self, prompt, max_tokens):
+        self.count += 1
+        new = sequence(f"r{self.count}", prompt, max_tokens)
+        try:
+            self.subject.check_fits(new)
+            self.subject.offer(new)
+        except PromptTooLong:
+            assert prompt + max_tokens - 1 > 9 * BLOCK
+        except Overloaded:
+            pass
+        else:
+            self.alive[new.owner] = new
+
+    @rule()
+    def grant(self):
+        for new in self.subject.grant():
+            assert len(new.blocks) * BLOCK >= len(new.tokens)
+            self.arriving.add(new.owner)
+
+    @precondition(lambda self: self.arriving)
+    @rule(data=st.data())
+    def commit(self, data):
+        owner = data.draw(st.sampled_from(sorted(self.arriving)))
+        self.arriving.discard(owner)
+        self.subject.commit(owner)
+
+    @precondition(lambda self: not self.spans)
+    @rule()
+    def schedule(self):
+        self.spans = self.subject.schedule()
+        for span in self.spans:
+            assert span.start == span.sequence.computed
+            assert len(span.sequence.blocks) * BLOCK >= span.start + span.count
+        assert sum(span.count for span in self.spans if span.count > 1) <= 6
+
+    @precondition(lambda self: self.spans)
+    @rule(failed=st.booleans())
+    def complete(self, failed):
+        spans, self.spans = self.spans, []
+        if failed:
+            self.subject.complete([])
+            for span in spans:
+                self._remove(span.sequence.owner)
+            return
+        for span in self.subject.complete(spans):
+            if span.sequence.remaining == 0:
+                self._append(span.sequence)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def remove(self, data):
+        owner = data.draw(st.sampled_from(sorted(self.alive)))
+        in_step = {span.sequence.owner for span in self.spans}
+        held = self.pool.held(owner)
+        self._remove(owner)
+        assert self.pool.held(owner) == (held if owner in in_step else ())
+
+    @precondition(lambda self: not self.spans)
+    @rule()
+    def drain(self):
+        """With nothing new, everything that was offered runs to its end: no loss, no deadlock."""
+        for _ in range(2000):
+            if not self.alive:
+                break
+            self.grant()
+            for owner in sorted(self.arriving):
+                self.subject.commit(owner)
+            self.arriving.clear()
+            for done in step(self.subject):
+                del self.alive[done.owner]
+        assert not self.alive
+        assert self.pool.free == self.pool.total
+
+    @invariant()
+    def accounts(self):
+        assert self.pool.orphaned(self.subject.owners()) == 0
+        assert self.subject.running <= 4
+        assert self.subject.running + self.subject.waiting == len(self.alive)
+        spans = {span.sequence.owner for span in self.spans}
+        held = {block for owner in spans for block in self.pool.held(owner)}
+        assert len(held) == sum(len(self.pool.held(owner)) for owner in spans)
+
+    def _append(self, sequence: Sequence) -> None:
+        sequence.tokens.append(0)
+        if sequence.output_tokens == sequence.sampling.max_tokens:
+            self._remove(sequence.owner)
+
+    def _remove(self, owner: str) -> None:
+        self.subject.remove(owner)
+        self.alive.pop(owner, None)
+        self.arriving.discard(owner)
+
+
+DecodeMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60)
+TestDecodeScheduler = DecodeMachine.TestCase
