@@ -1,0 +1,230 @@
+"""A typed client of the gRPC API.
+
+    async with Client("127.0.0.1:50051") as client:
+        async for event in client.generate("Once upon a time", max_tokens=32):
+            ...
+
+Errors come back as the classes of `engine/errors.py` that the other side raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+import grpc
+import grpc.aio
+
+from cluster.api import (
+    ChatMessage,
+    ChatPrompt,
+    Event,
+    GenerateRequest,
+    ModelCard,
+    Prompt,
+    Started,
+    Summary,
+    TextPrompt,
+    TokenPrompt,
+    Tokens,
+)
+from cluster.inbound import chat_message, shown, text_prompt, token_prompt
+from cluster.status import error_from_rpc
+from cluster.wire import event_from_proto, model_from_proto, request_to_proto
+from engine.errors import Cancelled, Internal, InvalidRequest
+from engine.sampling import SamplingParams
+from engine.sequence import FinishReason, SampledToken
+from protos import inference_pb2, inference_pb2_grpc
+
+_T = TypeVar("_T")
+Message = ChatMessage | Mapping[str, str]
+Input = str | Sequence[int] | Sequence[Message] | Prompt
+
+
+class Options(TypedDict, total=False):
+    """What `generate` and `complete` take by name: where to, how many, and the sampling."""
+
+    n: int
+    request_id: str
+    model: str
+    endpoint: str
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedChoice:
+    """One finished choice."""
+
+    text: str
+    tokens: tuple[SampledToken, ...]
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request."""
+
+    started: Started
+    choices: tuple[CompletedChoice, ...]
+    summary: Summary
+
+    @property
+    def text(self) -> str:
+        """The first choice's text."""
+        return self.choices[0].text
+
+
+class Client:
+    """One channel to a router at `target`. `timeout_s` bounds the calls that do not stream."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout_s: float = 10.0,
+        max_message_bytes: int = 64 * 1024 * 1024,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        options = [
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+        ]
+        self._channel = (
+            grpc.aio.insecure_channel(target, options)
+            if credentials is None
+            else grpc.aio.secure_channel(target, credentials, options)
+        )
+        self._stub = inference_pb2_grpc.InferenceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the channel and cancel what still runs on it."""
+        await self._channel.close()
+
+    async def generate(
+        self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> AsyncIterator[Event]:
+        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
+
+        `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content).
+        """
+        request = request_to_proto(_request(prompt, options))
+        call = self._stub.Generate(request, timeout=timeout_s)
+        try:
+            async with _raising(call):
+                async for event in call:
+                    yield event_from_proto(event)
+        finally:
+            call.cancel()
+
+    async def complete(
+        self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> Completion:
+        """Everything that `generate` yields, gathered; raises a TandemError."""
+        started: Started | None = None
+        summary: Summary | None = None
+        runs: dict[int, list[Tokens]] = {}
+        async for event in self.generate(prompt, timeout_s=timeout_s, **options):
+            match event:
+                case Started():
+                    started = event
+                case Tokens():
+                    runs.setdefault(event.choice, []).append(event)
+                case Summary():
+                    summary = event
+        if started is None or summary is None:
+            raise Internal("the reply ended early")
+        choices = tuple(_gather(runs.get(choice, ())) for choice in range(options.get("n", 1)))
+        return Completion(started, choices, summary)
+
+    async def cancel(self, request_id: str) -> bool:
+        """End a request wherever it is; False where no such request runs."""
+        request = inference_pb2.CancelRequest(request_id=request_id)
+        answer = await self._unary(self._stub.Cancel(request, timeout=self._timeout_s))
+        return bool(answer.found)
+
+    async def model(self) -> ModelCard:
+        """The model that is served; `created` is not carried and is 0."""
+        request = inference_pb2.GetModelRequest()
+        wire = await self._unary(self._stub.GetModel(request, timeout=self._timeout_s))
+        return model_from_proto(wire)
+
+    async def _unary(self, call: Awaitable[_T]) -> _T:
+        async with _raising(call):
+            return await call
+
+
+@asynccontextmanager
+async def _raising(call: Any) -> AsyncIterator[None]:
+    """Turn a failed call's exception into the TandemError that it stands for."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from None
+    except asyncio.CancelledError:
+        # grpc.aio raises this, too, for a call that the server ended with CANCELLED.
+        task = asyncio.current_task()
+        if task is None or task.cancelling() or not call.done():
+            raise
+        raise Cancelled(await call.details() or "the call was cancelled") from None
+
+
+def _request(prompt: Input, options: Options) -> GenerateRequest:
+    sampling: dict[str, Any] = dict(options)
+    names = ("n", "request_id", "model", "endpoint")
+    given = {name: sampling.pop(name) for name in names if name in sampling}
+    if isinstance(sampling.get("stop"), str):
+        sampling["stop"] = (sampling["stop"],)
+    return GenerateRequest(_prompt(prompt), SamplingParams(**sampling), **given)
+
+
+def _prompt(prompt: Input) -> Prompt:
+    if isinstance(prompt, TextPrompt | TokenPrompt | ChatPrompt):
+        return prompt
+    if isinstance(prompt, str):
+        return text_prompt(prompt, "prompt")
+    if prompt and isinstance(prompt[0], ChatMessage | Mapping):
+        return ChatPrompt(
+            tuple(_message(entry, f"messages[{place}]") for place, entry in enumerate(prompt))
+        )
+    return token_prompt(prompt, "prompt")
+
+
+def _message(entry: object, name: str) -> ChatMessage:
+    if isinstance(entry, ChatMessage):
+        return entry
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("content"), str):
+        raise InvalidRequest(f"{name} must have a role and a content, not {shown(entry)}")
+    return chat_message(entry.get("role"), entry["content"], name)
+
+
+def _gather(runs: Sequence[Tokens]) -> CompletedChoice:
+    return CompletedChoice(
+        text="".join(run.text for run in runs),
+        tokens=tuple(token for run in runs for token in run.tokens),
+        finish_reason=runs[-1].finish_reason if runs else None,
+    )

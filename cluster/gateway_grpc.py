@@ -1,0 +1,188 @@
+"""The gRPC door: `tandem.v1.Inference` over a Generator, with health checks and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from cluster.api import Generator
+from cluster.inbound import check_request_id
+from cluster.listen import cannot_listen, join
+from cluster.status import one_line, status_of, trailers
+from cluster.streams import closing, end
+from cluster.wire import event_to_proto, model_to_proto, request_from_proto
+from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
+from protos import inference_pb2, inference_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+SERVICE = "tandem.v1.Inference"
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+STALL_S = 60.0
+HEALTH_POLL_S = 0.25
+Add = Callable[[grpc.aio.Server], None]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceGateway(inference_pb2_grpc.InferenceServicer):
+    """Answers `tandem.v1.Inference`. A client that reads nothing for `stall_s` is let go."""
+
+    def __init__(self, generator: Generator, *, stall_s: float = STALL_S) -> None:
+        self._generator = generator
+        self._stall_s = stall_s
+
+    async def Generate(  # noqa: N802
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> None:
+        """Write the request's events; the end of the call, however it comes, closes the stream."""
+        # A coroutine that writes, not a generator: a cancelled call then always ends in here.
+        async with _answering(context):
+            events = self._generator.generate(request_from_proto(request))
+            async with closing(events):
+                async for event in events:
+                    await self._write(context, event_to_proto(event))
+
+    async def Cancel(  # noqa: N802
+        self, request: inference_pb2.CancelRequest, context: Context
+    ) -> inference_pb2.CancelResponse:
+        """End a request by its id."""
+        async with _answering(context):
+            if not request.request_id:
+                raise InvalidRequest("request_id must not be empty", field="request_id")
+            found = await self._generator.cancel(check_request_id(request.request_id))
+        return inference_pb2.CancelResponse(found=found)
+
+    async def GetModel(  # noqa: N802
+        self, request: inference_pb2.GetModelRequest, context: Context
+    ) -> inference_pb2.Model:
+        """Describe the model that is served."""
+        async with _answering(context):
+            card = self._generator.model
+        return model_to_proto(card)
+
+    async def _write(self, context: Context, message: inference_pb2.GenerateEvent) -> None:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await context.write(message)
+        except TimeoutError:
+            raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
+
+
+class GrpcServer:
+    """A running gRPC server; `port` is the one it is bound to."""
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        port: int,
+        health_status: health.aio.HealthServicer,
+        follower: asyncio.Task[None],
+    ) -> None:
+        self.port = port
+        self._server = server
+        self._health = health_status
+        self._follower = follower
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Turn unhealthy, refuse new calls, end running ones after `grace_s`."""
+        await end([self._follower])
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+
+async def start(
+    generator: Generator,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    reuse_port: bool = False,
+    stall_s: float = STALL_S,
+    also: Sequence[tuple[str, Add]] = (),
+) -> GrpcServer:
+    """Serve `generator`; raises ConfigError where the port is taken.
+
+    `also` names further services and the functions that add them to the server.
+    """
+    server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
+    gateway = InferenceGateway(generator, stall_s=stall_s)
+    inference_pb2_grpc.add_InferenceServicer_to_server(gateway, server)
+    health_status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
+    for _, add in also:
+        add(server)
+    names = (SERVICE, *(name for name, _ in also))
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
+    bound = _bind(server, host, port)
+    await _set_health(generator, health_status, names)
+    await server.start()
+    follower = asyncio.create_task(_follow_health(generator, health_status, names))
+    return GrpcServer(server, bound, health_status, follower)
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    try:
+        bound = server.add_insecure_port(join(host, port))
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise cannot_listen(host, port)
+    return bound
+
+
+def _options(max_message_bytes: int, reuse_port: bool) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", int(reuse_port)),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+async def _set_health(
+    generator: Generator, health_status: health.aio.HealthServicer, names: Sequence[str]
+) -> None:
+    kinds = health_pb2.HealthCheckResponse
+    ready = not generator.missing()
+    # An empty name asks for the server as a whole.
+    for name in ("", *names):
+        await health_status.set(name, kinds.SERVING if ready else kinds.NOT_SERVING)
+
+
+async def _follow_health(
+    generator: Generator, health_status: health.aio.HealthServicer, names: Sequence[str]
+) -> None:
+    while True:
+        await asyncio.sleep(HEALTH_POLL_S)
+        try:
+            await _set_health(generator, health_status, names)
+        except Exception:
+            log.exception("the health of the pools could not be read")
+
+
+@asynccontextmanager
+async def _answering(context: Context) -> AsyncIterator[None]:
+    """Turn what is raised inside into the call's status; nothing else leaves the server."""
+    try:
+        yield
+        return
+    except TandemError as error:
+        failure = error
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        log.exception("a call ended in a fault")
+        failure = Internal("internal error")
+    code = status_of(failure).grpc
+    await context.abort(code, one_line(failure.message), trailers(failure))

@@ -1,0 +1,176 @@
+"""The HTTP door: OpenAI's API over a Generator, with health and metrics."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cluster.api import Generator
+from cluster.http_body import read_json
+from cluster.openai_forms import CHAT, COMPLETION, Form, Json
+from cluster.openai_replies import Reply
+from cluster.openai_schema import Call, ChatRequest, CompletionRequest
+from cluster.sse import EventStream, disconnected, dump
+from cluster.status import error_body, http_error
+from cluster.streams import unless
+from engine.errors import Internal, NotFound, TandemError
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+STALL_S = 60.0
+CLIENT_CLOSED = 499
+Metrics = Callable[[], tuple[bytes, str]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(
+    generator: Generator,
+    metrics: Metrics,
+    *,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    stall_s: float = STALL_S,
+) -> Starlette:
+    """The app over `generator`; `metrics` gives the body and the content type of `/metrics`."""
+    gateway = HttpGateway(generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
+            Route("/v1/completions", _answering(gateway.completions), methods=["POST"]),
+            Route("/v1/models", _answering(gateway.models)),
+            Route("/v1/models/{name:path}", _answering(gateway.model)),
+            Route("/healthz", _answering(gateway.healthz)),
+            Route("/metrics", _answering(gateway.metrics)),
+        ],
+        exception_handlers={HTTPException: _http_failure},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+class HttpGateway:
+    """The endpoints. Each returns a response or raises; `_answering` turns errors into answers."""
+
+    def __init__(
+        self, generator: Generator, metrics: Metrics, *, max_body_bytes: int, stall_s: float
+    ) -> None:
+        self._generator = generator
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._stall_s = stall_s
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        body = await read_json(request, self._max_body_bytes)
+        return await self._reply(request, CHAT, ChatRequest.read(body).call(_request_id(request)))
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        body = await read_json(request, self._max_body_bytes)
+        call = CompletionRequest.read(body).call(_request_id(request))
+        return await self._reply(request, COMPLETION, call)
+
+    async def models(self, request: Request) -> Response:
+        """`GET /v1/models`."""
+        return _json({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`."""
+        name = request.path_params["name"]
+        if name != self._generator.model.name:
+            raise NotFound(f"the model {name!r} is not served here", field="model")
+        return _json(self._card())
+
+    async def healthz(self, request: Request) -> Response:
+        """`GET /healthz`: 200 once every pool has a healthy replica."""
+        missing = list(self._generator.missing())
+        if missing:
+            return _json({"status": "unavailable", "missing": missing}, 503)
+        return _json({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """`GET /metrics`."""
+        body, content_type = self._metrics()
+        return Response(body, headers={"content-type": content_type})
+
+    async def _reply(self, request: Request, form: Form, call: Call) -> Response:
+        request.state.request_id = call.request_id
+        headers = {"x-request-id": call.request_id}
+        reply = Reply(form, call, self._generator)
+        gone = disconnected(request.receive)
+        if not call.stream:
+            whole = await unless(gone, reply.whole())
+            return _gone() if whole is None else _json(whole, headers=headers)
+        events = reply.events()
+        # Nothing is sent before the first token, so that a refusal still has its own status.
+        first = await unless(gone, _first(events))
+        return _gone() if first is None else EventStream(first, events, headers, self._stall_s)
+
+    def _card(self) -> Json:
+        card = self._generator.model
+        return {
+            "id": card.name,
+            "object": "model",
+            "created": card.created,
+            "owned_by": "tandem",
+            "context_tokens": card.context_tokens,
+            "endpoints": list(card.endpoints),
+        }
+
+
+def _answering(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint: whatever it raises becomes an answer in OpenAI's error form."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except TandemError as error:
+            failure = error
+        except (HTTPException, ClientDisconnect) as error:
+            return await _http_failure(request, error)
+        except Exception:
+            log.exception("%s %s ended in a fault", request.method, request.url.path)
+            failure = Internal("internal error")
+        status, body, headers = http_error(failure)
+        return _json(body, status, headers | {"x-request-id": _request_id(request)})
+
+    return answer
+
+
+async def _http_failure(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        return _gone()
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+    message = error.detail
+    if error.status_code in (404, 405):
+        message = f"{message}: {request.method} {request.url.path}"
+    code = codes.get(error.status_code)
+    body = error_body(message, "invalid_request_error", code, None)
+    return _json(body, error.status_code, error.headers)
+
+
+async def _first(events: AsyncIterator[bytes]) -> bytes:
+    return await anext(events)
+
+
+def _request_id(request: Request) -> str:
+    """The request's id: its own once it is read, or else one drawn here."""
+    if not hasattr(request.state, "request_id"):
+        request.state.request_id = uuid.uuid4().hex
+    found: str = request.state.request_id
+    return found
+
+
+def _json(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(dump(document), status, headers, "application/json")
+
+
+def _gone() -> Response:
+    return Response(status_code=CLIENT_CLOSED)

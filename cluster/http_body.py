@@ -1,0 +1,64 @@
+"""Reading a JSON body: bounded in bytes and in time, strict in what it takes for JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NoReturn
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from engine.errors import InvalidRequest
+
+READ_S = 30.0
+_DRAIN_S = 2.0
+_DRAIN_FACTOR = 8
+
+
+async def read_json(request: Request, max_bytes: int) -> Any:
+    """The body as JSON. Raises InvalidRequest, or HTTPException 408 or 413."""
+    body = await _read(request, max_bytes)
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    except (ValueError, RecursionError):
+        raise InvalidRequest("the body has a number too long or is nested too deep") from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    found = bytearray()
+    try:
+        async with asyncio.timeout(READ_S):
+            async for piece in request.stream():
+                found += piece
+                if len(found) > max_bytes:
+                    break
+            else:
+                return bytes(found)
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not come within {READ_S:g} s") from None
+    await _drain(request, max_bytes * _DRAIN_FACTOR)
+    raise HTTPException(413, f"the body is larger than {max_bytes} bytes")
+
+
+async def _drain(request: Request, most: int) -> None:
+    """Read on for a while, as a client that still writes would not see the answer."""
+    try:
+        async with asyncio.timeout(_DRAIN_S):
+            while most > 0:
+                message = await request.receive()
+                most -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidRequest(f"the body is not JSON: {name} is no number")

@@ -1,0 +1,41 @@
+"""Binding to an address, with one clear line where that fails."""
+
+from __future__ import annotations
+
+import socket
+
+from engine.errors import ConfigError
+
+
+def listening_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A bound TCP socket; port 0 takes a free one. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+        sock.listen(2048)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise cannot_listen(host, port, error) from None
+    sock.setblocking(False)
+    return sock
+
+
+def cannot_listen(host: str, port: int, error: Exception | None = None) -> ConfigError:
+    """The error to raise where `host:port` cannot be bound; finds out why if need be."""
+    if error is None:
+        try:
+            listening_socket(host, port).close()
+        except ConfigError as found:
+            return found
+    reason = getattr(error, "strerror", None) or str(error or "the system refused")
+    return ConfigError(f"cannot listen on {join(host, port)}: {reason.lower()}")
+
+
+def join(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,158 @@
+"""The two forms of OpenAI's replies: chat completions and completions, whole and in chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from engine.sequence import FinishReason, SampledToken
+
+TokenText = Callable[[int], str]
+Json = dict[str, Any]
+_LEAST_LOGPROB = -9999.0  # what OpenAI sends for a probability of zero
+
+
+class Form(Protocol):
+    """How one of the two APIs writes a choice down."""
+
+    prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def opening(self, choice: int) -> Json | None:
+        """What is sent of a choice before its first text; None for nothing."""
+        ...
+
+    def delta(
+        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+    ) -> Json:
+        """A piece of a choice."""
+        ...
+
+    def whole(
+        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+    ) -> Json:
+        """A finished choice."""
+        ...
+
+    def logprobs(
+        self, tokens: Sequence[SampledToken], token_text: TokenText, offset: int
+    ) -> tuple[Json, int]:
+        """The listing of `tokens`, and where in the text the next one starts."""
+        ...
+
+    def join(self, listings: Sequence[Json]) -> Json:
+        """The listings of consecutive pieces as one."""
+        ...
+
+
+class ChatForm:
+    """`chat.completion` and `chat.completion.chunk`."""
+
+    prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, choice: int) -> Json | None:
+        """The role, with empty content."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def delta(
+        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+    ) -> Json:
+        """A piece of the message."""
+        delta = {"content": text}
+        return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+    def whole(
+        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+    ) -> Json:
+        """The message."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": choice, "message": message, "logprobs": logprobs, "finish_reason": finish}
+
+    def logprobs(
+        self, tokens: Sequence[SampledToken], token_text: TokenText, offset: int
+    ) -> tuple[Json, int]:
+        """One entry per token, with the best candidates."""
+        content = [
+            _entry(token.token, token.logprob, token_text)
+            | {"top_logprobs": [_entry(top, value, token_text) for top, value in token.top]}
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}, offset
+
+    def join(self, listings: Sequence[Json]) -> Json:
+        """All entries in one list."""
+        content = [entry for listing in listings for entry in listing["content"]]
+        return {"content": content, "refusal": None}
+
+
+class CompletionForm:
+    """`text_completion`, whole and in chunks."""
+
+    prefix = "cmpl-"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def opening(self, choice: int) -> Json | None:
+        """Nothing."""
+        return None
+
+    def delta(
+        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+    ) -> Json:
+        """A piece of the text; whole and piece look the same."""
+        return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    whole = delta
+
+    def logprobs(
+        self, tokens: Sequence[SampledToken], token_text: TokenText, offset: int
+    ) -> tuple[Json, int]:
+        """Parallel lists: texts, log-probabilities, best candidates, offsets in the text."""
+        texts = [token_text(token.token) for token in tokens]
+        offsets = []
+        for text in texts:
+            offsets.append(offset)
+            offset += len(text)
+        listing = {
+            "tokens": texts,
+            "token_logprobs": [finite(token.logprob) for token in tokens],
+            "top_logprobs": [_best(token, token_text) for token in tokens],
+            "text_offset": offsets,
+        }
+        return listing, offset
+
+    def join(self, listings: Sequence[Json]) -> Json:
+        """The lists, end to end."""
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return {name: [one for listing in listings for one in listing[name]] for name in names}
+
+
+CHAT = ChatForm()
+COMPLETION = CompletionForm()
+
+
+def finite(logprob: float | None) -> float | None:
+    """A log-probability as JSON can say it."""
+    if logprob is None or math.isnan(logprob):
+        return None
+    return max(logprob, _LEAST_LOGPROB)
+
+
+def _entry(token: int, logprob: float | None, token_text: TokenText) -> Json:
+    text = token_text(token)
+    # Half a character has no text of its own, and its bytes cannot be told from here.
+    found = None if "\ufffd" in text else list(text.encode(errors="replace"))
+    return {"token": text, "logprob": finite(logprob), "bytes": found}
+
+
+def _best(token: SampledToken, token_text: TokenText) -> dict[str, float | None]:
+    """Candidates by text, the drawn one among them; of two with one text, the better."""
+    found: dict[str, float | None] = {}
+    for candidate, logprob in (*token.top, (token.token, token.logprob)):
+        found.setdefault(token_text(candidate), finite(logprob))
+    return found

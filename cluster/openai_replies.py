@@ -1,0 +1,136 @@
+"""Events into OpenAI's replies: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from cluster.api import Event, Generator, Started, Summary, Tokens
+from cluster.openai_forms import Form, Json
+from cluster.openai_schema import Call
+from cluster.sse import DONE, data
+from cluster.streams import closing, merge
+from engine.errors import Internal
+from engine.sequence import FinishReason
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice as it grows."""
+
+    texts: list[str] = field(default_factory=list)
+    listings: list[Json] = field(default_factory=list)
+    offset: int = 0
+    finish: FinishReason | None = None
+    opened: bool = False
+
+
+class Reply:
+    """One call's reply; take either `whole()` or `events()`."""
+
+    def __init__(self, form: Form, call: Call, generator: Generator) -> None:
+        self._form = form
+        self._call = call
+        self._generator = generator
+        self._created = int(time.time())
+        self._model = generator.model.name
+        self._choices = [_Choice() for _ in range(call.n * len(call.requests))]
+        self._usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        self._summaries = 0
+
+    async def whole(self) -> Json:
+        """Collect everything; raises a TandemError."""
+        async with closing(self._merged()) as events:
+            async for place, event in events:
+                if isinstance(event, Tokens):
+                    choice = self._choices[self._number(place, event)]
+                    choice.texts.append(event.text)
+                    choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
+                    choice.finish = event.finish_reason
+                else:
+                    self._note(event)
+        self._check_whole()
+        choices = [
+            self._form.whole(
+                number,
+                "".join(choice.texts),
+                self._form.join(choice.listings) if choice.listings else None,
+                choice.finish,
+            )
+            for number, choice in enumerate(self._choices)
+        ]
+        return self._envelope(self._form.whole_object, choices) | {"usage": self._usage}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events, none before the first token; raises a TandemError."""
+        async with closing(self._merged()) as events:
+            async for place, event in events:
+                if isinstance(event, Tokens):
+                    written = self._chunks(self._number(place, event), event)
+                    if written:
+                        yield written
+                else:
+                    self._note(event)
+        self._check_whole()
+        if self._call.include_usage:
+            yield data(self._envelope(self._form.chunk_object, []) | {"usage": self._usage})
+        yield DONE
+
+    def _merged(self) -> AsyncIterator[tuple[int, Event]]:
+        return merge([self._generator.generate(request) for request in self._call.requests])
+
+    def _number(self, place: int, event: Tokens) -> int:
+        if event.choice >= self._call.n:
+            raise Internal(f"tokens of choice {event.choice} of {self._call.n}")
+        return place * self._call.n + event.choice
+
+    def _note(self, event: Started | Summary) -> None:
+        if isinstance(event, Started):
+            self._model = event.model or self._model
+            return
+        self._summaries += 1
+        self._usage["prompt_tokens"] += event.prompt_tokens
+        self._usage["completion_tokens"] += event.completion_tokens
+        self._usage["total_tokens"] += event.prompt_tokens + event.completion_tokens
+
+    def _chunks(self, number: int, event: Tokens) -> bytes:
+        """The event's chunk, after the choice's opening where it is the first."""
+        choice = self._choices[number]
+        written = b""
+        first = not choice.opened
+        choice.opened = True
+        opening = self._form.opening(number) if first else None
+        if opening is not None:
+            written = self._chunk(opening)
+        logprobs = self._logprobs(choice, event)
+        if first or event.text or event.finish_reason or logprobs:
+            delta = self._form.delta(number, event.text, logprobs, event.finish_reason)
+            written += self._chunk(delta)
+        return written
+
+    def _chunk(self, choice: Json) -> bytes:
+        chunk = self._envelope(self._form.chunk_object, [choice])
+        if self._call.include_usage:
+            chunk["usage"] = None
+        return data(chunk)
+
+    def _logprobs(self, choice: _Choice, event: Tokens) -> Json | None:
+        if self._call.requests[0].sampling.logprobs is None or not event.tokens:
+            return None
+        token_text = self._generator.token_text
+        listing, choice.offset = self._form.logprobs(event.tokens, token_text, choice.offset)
+        return listing
+
+    def _check_whole(self) -> None:
+        if self._summaries != len(self._call.requests):
+            raise Internal("the reply ended early")
+
+    def _envelope(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self._form.prefix + self._call.request_id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }

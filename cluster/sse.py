@@ -1,0 +1,95 @@
+"""Server-sent events that end when the client goes away, and say so when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cluster.status import http_error
+from cluster.streams import unless
+from engine.errors import Internal, TandemError
+
+log = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+
+
+def data(document: Mapping[str, Any]) -> bytes:
+    """One event that carries a JSON document."""
+    return b"data: " + dump(document) + b"\n\n"
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """Compact JSON in UTF-8; a lone surrogate becomes a question mark."""
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="replace")
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return once the client is gone; the body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response of events: `first`, then `rest`, which is closed in any case.
+
+    An error on the way is sent as an event with OpenAI's error form, after which the stream ends
+    without `[DONE]`. A client that takes nothing for `stall_s` is let go.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        first: bytes,
+        rest: AsyncIterator[bytes],
+        headers: Mapping[str, str],
+        stall_s: float,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._first = first
+        self._rest = rest
+        self._stall_s = stall_s
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until they, or the client, end."""
+        try:
+            await unless(disconnected(receive), self._send_all(send))
+        finally:
+            close = getattr(self._rest, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async for event in self._guarded():
+                async with asyncio.timeout(self._stall_s):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except TimeoutError:
+            log.info("a client took nothing for %g s and was let go", self._stall_s)
+        else:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _guarded(self) -> AsyncIterator[bytes]:
+        """The events, the last of which may tell of an error."""
+        yield self._first
+        try:
+            async for event in self._rest:
+                yield event
+        except TandemError as error:
+            yield data(http_error(error)[1])
+        except Exception:
+            log.exception("a stream ended in a fault")
+            yield data(http_error(Internal("internal error"))[1])

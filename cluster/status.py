@@ -1,0 +1,155 @@
+"""What each TandemError is to a caller: over gRPC, over HTTP, and in OpenAI's error form.
+
+One table. A class that is not in it takes its nearest ancestor's line; a test walks the tree.
+Over gRPC, trailers carry what the status cannot: the class (`tandem-error`), the field that is
+wrong (`tandem-field`) and when to try again (`retry-after-ms`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from engine.errors import (
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PromptTooLong,
+    ReplicaLost,
+    TandemError,
+    TransferFailed,
+    Unavailable,
+    UnsupportedModel,
+)
+from protos.convert import valid_text
+
+CLASS_TRAILER = "tandem-error"
+FIELD_TRAILER = "tandem-field"
+RETRY_TRAILER = "retry-after-ms"
+DEFAULT_RETRY_S = 1.0
+MAX_MESSAGE_BYTES = 800  # a gRPC status travels percent-encoded in a header block of 8 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One line of the table: gRPC status, HTTP status, OpenAI's `type` and `code`."""
+
+    grpc: grpc.StatusCode
+    http: int
+    type: str
+    code: str | None
+
+
+_CODE = grpc.StatusCode
+_REQUEST = "invalid_request_error"
+_SERVER = "server_error"
+TABLE: Mapping[type[TandemError], Status] = {
+    TandemError: Status(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
+    InvalidRequest: Status(_CODE.INVALID_ARGUMENT, 400, _REQUEST, None),
+    PromptTooLong: Status(_CODE.INVALID_ARGUMENT, 400, _REQUEST, "context_length_exceeded"),
+    NotFound: Status(_CODE.NOT_FOUND, 404, _REQUEST, "not_found"),
+    ConfigError: Status(_CODE.FAILED_PRECONDITION, 500, _SERVER, "wrong_configuration"),
+    UnsupportedModel: Status(_CODE.FAILED_PRECONDITION, 501, _SERVER, "unsupported_model"),
+    Overloaded: Status(_CODE.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "overloaded"),
+    Unavailable: Status(_CODE.UNAVAILABLE, 503, _SERVER, "unavailable"),
+    ReplicaLost: Status(_CODE.UNAVAILABLE, 503, _SERVER, "replica_lost"),
+    TransferFailed: Status(_CODE.UNAVAILABLE, 503, _SERVER, "transfer_failed"),
+    DeadlineExceeded: Status(_CODE.DEADLINE_EXCEEDED, 504, _SERVER, "deadline_exceeded"),
+    Cancelled: Status(_CODE.CANCELLED, 499, "cancelled_error", "cancelled"),
+    Internal: Status(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
+}
+_BY_NAME = {kind.__name__: kind for kind in TABLE}
+_BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
+    _CODE.INVALID_ARGUMENT: InvalidRequest,
+    _CODE.OUT_OF_RANGE: InvalidRequest,
+    _CODE.NOT_FOUND: NotFound,
+    _CODE.FAILED_PRECONDITION: ConfigError,
+    _CODE.RESOURCE_EXHAUSTED: Overloaded,
+    _CODE.UNAVAILABLE: Unavailable,
+    _CODE.DEADLINE_EXCEEDED: DeadlineExceeded,
+    _CODE.CANCELLED: Cancelled,
+}
+
+
+def status_of(error: TandemError) -> Status:
+    """The table's line for `error`: its class's, or the nearest ancestor's."""
+    return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+
+
+def retry_after(error: TandemError) -> float | None:
+    """Seconds until trying again makes sense; None where it never does."""
+    if not error.retryable:
+        return None
+    return DEFAULT_RETRY_S if error.retry_after_s is None else max(0.0, error.retry_after_s)
+
+
+def one_line(message: str) -> str:
+    """`message` on one line, valid and short enough for a header."""
+    line = valid_text(" ".join(message.split()))
+    encoded = line.encode()
+    if len(encoded) <= MAX_MESSAGE_BYTES:
+        return line
+    return encoded[:MAX_MESSAGE_BYTES].decode(errors="ignore") + "…"
+
+
+def http_error(error: TandemError) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """HTTP status, body in OpenAI's form, and headers."""
+    status = status_of(error)
+    headers = {}
+    wait_s = retry_after(error)
+    if wait_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
+        headers["retry-after-ms"] = str(math.ceil(wait_s * 1000))
+    field = getattr(error, "field", None)
+    code = "model_not_found" if status.http == 404 and field == "model" else status.code
+    body = error_body(error.message, status.type, code, field)
+    return status.http, body, headers
+
+
+def error_body(message: str, kind: str, code: str | None, field: str | None) -> dict[str, Any]:
+    """OpenAI's error form; `param` names the field that is wrong."""
+    param = None if field is None else one_line(field)
+    return {"error": {"message": one_line(message), "type": kind, "param": param, "code": code}}
+
+
+def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata that lets `error_from_rpc` rebuild the error."""
+    kind = next(kind for kind in type(error).__mro__ if kind in TABLE)
+    found = [(CLASS_TRAILER, kind.__name__)]
+    field = getattr(error, "field", None)
+    if field is not None:
+        found.append((FIELD_TRAILER, _printable(field)))
+    wait_s = retry_after(error)
+    if wait_s is not None:
+        found.append((RETRY_TRAILER, str(math.ceil(wait_s * 1000))))
+    return tuple(found)
+
+
+def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
+    """The error that a call of grpc.aio ended with, as the class that was raised over there."""
+    code = failure.code()
+    message = failure.details() or code.name
+    found = {key: str(value) for key, value in failure.trailing_metadata() or ()}
+    kind = _BY_NAME.get(found.get(CLASS_TRAILER, ""))
+    if kind is None:
+        # grpc itself refuses a large message with the status that stands for a lack of room
+        too_large = code is _CODE.RESOURCE_EXHAUSTED and "larger than max" in message
+        kind = InvalidRequest if too_large else _BY_CODE.get(code, Internal)
+    if issubclass(kind, InvalidRequest | NotFound):
+        return kind(message, field=found.get(FIELD_TRAILER))
+    wait_ms = found.get(RETRY_TRAILER, "")
+    return kind(message, retry_after_s=int(wait_ms) / 1000 if wait_ms.isdecimal() else None)
+
+
+def _printable(field: str) -> str:
+    """What a text trailer may hold: printable ASCII."""
+    return "".join(char if " " <= char <= "~" else "?" for char in one_line(field)[:200])
