@@ -18,7 +18,6 @@ from engine.kv_cache import TORCH_DTYPES
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096
-_SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
 
@@ -113,7 +112,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _architecture(config: Any) -> str:
-    """The class `transformers` would build, if it is a decoder that uses its attention interface."""
+    """The class `transformers` would build, if it is a decoder with its attention interface."""
     from transformers import AutoModelForCausalLM
 
     named = (getattr(config, "architectures", None) or [type(config).__name__])[0]
@@ -183,13 +182,21 @@ def _eos_ids(folder: Path, text: Any) -> frozenset[int]:
 
 
 def _identity(folder: Path) -> str:
-    """Digest of the config and of each weight file: its size, header and evenly spaced samples."""
+    """Digest of the config and of each weight file: its header, and both ends of every tensor."""
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}".encode())
         with path.open("rb") as file:
-            for sample in range(_SAMPLES):
-                file.seek(size * sample // _SAMPLES)
-                digest.update(file.read(_SAMPLE_BYTES))
+            # The safetensors format: header length as 8 little-endian bytes, JSON header, data.
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length)
+            digest.update(header)
+            for begin, end in _tensor_ranges(header):
+                for offset in (begin, max(begin, end - _SAMPLE_BYTES)):
+                    file.seek(8 + length + offset)
+                    digest.update(file.read(min(_SAMPLE_BYTES, end - begin)))
     return digest.hexdigest()[:32]
+
+
+def _tensor_ranges(header: bytes) -> list[tuple[int, int]]:
+    entries = json.loads(header)
+    return sorted(tuple(e["data_offsets"]) for e in entries.values() if "data_offsets" in e)

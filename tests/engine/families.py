@@ -1,0 +1,90 @@
+"""Tiny random instances of the model families that are served, and of some that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import transformers
+
+VOCABULARY = 512
+_SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+}
+_HEADS_OF_16 = {"head_dim": 16}
+
+SERVED: dict[str, tuple[str, dict[str, object]]] = {
+    "llama": ("LlamaConfig", {}),
+    "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama-multi-head": ("LlamaConfig", {"num_key_value_heads": 4}),
+    "llama-multi-query": ("LlamaConfig", {"num_key_value_heads": 1}),
+    "qwen2-sliding": (
+        "Qwen2Config",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3Config", _HEADS_OF_16),
+    "mistral-sliding": ("MistralConfig", {"sliding_window": 40}),
+    "phi": ("PhiConfig", {}),
+    "phi3": ("Phi3Config", {"tie_word_embeddings": True}),
+    "gemma": ("GemmaConfig", _HEADS_OF_16),
+    "gemma2-softcap-sliding": (
+        "Gemma2Config",
+        {**_HEADS_OF_16, "sliding_window": 32, "attn_logit_softcapping": 5.0},
+    ),
+    "gemma3-sliding": (
+        "Gemma3TextConfig",
+        {
+            **_HEADS_OF_16,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
+    "gpt-oss-sinks": (
+        "GptOssConfig",
+        {**_HEADS_OF_16, "num_local_experts": 4, "sliding_window": 32},
+    ),
+}
+
+REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
+    "encoder-decoder": ("T5Config", {}, "is an encoder-decoder"),
+    "state-space": ("MambaConfig", {}, "does not use transformers' attention interface"),
+    "latent attention": (
+        "DeepseekV3Config",
+        {"n_routed_experts": 4, "moe_intermediate_size": 16},
+        "multi-head latent attention",
+    ),
+    "linear attention": (
+        "Qwen3NextConfig",
+        {"num_hidden_layers": 4, "num_experts": 4},
+        "does not use transformers' attention interface",
+    ),
+    "not a language model": ("ViTConfig", {}, "is not a decoder language model"),
+}
+
+
+def config_of(name: str, extra: dict[str, object]) -> transformers.PretrainedConfig:
+    """The tiny config of a family."""
+    kind = getattr(transformers, name)
+    return kind(**{**_SMALL, **extra})
+
+
+def save(folder: Path, name: str, extra: dict[str, object]) -> torch.nn.Module:
+    """Make the random model, save it to `folder`, and return it for reference."""
+    torch.manual_seed(0)
+    config = config_of(name, extra)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.save_pretrained(folder)
+    return model.eval()

@@ -1,0 +1,95 @@
+"""Every family that is served generates what transformers generates; the others are refused."""
+
+import random
+
+import pytest
+import torch
+
+from engine.blocks import BlockPool
+from engine.config import KvConfig, ModelConfig
+from engine.engine import Engine
+from engine.errors import UnsupportedModel
+from engine.model import describe
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence, Span
+from tests.engine.families import REFUSED, SERVED, VOCABULARY, config_of, save
+
+PROMPTS = (1, 5, 16, 17, 100, 333)
+NEW_TOKENS = 16
+CHUNK = 64
+BLOCKS = 120
+
+
+def generate(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+    """All prompts at once, in chunks and then token by token, over blocks out of order."""
+    pool = BlockPool(BLOCKS)
+    blocks = random.Random(1).sample(pool.allocate("all", BLOCKS), BLOCKS)
+    greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS)
+    sequences = []
+    for number, prompt in enumerate(prompts):
+        new = Sequence(str(number), list(prompt), len(prompt), greedy)
+        needed = engine.cache.layout.blocks_for(len(prompt) + NEW_TOKENS)
+        new.blocks, blocks = blocks[:needed], blocks[needed:]
+        sequences.append(new)
+    while running := [s for s in sequences if s.output_tokens < NEW_TOKENS]:
+        spans = [Span(s, s.computed, min(CHUNK, s.remaining)) for s in running]
+        for span, sampled in zip(spans, engine.forward(spans), strict=True):
+            span.sequence.computed += span.count
+            if sampled is not None:
+                span.sequence.tokens.append(sampled.token)
+    return [s.tokens for s in sequences]
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_a_family_is_served_exactly(family, tmp_path):
+    reference = save(tmp_path, *SERVED[family])
+    description = describe(ModelConfig(path=str(tmp_path), dtype="float32"))
+    engine = Engine.load(description, KvConfig(blocks=BLOCKS), most_tokens=1)
+    rng = random.Random(0)
+    prompts = [[rng.randrange(3, VOCABULARY) for _ in range(length)] for length in PROMPTS]
+    expected = [
+        reference.generate(
+            torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
+        )[0].tolist()
+        for prompt in prompts
+    ]
+    assert generate(engine, prompts) == expected
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_is_not_served_is_refused_by_name(family, tmp_path):
+    name, extra, reason = REFUSED[family]
+    config = config_of(name, extra)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=reason) as refusal:
+        describe(ModelConfig(path=str(tmp_path)))
+    assert "\n" not in refusal.value.message
+
+
+def test_bfloat16_passes_the_self_check(tmp_path):
+    save(tmp_path, *SERVED["llama"])
+    description = describe(ModelConfig(path=str(tmp_path), dtype="bfloat16"))
+    engine = Engine.load(description, KvConfig(blocks=4), most_tokens=1)
+    assert engine.cache.layout.dtype == "bfloat16"
+
+
+def test_missing_folders_and_files_are_named(tmp_path):
+    with pytest.raises(UnsupportedModel, match="does not exist"):
+        describe(ModelConfig(path=str(tmp_path / "nothing")))
+    with pytest.raises(UnsupportedModel, match=r"no config\.json"):
+        describe(ModelConfig(path=str(tmp_path)))
+
+
+def test_identity_changes_with_the_weights(tmp_path):
+    save(tmp_path / "a", *SERVED["llama"])
+    save(tmp_path / "b", *SERVED["llama"])
+    assert _identity(tmp_path / "a") == _identity(tmp_path / "b")
+    weights = tmp_path / "b" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert _identity(tmp_path / "a") != _identity(tmp_path / "b")
+
+
+def _identity(folder):
+    return describe(ModelConfig(path=str(folder))).identity
