@@ -1,0 +1,148 @@
+"""A Generator that follows a script: deterministic tokens, chosen errors, recorded endings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from cluster.api import (
+    ChatPrompt,
+    ChoiceSummary,
+    Event,
+    GenerateRequest,
+    ModelCard,
+    Started,
+    Summary,
+    TextPrompt,
+    TokenPrompt,
+    Tokens,
+)
+from engine.errors import Cancelled, NotFound, TandemError
+from engine.sampling import check_token
+from engine.sequence import SampledToken
+
+VOCABULARY = 256
+WORDS = ("one", " two", " three", " four", " five", " six", " seven", " eight")
+CARD = ModelCard(
+    name="demo",
+    architecture="LlamaForCausalLM",
+    dtype="float32",
+    context_tokens=4096,
+    vocabulary=VOCABULARY,
+    endpoints=("chat", "report"),
+    created=1_700_000_000,
+)
+
+
+@dataclass
+class ScriptedGenerator:
+    """Counts from one; with `error`, raises it after `after` events; `endless` never stops."""
+
+    error: Exception | None = None
+    after: int = 0
+    endless: bool = False
+    pause_s: float = 0.0
+    gone: tuple[str, ...] = ()
+    requests: list[GenerateRequest] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    running: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    @property
+    def model(self) -> ModelCard:
+        return CARD
+
+    def missing(self) -> tuple[str, ...]:
+        return self.gone
+
+    def token_text(self, token: int) -> str:
+        return WORDS[token] if token < len(WORDS) else "\ufffd"
+
+    async def cancel(self, request_id: str) -> bool:
+        if request_id not in self.running:
+            return False
+        self.running[request_id].set()
+        return True
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        self.requests.append(request)
+        cancelled = asyncio.Event()
+        self.running[request.request_id] = cancelled
+        sent = 0
+        try:
+            async for event in self._events(request):
+                if self.error is not None and sent == self.after:
+                    raise self.error
+                if cancelled.is_set():
+                    raise Cancelled("the request was cancelled")
+                yield event
+                sent += 1
+            self.finished.append(request.request_id)
+        finally:
+            del self.running[request.request_id]
+            self.closed.append(request.request_id)
+
+    async def _events(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        prompt_tokens = self._check(request)
+        self.started.append(request.request_id)
+        seed = 7 if request.sampling.seed is None else request.sampling.seed
+        yield Started(request.request_id, CARD.name, prompt_tokens, seed)
+        most = request.sampling.max_tokens or 4
+        index = 0
+        while self.endless or index < most:
+            await asyncio.sleep(self.pause_s)
+            for choice in range(request.n):
+                last = not self.endless and index == most - 1
+                yield self._tokens(request, choice, index, last)
+            index += 1
+        yield _summary(request, prompt_tokens, most)
+
+    def _tokens(self, request: GenerateRequest, choice: int, index: int, last: bool) -> Tokens:
+        token = index % len(WORDS)
+        drawn = SampledToken(token)
+        if request.sampling.logprobs is not None:
+            best = [(token, -0.5), (200, float("-inf"))]
+            drawn = SampledToken(token, -0.5, tuple(best[: request.sampling.logprobs]))
+        return Tokens(choice, index, (drawn,), WORDS[token], "length" if last else None)
+
+    def _check(self, request: GenerateRequest) -> int:
+        if request.model not in ("", CARD.name):
+            raise NotFound(f"the model {request.model!r} is not served here", field="model")
+        if request.endpoint not in ("", *CARD.endpoints):
+            raise NotFound(f"no endpoint is named {request.endpoint!r}", field="endpoint")
+        request.sampling.check(VOCABULARY)
+        match request.prompt:
+            case TextPrompt(text):
+                return len(text.split())
+            case TokenPrompt(ids):
+                for token in ids:
+                    check_token("prompt", token, VOCABULARY)
+                return len(ids)
+            case ChatPrompt(messages):
+                return sum(len(message.content.split()) for message in messages)
+
+
+def _summary(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary:
+    choices = tuple(
+        ChoiceSummary(choice, 0.1, 0.2, 0.05, 0.35, 0.02, 0.01, 1.0, choice, "p0", "d0")
+        for choice in range(request.n)
+    )
+    return Summary(prompt_tokens, most * request.n, choices, 1.5)
+
+
+async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Wait until `holds()`; fails after `within_s`."""
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def raised(work: Awaitable[object]) -> TandemError:
+    """The TandemError that `work` ends with."""
+    try:
+        await work
+    except TandemError as error:
+        return error
+    raise AssertionError("nothing was raised")
