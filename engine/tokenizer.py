@@ -17,6 +17,7 @@ from engine.errors import InvalidRequest, UnsupportedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 # What Jinja and the expressions inside a template raise.
 _TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -54,6 +55,8 @@ class Tokenizer:
         local = Path(path).is_dir()
         if not local and path.startswith(("/", ".", "~")):
             raise UnsupportedModel(f"{path}: no such folder")
+        if local and not any(found for name in _FILES for found in Path(path).glob(name)):
+            raise UnsupportedModel(f"{path}: no tokenizer in this folder")
         try:
             fast = AutoTokenizer.from_pretrained(
                 path, local_files_only=local, trust_remote_code=False
