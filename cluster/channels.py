@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import grpc.aio
@@ -29,11 +30,14 @@ class Channels:
             self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
         return self._channels[address]
 
-    async def keep(self, addresses: Iterable[str]) -> None:
-        """Close the channels to all other addresses."""
-        for address in set(self._channels) - set(addresses):
-            await self._channels.pop(address).close()
+    async def keep(self, addresses: Iterable[str], grace_s: float) -> None:
+        """Close the channels to all other addresses once their calls end, at most after `grace_s`.
+
+        A replica can be missing from the directory and still be streaming.
+        """
+        gone = [self._channels.pop(a) for a in set(self._channels) - set(addresses)]
+        await asyncio.gather(*(channel.close(grace_s) for channel in gone))
 
     async def close(self) -> None:
-        """Close all."""
-        await self.keep(())
+        """Close all, and end their calls."""
+        await self.keep((), 0)

@@ -119,7 +119,8 @@ class Router:
         """Drop channels and counts of replicas that left."""
         members = self._pools.members()
         self._placement.forget(record.id for record in members)
-        await self._channels.keep(record.address for record in members)
+        addresses = [record.address for record in members]
+        await self._channels.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:
         """End every request and close the channels."""

@@ -1,0 +1,157 @@
+"""A router process: the router, its doors, and its view of the directory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from cluster import gateway_grpc, gateway_http, http_server
+from cluster.admin import AdminServicer
+from cluster.api import ModelCard
+from cluster.config import TandemConfig
+from cluster.directory import Directory
+from cluster.door import Door
+from cluster.gateway_grpc import GrpcServer
+from cluster.heartbeat import Heartbeat, Watch
+from cluster.http_server import HttpServer
+from cluster.listen import join
+from cluster.membership import Change, ReplicaLoad, ReplicaRecord
+from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
+from cluster.pools import Pools
+from cluster.router import Router
+from engine import telemetry
+from engine.errors import Internal
+from engine.model import ModelDescription, describe
+from engine.tokenizer import Tokenizer
+from protos import router_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_ADMIN = "tandem.internal.v1.Admin"
+
+
+class RouterServer:
+    """Serves gRPC and HTTP on the configured ports; `*_address` are those bound."""
+
+    def __init__(self, config: TandemConfig, router_id: str, directory: Directory) -> None:
+        self.id = router_id
+        self.http_address = ""
+        self.grpc_address = ""
+        self._config = config
+        self._directory = directory
+        self._metrics = PrometheusBackend()
+        self._watch = Watch(directory, on_change=self._membership_changed)
+        self._pools = Pools(self._watch)
+        self._router: Router | None = None
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._tidying: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def start(
+        cls, config: TandemConfig, router_id: str, directory: Directory
+    ) -> RouterServer:
+        """Read the model's card and tokenizer, watch the directory, open the doors."""
+        server = cls(config, router_id, directory)
+        description, tokenizer = await asyncio.to_thread(_load, config)
+        telemetry.install(server._metrics)
+        await server._watch.start()
+        server._router = server._new_router(description, tokenizer)
+        await server._open_doors(server._router)
+        await server._register()
+        log.info(
+            "router ready",
+            extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
+        )
+        return server
+
+    def check_health(self) -> None:
+        """Raise Internal if the doors are not open."""
+        if self._grpc is None or self._http is None:
+            raise Internal("the router has no open doors")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Leave the directory, take nothing new, and let running requests end. Idempotent."""
+        grpc_server, self._grpc = self._grpc, None
+        http, self._http = self._http, None
+        if self._heartbeat is not None:
+            await self._heartbeat.stop()
+        if http is not None:
+            await http.stop()
+        if grpc_server is not None:
+            await grpc_server.stop(timeout_s)
+
+    async def stop(self) -> None:
+        """End everything that this router started. Idempotent."""
+        await self.drain(0)
+        if self._router is not None:
+            await self._router.close()
+        await self._watch.stop()
+        telemetry.uninstall(self._metrics)
+
+    def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:
+        config = self._config
+        endpoints = (config.default_endpoint, *config.endpoints)
+        card = ModelCard(
+            name=description.name,
+            architecture=description.architecture,
+            dtype=description.dtype,
+            context_tokens=description.context_tokens,
+            vocabulary=description.vocabulary,
+            endpoints=tuple(dict.fromkeys(endpoints)),
+            created=int(time.time()),
+        )
+        door = Door(card, tokenizer, dict(config.endpoints), config.router.tokenizer_threads)
+        return Router(config.router, card, door, tokenizer, self._pools)
+
+    async def _open_doors(self, router: Router) -> None:
+        config = self._config.router
+        admin = AdminServicer(self._pools, self._directory)
+        self._grpc = await gateway_grpc.start(
+            router,
+            config.host,
+            config.grpc_port,
+            max_message_bytes=config.max_message_bytes,
+            also=[
+                (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
+            ],
+        )
+        app = gateway_http.create_app(
+            router,
+            metrics=lambda: (self._metrics.text(), CONTENT_TYPE),
+            max_body_bytes=config.max_message_bytes,
+        )
+        self._http = await http_server.start(app, config.host, config.http_port)
+        self.grpc_address = join(config.host, self._grpc.port)
+        self.http_address = join(config.host, self._http.port)
+
+    async def _register(self) -> None:
+        record = ReplicaRecord(
+            id=self.id,
+            role="router",
+            address=self.grpc_address,
+            generation=time.time_ns(),
+            started_at=time.time(),
+        )
+        await self._directory.register(record)
+        self._heartbeat = Heartbeat(
+            self._directory, record, self._load, self._config.directory.heartbeat_s
+        )
+        self._heartbeat.start()
+
+    def _load(self) -> ReplicaLoad:
+        return ReplicaLoad(running=self._router.running if self._router else 0)
+
+    def _membership_changed(self, change: Change) -> None:
+        if self._router is None or not change.lost:
+            return
+        task = asyncio.ensure_future(self._router.forget_gone())
+        self._tidying.add(task)
+        task.add_done_callback(self._tidying.discard)
+
+
+def _load(config: TandemConfig) -> tuple[ModelDescription, Tokenizer]:
+    description = describe(config.model)
+    return description, Tokenizer.load(str(description.folder))

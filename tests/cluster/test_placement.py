@@ -1,0 +1,74 @@
+"""Placement: pure, so by example and by property."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.membership import ReplicaLoad, ReplicaRecord
+from cluster.placement import Placement
+from engine.errors import PromptTooLong, Unavailable
+
+
+def replica(name: str, role: str, blocks: int = 100, **load: int) -> ReplicaRecord:
+    return ReplicaRecord(
+        id=name,
+        role=role,
+        address="127.0.0.1:1",
+        generation=1,
+        load=ReplicaLoad(blocks_total=blocks, block_size=16, **load),
+    )
+
+
+def test_least_loaded_wins_and_ties_rotate():
+    pool = [replica("p0", "prefill"), replica("p1", "prefill")]
+    decode = [replica("d0", "decode", running=5), replica("d1", "decode")]
+    placement = Placement()
+    first = placement.choose(pool, decode, 10, 20)
+    placement.hold(first.prefill, 10)
+    second = placement.choose(pool, decode, 10, 20)
+    assert {first.prefill.id, second.prefill.id} == {"p0", "p1"}
+    assert first.decode.id == "d1"
+    placement.release(first.prefill, 10)
+    assert placement.choose(pool, decode, 10, 20).prefill.id == second.prefill.id
+
+
+def test_prefill_counts_tokens_and_not_requests():
+    pool = [replica("p0", "prefill"), replica("p1", "prefill")]
+    decode = [replica("d0", "decode")]
+    placement = Placement()
+    placement.hold(pool[0], 1000)
+    for _ in range(3):
+        placement.hold(pool[1], 10)
+    assert placement.choose(pool, decode, 10, 20).prefill.id == "p1"
+
+
+def test_small_pools_are_passed_over_and_both_numbers_are_named():
+    small, large = replica("d0", "decode", blocks=2), replica("d1", "decode", blocks=50)
+    prefill = [replica("p0", "prefill")]
+    assert Placement().choose(prefill, [small, large], 10, 40).decode.id == "d1"
+    with pytest.raises(PromptTooLong, match=r"40 tokens do not fit the decode pool.*32"):
+        Placement().choose(prefill, [small], 10, 40)
+
+
+@pytest.mark.parametrize("missing", ["prefill", "decode"])
+def test_an_empty_pool_is_unavailable_and_says_when_to_retry(missing):
+    pools = {"prefill": [replica("p", "prefill")], "decode": [replica("d", "decode")], missing: []}
+    with pytest.raises(Unavailable, match=missing) as refusal:
+        Placement().choose(pools["prefill"], pools["decode"], 1, 1)
+    assert refusal.value.retry_after_s
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.integers(1, 4))
+def test_requests_spread_evenly(holds, prefills, decodes):
+    placement = Placement()
+    prefill = [replica(f"p{i}", "prefill") for i in range(prefills)]
+    decode = [replica(f"d{i}", "decode") for i in range(decodes)]
+    placed = []
+    for hold in holds:
+        if hold or not placed:
+            pair = placement.choose(prefill, decode, 10, 20)
+            for record in (pair.prefill, pair.decode):
+                placement.hold(record, 10)
+            placed.append(pair)
+    counts = [sum(pair.decode.id == record.id for pair in placed) for record in decode]
+    assert max(counts) - min(counts) <= 1

@@ -1,0 +1,70 @@
+"""A whole cluster in one process: real engines, links, gRPC, HTTP and Redis; only Ray is left out.
+
+Replicas share the event loop, each with an engine thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from cluster.client import Client
+from cluster.config import TandemConfig
+from cluster.directory import Directory
+from cluster.membership import ReplicaRole
+from cluster.replica import Replica
+from cluster.router_server import RouterServer
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class LocalCluster:
+    """Its parts, and a client of its gRPC door."""
+
+    config: TandemConfig
+    directory: Directory
+    prefill: list[Replica]
+    decode: list[Replica]
+    router: RouterServer
+    client: Client
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return [*self.prefill, *self.decode]
+
+    async def idle(self, timeout_s: float = 5.0) -> None:
+        """Wait until no replica holds a block or a request; raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while any(held(replica) for replica in self.replicas):
+                await asyncio.sleep(0.01)
+
+
+def held(replica: Replica) -> int:
+    """Blocks and requests that a replica holds."""
+    load = replica.load()
+    return load.waiting + load.running + load.blocks_total - load.blocks_free
+
+
+@asynccontextmanager
+async def cluster(config: TandemConfig) -> AsyncIterator[LocalCluster]:
+    """Start everything, wait until the router sees it, and stop everything."""
+    directory = Directory.connect(config.directory)
+    replicas: dict[ReplicaRole, list[Replica]] = {"prefill": [], "decode": []}
+    for role, count in (("prefill", config.prefill.replicas), ("decode", config.decode.replicas)):
+        for number in range(count):
+            replica = await Replica.start(config, role, f"{role}-{number}", HOST, directory)
+            replicas[role].append(replica)
+    router = await RouterServer.start(config, "router-0", directory)
+    try:
+        async with Client(router.grpc_address) as client:
+            yield LocalCluster(
+                config, directory, replicas["prefill"], replicas["decode"], router, client
+            )
+    finally:
+        await router.stop()
+        for replica in (*replicas["decode"], *replicas["prefill"]):
+            await replica.stop()
+        await directory.close()
