@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -29,6 +30,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 HEALTH_POLL_S = 0.25
 Add = Callable[[grpc.aio.Server], None]
+_M = TypeVar("_M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -39,32 +41,45 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self._generator = generator
         self._stall_s = stall_s
 
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The service's methods, for a server. A message that cannot be parsed reaches them."""
+        unary, streamed = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        wire = inference_pb2
+        methods = {
+            "Generate": _method(streamed, self.Generate, wire.GenerateRequest),
+            "Cancel": _method(unary, self.Cancel, wire.CancelRequest),
+            "GetModel": _method(unary, self.GetModel, wire.GetModelRequest),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
     async def Generate(  # noqa: N802
-        self, request: inference_pb2.GenerateRequest, context: Context
+        self, request: inference_pb2.GenerateRequest | None, context: Context
     ) -> None:
         """Write the request's events; the end of the call, however it comes, closes the stream."""
         # A coroutine that writes, not a generator: a cancelled call then always ends in here.
         async with _answering(context):
-            events = self._generator.generate(request_from_proto(request))
+            events = self._generator.generate(request_from_proto(_parsed(request)))
             async with closing(events):
                 async for event in events:
                     await self._write(context, event_to_proto(event))
 
     async def Cancel(  # noqa: N802
-        self, request: inference_pb2.CancelRequest, context: Context
+        self, request: inference_pb2.CancelRequest | None, context: Context
     ) -> inference_pb2.CancelResponse:
         """End a request by its id."""
         async with _answering(context):
-            if not request.request_id:
+            request_id = check_request_id(_parsed(request).request_id)
+            if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
-            found = await self._generator.cancel(check_request_id(request.request_id))
+            found = await self._generator.cancel(request_id)
         return inference_pb2.CancelResponse(found=found)
 
     async def GetModel(  # noqa: N802
-        self, request: inference_pb2.GetModelRequest, context: Context
+        self, request: inference_pb2.GetModelRequest | None, context: Context
     ) -> inference_pb2.Model:
         """Describe the model that is served."""
         async with _answering(context):
+            _parsed(request)
             card = self._generator.model
         return model_to_proto(card)
 
@@ -114,18 +129,44 @@ async def start(
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
     gateway = InferenceGateway(generator, stall_s=stall_s)
-    inference_pb2_grpc.add_InferenceServicer_to_server(gateway, server)
+    server.add_generic_rpc_handlers((gateway.handlers(),))
     health_status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
     for _, add in also:
         add(server)
     names = (SERVICE, *(name for name, _ in also))
     reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
-    bound = _bind(server, host, port)
-    await _set_health(generator, health_status, names)
-    await server.start()
+    try:
+        bound = _bind(server, host, port)
+        await _set_health(generator, health_status, names)
+        await server.start()
+    except BaseException:
+        await server.stop(0)
+        raise
     follower = asyncio.create_task(_follow_health(generator, health_status, names))
     return GrpcServer(server, bound, health_status, follower)
+
+
+def _method(form: Callable[..., Any], answer: Callable[..., Any], kind: type[Message]) -> Any:
+    """A method's handler; its request is None where the bytes are no such message."""
+
+    def parse(message: bytes) -> Message | None:
+        try:
+            return kind.FromString(message)
+        except DecodeError:
+            return None
+
+    return form(answer, request_deserializer=parse, response_serializer=_serialize)
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _parsed(request: _M | None) -> _M:
+    if request is None:
+        raise InvalidRequest("the request is not a valid message; is its text UTF-8?")
+    return request
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:

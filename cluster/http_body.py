@@ -7,7 +7,7 @@ import json
 from typing import Any, NoReturn
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from engine.errors import InvalidRequest
 
@@ -17,7 +17,7 @@ _DRAIN_FACTOR = 8
 
 
 async def read_json(request: Request, max_bytes: int) -> Any:
-    """The body as JSON. Raises InvalidRequest, or HTTPException 408 or 413."""
+    """The body as JSON. Raises InvalidRequest, HTTPException 408 or 413, ClientDisconnect."""
     body = await _read(request, max_bytes)
     try:
         text = body.decode()
@@ -33,31 +33,39 @@ async def read_json(request: Request, max_bytes: int) -> Any:
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     found = bytearray()
+    more = True
     try:
         async with asyncio.timeout(READ_S):
-            async for piece in request.stream():
+            while more and len(found) <= max_bytes:
+                piece, more = await _piece(request)
                 found += piece
-                if len(found) > max_bytes:
-                    break
-            else:
-                return bytes(found)
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {READ_S:g} s") from None
-    await _drain(request, max_bytes * _DRAIN_FACTOR)
+    if len(found) <= max_bytes:
+        return bytes(found)
+    if more:
+        await _drain(request, max_bytes * _DRAIN_FACTOR)
     raise HTTPException(413, f"the body is larger than {max_bytes} bytes")
 
 
 async def _drain(request: Request, most: int) -> None:
     """Read on for a while, as a client that still writes would not see the answer."""
+    more = True
     try:
         async with asyncio.timeout(_DRAIN_S):
-            while most > 0:
-                message = await request.receive()
-                most -= len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
+            while more and most > 0:
+                piece, more = await _piece(request)
+                most -= len(piece)
     except TimeoutError:
         return
+
+
+async def _piece(request: Request) -> tuple[bytes, bool]:
+    """The next piece of the body, and whether more will come."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _refuse_constant(name: str) -> NoReturn:

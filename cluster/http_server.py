@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.listen import listening_socket
+
+log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
@@ -30,6 +33,20 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
+class _Stoppable:
+    """The app, but a request that the server's stop cancels ends without a traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            log.info("%s was cut off by the server's stop", scope.get("path"))
+
+
 class HttpServer:
     """A running HTTP server; `port` is the one it is bound to."""
 
@@ -42,6 +59,8 @@ class HttpServer:
         """Take no more requests, end running ones after the grace, and wait for the end."""
         self._server.should_exit = True
         await self._task
+        # uvicorn cancels what outlives the grace, but does not wait for it.
+        await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
 
 
 async def start(
@@ -55,7 +74,7 @@ async def start(
     """Serve `app`; raises ConfigError where the port is taken."""
     sock = listening_socket(host, port, reuse_port=reuse_port)
     config = uvicorn.Config(
-        app,
+        _Stoppable(app),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 import engine.errors as errors
-import kv_transfer.errors  # noqa: F401  (its classes must be mapped, too)
+import kv_transfer.errors
 from cluster.status import (
     MAX_MESSAGE_BYTES,
     TABLE,

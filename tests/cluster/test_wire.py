@@ -101,9 +101,7 @@ choice_summaries = st.builds(
 events = st.one_of(
     runs,
     st.builds(Started, name, text, uint32, uint64),
-    st.builds(
-        Summary, uint32, uint32, st.lists(choice_summaries, max_size=3).map(tuple), number
-    ),
+    st.builds(Summary, uint32, uint32, st.lists(choice_summaries, max_size=3).map(tuple), number),
 )
 
 
