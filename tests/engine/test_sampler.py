@@ -104,9 +104,20 @@ def test_everything_together_matches_the_reference(params, tokens, prompt, choic
 
 
 @settings(max_examples=200, deadline=None)
+@given(PARAMS, st.sampled_from([0.1, 3.0, 12.0]), st.integers(0, 2**31))
+def test_a_wide_vocabulary_matches_the_reference(params, scale, seed):
+    plain = replace(params, presence_penalty=0.0, frequency_penalty=0.0, logit_bias={})
+    seq = sequence(replace(plain, repetition_penalty=1.0))
+    logits = logits_of(seed, vocabulary=3000, scale=scale)
+    [drawn] = sample(logits, [seq])
+    assert_draw(drawn.token, logits[0].double().numpy(), seq)
+
+
+@settings(max_examples=200, deadline=None)
 @given(st.lists(PARAMS | st.just(GREEDY), min_size=2, max_size=8), st.integers(0, 2**31), st.data())
 def test_a_row_is_the_same_alone_and_in_any_batch(params, seed, data):
-    logits = logits_of(seed, rows=len(params))
+    vocabulary = data.draw(st.sampled_from([50, 4000]))
+    logits = logits_of(seed, rows=len(params), vocabulary=vocabulary)
     sequences = [
         sequence(replace(p, logprobs=row % 3 or None), tokens=range(row + 3))
         for row, p in enumerate(params)

@@ -78,10 +78,11 @@ def test_pieces_join_for_any_ids_at_all(name, data):
     tokenizer = TOKENIZERS[name]
     token = st.integers(0, tokenizer.vocabulary + 2)
     if name == "sentencepiece_like":
-        # The text itself is a mix, but byte runs here stay shorter than the longest one held.
+        # Fewer raw bytes, so that their runs mostly stay shorter than the longest one held.
         token = st.one_of(token, st.integers(255, tokenizer.vocabulary - 1))
     ids = data.draw(st.lists(token, min_size=1, max_size=80))
-    runs = [len(list(run)) for byte, run in itertools.groupby(ids, tokenizer.is_byte) if byte]
+    heard = [token for token in ids if not tokenizer.is_silent(token)]
+    runs = [len(list(run)) for byte, run in itertools.groupby(heard, tokenizer.is_byte) if byte]
     if max(runs, default=0) < 32:
         pieces = stream(start(tokenizer, max_tokens=len(ids), ignore_eos=True), ids)
         assert text_of(pieces) == tokenizer.decode(ids)
