@@ -1,0 +1,1 @@
+"""The demo model that ships with Tandem: its text, its training and the folder served."""
