@@ -1,0 +1,51 @@
+"""Fixtures: a Redis of the test's own, and the tiny model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cluster.config import TandemConfig
+from cluster.embedded_redis import EmbeddedRedis
+from tests import tiny
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tiny matrices: two threads would only wait for each other."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def redis():
+    server = EmbeddedRedis.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model(model_folder):
+    """The reference model; its files are in `model_folder`."""
+    return tiny.make(model_folder)
+
+
+@pytest.fixture
+def config(redis, model, model_folder) -> TandemConfig:
+    """A small cluster on free ports."""
+    base = TandemConfig()
+    return replace(
+        base,
+        model=replace(base.model, path=str(model_folder), dtype="float32"),
+        kv=replace(base.kv, blocks=400),
+        router=replace(base.router, http_port=0, grpc_port=0),
+        directory=replace(base.directory, url=redis.url),
+    )

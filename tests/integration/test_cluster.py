@@ -1,0 +1,216 @@
+"""The whole path in one process: exact, bounded, cancellable, and clear about bad input."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cluster.api import Started, Summary, Tokens
+from engine.errors import Cancelled, InvalidRequest, NotFound, Overloaded, PromptTooLong
+from tests import exactness, tiny
+from tests.integration.local import LocalCluster, cluster, held
+
+
+def small_pool(config, blocks, **prefill):
+    """A pool in which requests get in each other's way."""
+    return replace(
+        config,
+        kv=replace(config.kv, blocks=blocks),
+        prefill=replace(config.prefill, chunk_tokens=64, **prefill),
+    )
+
+
+async def answer(local: LocalCluster, case: exactness.Case) -> tuple[tuple[int, ...], int]:
+    """The tokens of a case and how often it was preempted."""
+    tokens: list[int] = []
+    preemptions = 0
+    options = {
+        name: getattr(case.sampling, name)
+        for name in ("max_tokens", "temperature", "ignore_eos", "stop_token_ids", "seed", "top_p")
+    }
+    async for event in local.client.generate(list(case.prompt), **options):
+        if isinstance(event, Tokens):
+            assert event.index == len(tokens)
+            tokens += [token.token for token in event.tokens]
+        elif isinstance(event, Summary):
+            preemptions = sum(choice.preemptions for choice in event.choices)
+    return tuple(tokens), preemptions
+
+
+async def crowd(local, cases, at_once):
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(case):
+        async with gate:
+            return await answer(local, case)
+
+    return await asyncio.gather(*(one(case) for case in cases))
+
+
+async def test_exact_in_a_crowd_with_preemption(config, model):
+    cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) < 400]
+    async with cluster(small_pool(config, 60)) as local:
+        answers = await crowd(local, cases, 12)
+        await local.idle()
+    wrong = [
+        case
+        for case, (got, _) in zip(cases, answers, strict=True)
+        if got != case.expected and not exactness.excused(model, case, got)
+    ]
+    assert not wrong
+    assert sum(preemptions for _, preemptions in answers) > 0
+
+
+async def test_sampling_is_the_same_alone_and_in_a_crowd(config, model):
+    cases = [
+        replace(
+            case,
+            sampling=replace(case.sampling, temperature=1.0, top_p=0.9, seed=number, max_tokens=24),
+        )
+        for number, case in enumerate(exactness.make_cases(model, 30)[:12])
+    ]
+    async with cluster(config) as local:
+        together = await crowd(local, cases, len(cases))
+        alone = [await answer(local, case) for case in cases[:6]]
+    assert [tokens for tokens, _ in together[:6]] == [tokens for tokens, _ in alone]
+
+
+async def test_choices_differ_and_stage_times_add_up(config):
+    async with cluster(config) as local:
+        events = [
+            event async for event in local.client.generate("hello", n=3, max_tokens=8, seed=5)
+        ]
+    assert isinstance(events[0], Started)
+    summary = events[-1]
+    assert summary.completion_tokens == 24
+    texts = {
+        choice: tuple(
+            token.token
+            for event in events
+            if isinstance(event, Tokens) and event.choice == choice
+            for token in event.tokens
+        )
+        for choice in range(3)
+    }
+    assert len(set(texts.values())) == 3
+    for choice in summary.choices:
+        parts = choice.queue_s + choice.prefill_s + choice.first_flush_s
+        assert parts == pytest.approx(choice.ttft_s)
+        assert min(choice.queue_s, choice.prefill_s, choice.first_flush_s) >= 0
+        assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
+
+
+async def test_the_first_token_needs_no_decode_pool_room(config):
+    """With decode full, a first token still comes at once; the rest follows when there is room."""
+    async with cluster(replace(config, decode=replace(config.decode, max_batch=1))) as local:
+        first_events, second_events = [], []
+        first = local.client.generate("a" * 20, max_tokens=400, ignore_eos=True)
+        second = local.client.generate("b" * 20, max_tokens=4, ignore_eos=True)
+
+        async def read(events, into):
+            async for event in events:
+                into.append(event)
+
+        reading = asyncio.create_task(read(first, first_events))
+        while len(first_events) < 5:
+            await asyncio.sleep(0.01)
+        also_reading = asyncio.create_task(read(second, second_events))
+        while not any(isinstance(event, Tokens) for event in second_events):
+            await asyncio.sleep(0.01)
+        assert not reading.done()
+        await asyncio.gather(reading, also_reading)
+        assert second_events[-1].completion_tokens == 4
+
+
+@pytest.mark.parametrize("tokens_seen", [0, 1, 5])
+async def test_cancel_frees_everything(config, tokens_seen):
+    async with cluster(config) as local:
+        events = local.client.generate(
+            [1] * 700, max_tokens=1000, ignore_eos=True, request_id="victim"
+        )
+        seen = 0
+        with pytest.raises(Cancelled):
+            async for event in events:
+                seen += len(event.tokens) if isinstance(event, Tokens) else 0
+                if seen >= tokens_seen:
+                    assert await local.client.cancel("victim") or seen > tokens_seen
+        await local.idle()
+        assert not await local.client.cancel("victim")
+
+
+@pytest.mark.parametrize("tokens_seen", [0, 1, 5])
+async def test_a_client_that_goes_away_frees_everything(config, tokens_seen):
+    async with cluster(config) as local:
+        events = local.client.generate([1] * 700, max_tokens=1000, ignore_eos=True)
+        seen = 0
+        async for event in events:
+            seen += len(event.tokens) if isinstance(event, Tokens) else 0
+            if seen >= tokens_seen:
+                break
+        await events.aclose()
+        await local.idle()
+
+
+async def test_bad_input_costs_no_replica_anything(config):
+    async with cluster(config) as local:
+        for wrong, error in (
+            ({"prompt": ""}, InvalidRequest),
+            ({"prompt": [1] * 2048}, PromptTooLong),
+            ({"prompt": [tiny.VOCABULARY]}, InvalidRequest),
+            ({"prompt": "x", "endpoint": "nope"}, NotFound),
+            ({"prompt": "x", "model": "nope"}, NotFound),
+            ({"prompt": "x", "temperature": float("nan")}, InvalidRequest),
+            ({"prompt": "x", "max_tokens": 2**31}, InvalidRequest),
+        ):
+            prompt = wrong.pop("prompt")
+            with pytest.raises(error):
+                await local.client.complete(prompt, **wrong)
+        assert not any(held(replica) for replica in local.replicas)
+
+
+async def test_what_could_never_fit_is_refused_with_both_numbers(config):
+    async with cluster(small_pool(config, 8)) as local:
+        with pytest.raises(PromptTooLong, match=r"139 tokens do not fit.*128"):
+            await local.client.complete([1] * 100, max_tokens=40)
+        whole = await local.client.complete([1] * 100, max_tokens=29, ignore_eos=True)
+        assert whole.summary.completion_tokens == 29
+
+
+async def test_a_full_router_refuses_and_says_when_to_come_back(config):
+    config = replace(config, router=replace(config.router, max_requests=1))
+    async with cluster(config) as local:
+        events = local.client.generate("x", max_tokens=500, ignore_eos=True)
+        await anext(events)
+        with pytest.raises(Overloaded) as refusal:
+            await local.client.complete("y")
+        assert refusal.value.retry_after_s
+        await events.aclose()
+
+
+async def test_a_lost_replica_ends_its_requests_with_a_retryable_error(config):
+    config = replace(config, decode=replace(config.decode, replicas=2))
+    async with cluster(config) as local:
+        streams = [local.client.generate("x", max_tokens=1500, ignore_eos=True) for _ in range(4)]
+        for events in streams:
+            async for event in events:
+                if isinstance(event, Tokens) and event.index > 2:
+                    break
+        await local.decode[0].stop()
+        outcomes = await asyncio.gather(*(_drain(s) for s in streams), return_exceptions=True)
+        failed = [error for error in outcomes if isinstance(error, BaseException)]
+        assert len(failed) == 2
+        assert all(getattr(error, "retryable", False) for error in failed)
+        again = await local.client.complete("x", max_tokens=4, ignore_eos=True)
+        assert again.summary.choices[0].decode_replica == "decode-1"
+
+
+async def _drain(events):
+    async for _ in events:
+        pass
+
+
+def test_the_reference_is_not_degenerate(model):
+    cases = exactness.make_cases(model, 24)
+    assert exactness.distinct(cases) >= 20
+    assert torch.get_num_threads() == 1
