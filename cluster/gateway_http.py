@@ -153,7 +153,8 @@ async def _http_failure(request: Request, error: Exception) -> Response:
         message = f"{message}: {request.method} {request.url.path}"
     code = codes.get(error.status_code)
     body = error_body(message, "invalid_request_error", code, None)
-    return _json(body, error.status_code, error.headers)
+    headers = dict(error.headers or {}) | {"x-request-id": _request_id(request)}
+    return _json(body, error.status_code, headers)
 
 
 async def _first(events: AsyncIterator[bytes]) -> bytes:

@@ -88,36 +88,40 @@ class _Request(BaseModel):
 
     def call(self, request_id: str) -> Call:
         """What to ask for; `request_id` is used where the request names none."""
-        check_choices(self.n)
         name = check_request_id(self.request_id) or request_id
-        prompts = self._prompts()
-        if len(prompts) * self.n > MAX_CHOICES:
-            raise InvalidRequest(
-                f"prompt: prompts times n must be at most {MAX_CHOICES}, "
-                f"not {len(prompts) * self.n}",
-                field="prompt",
-            )
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
                 "stream_options is allowed with stream only", field="stream_options"
             )
-        sampling = self._sampling()
-        several = len(prompts) > 1
         return Call(
-            requests=tuple(
-                GenerateRequest(
-                    prompt=prompt,
-                    sampling=sampling,
-                    n=self.n,
-                    request_id=f"{name}-{place}" if several else name,
-                    model=check_text(self.model, "model"),
-                    endpoint=check_text(self.endpoint, "endpoint"),
-                )
-                for place, prompt in enumerate(prompts)
-            ),
+            requests=self._requests(name),
             request_id=name,
             stream=self.stream,
             include_usage=self.stream_options is not None and self.stream_options.include_usage,
+        )
+
+    def _requests(self, name: str) -> tuple[GenerateRequest, ...]:
+        """One for each prompt, numbered where there are several."""
+        prompts = self._prompts()
+        total = len(prompts) * check_choices(self.n)
+        if total > MAX_CHOICES:
+            raise InvalidRequest(
+                f"prompt: prompts times n must be at most {MAX_CHOICES}, not {total}",
+                field="prompt",
+            )
+        request = GenerateRequest(
+            prompt=prompts[0],
+            sampling=self._sampling(),
+            n=self.n,
+            request_id=name,
+            model=check_text(self.model, "model"),
+            endpoint=check_text(self.endpoint, "endpoint"),
+        )
+        if len(prompts) == 1:
+            return (request,)
+        return tuple(
+            replace(request, prompt=prompt, request_id=f"{name}-{place}")
+            for place, prompt in enumerate(prompts)
         )
 
     def _prompts(self) -> tuple[Prompt, ...]:

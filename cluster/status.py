@@ -31,10 +31,11 @@ from engine.errors import (
     UnsupportedModel,
 )
 from protos.convert import valid_text
+from protos.status import KIND_KEY, RETRY_KEY
 
-CLASS_TRAILER = "tandem-error"
+CLASS_TRAILER = KIND_KEY
 FIELD_TRAILER = "tandem-field"
-RETRY_TRAILER = "retry-after-ms"
+RETRY_TRAILER = RETRY_KEY
 DEFAULT_RETRY_S = 1.0
 MAX_MESSAGE_BYTES = 800  # a gRPC status travels percent-encoded in a header block of 8 KiB
 
@@ -67,7 +68,6 @@ TABLE: Mapping[type[TandemError], Status] = {
     Cancelled: Status(_CODE.CANCELLED, 499, "cancelled_error", "cancelled"),
     Internal: Status(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
 }
-_BY_NAME = {kind.__name__: kind for kind in TABLE}
 _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
     _CODE.INVALID_ARGUMENT: InvalidRequest,
     _CODE.OUT_OF_RANGE: InvalidRequest,
@@ -139,7 +139,7 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
     code = failure.code()
     message = failure.details() or code.name
     found = {key: str(value) for key, value in failure.trailing_metadata() or ()}
-    kind = _BY_NAME.get(found.get(CLASS_TRAILER, ""))
+    kind = _kind(found.get(CLASS_TRAILER, ""))
     if kind is None:
         # grpc itself refuses a large message with the status that stands for a lack of room
         too_large = code is _CODE.RESOURCE_EXHAUSTED and "larger than max" in message
@@ -148,6 +148,16 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
         return kind(message, field=found.get(FIELD_TRAILER))
     wait_ms = found.get(RETRY_TRAILER, "")
     return kind(message, retry_after_s=int(wait_ms) / 1000 if wait_ms.isdecimal() else None)
+
+
+def _kind(name: str) -> type[TandemError] | None:
+    """The class of that name, which a pool may have declared below the table's."""
+    tree: list[type[TandemError]] = [TandemError]
+    for kind in tree:
+        if kind.__name__ == name:
+            return kind
+        tree.extend(kind.__subclasses__())
+    return None
 
 
 def _printable(field: str) -> str:

@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from scripted_generator import ScriptedGenerator
-
 from cluster.gateway_http import create_app
 from cluster.http_server import start
+from tests.cluster.scripted_generator import ScriptedGenerator
 
 
 def metrics() -> tuple[bytes, str]:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from scripted_generator import CARD, ScriptedGenerator, eventually, raised
 
 from cluster.api import ChatMessage, ChatPrompt, Started, Summary, TextPrompt, TokenPrompt, Tokens
 from cluster.client import Client
@@ -14,6 +13,7 @@ from cluster.gateway_grpc import start
 from cluster.status import TABLE
 from engine import errors
 from engine.sampling import SamplingParams
+from tests.cluster.scripted_generator import CARD, ScriptedGenerator, eventually, raised
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from scripted_generator import ScriptedGenerator, eventually
 
 from cluster.gateway_grpc import SERVICE, start
 from cluster.status import TABLE
 from engine import errors
 from protos import inference_pb2, inference_pb2_grpc
+from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 
 Request = inference_pb2.GenerateRequest
 Sampling = inference_pb2.Sampling

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from http_door import door, metrics, opened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted_generator import ScriptedGenerator, eventually
 from starlette.testclient import TestClient
 
 from cluster.gateway_http import create_app
 from cluster.http_server import start
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Overloaded
+from tests.cluster.http_door import door, metrics, opened
+from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -36,6 +36,14 @@ async def client(generator) -> AsyncIterator[httpx.AsyncClient]:
         door(generator, max_body_bytes=64 * 1024) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as opened_client,
     ):
+        yield opened_client
+
+
+@pytest.fixture
+async def local(generator) -> AsyncIterator[httpx.AsyncClient]:
+    """A client without sockets, for what no socket changes."""
+    transport = httpx.ASGITransport(create_app(generator, metrics))
+    async with httpx.AsyncClient(transport=transport, base_url="http://local") as opened_client:
         yield opened_client
 
 
@@ -146,8 +154,8 @@ async def test_an_error_in_a_stream_ends_it_without_done(client, generator):
         (HELLO | {"prompt": "x"}, "prompt"),
     ],
 )
-async def test_bad_chat_bodies(client, generator, body, param):
-    error = error_of(await client.post(CHAT, content=json.dumps(body)), 400)
+async def test_bad_chat_bodies(local, generator, body, param):
+    error = error_of(await local.post(CHAT, content=json.dumps(body)), 400)
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert not generator.started
@@ -181,8 +189,8 @@ async def test_bad_chat_bodies(client, generator, body, param):
         ({"prompt": "a", "max_completion_tokens": 5}, "max_completion_tokens"),
     ],
 )
-async def test_bad_completion_bodies(client, generator, body, param):
-    assert error_of(await client.post(TEXT, content=json.dumps(body)), 400)["param"] == param
+async def test_bad_completion_bodies(local, generator, body, param):
+    assert error_of(await local.post(TEXT, content=json.dumps(body)), 400)["param"] == param
     assert not generator.started
 
 
@@ -233,6 +241,36 @@ async def test_bodies_too_large(client, generator):
     error_of(await client.post(CHAT, content=pieces()), 413)
     assert not generator.requests
     assert (await client.post(CHAT, json=HELLO)).status_code == 200
+
+
+async def test_a_body_that_does_not_come(generator, monkeypatch):
+    monkeypatch.setattr("cluster.http_body.READ_S", 0.1)
+    async with door(generator) as port, opened(port, CHAT, HELLO, length=1000) as (reader, _):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_of_several_prompts_fails(client, generator, stream, after):
+    fine = generator.generate
+
+    async def second_fails(request):
+        sent = 0
+        async for event in fine(request):
+            if request.request_id == "r-1" and sent == after:
+                raise Overloaded("no room")
+            yield event
+            sent += 1
+
+    generator.generate = second_fails
+    generator.endless, generator.pause_s = True, 0.02
+    body = {"prompt": ["a", "b", "c"], "request_id": "r", "stream": stream}
+    response = await client.post(TEXT, json=body)
+    begun = stream and after > 0
+    assert response.status_code == (200 if begun else 429)
+    assert "no room" in response.text
+    assert "[DONE]" not in response.text
+    await eventually(lambda: len(generator.closed) == len(generator.started), 1.0)
 
 
 async def test_other_paths_and_methods(client):

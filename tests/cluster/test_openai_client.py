@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import openai
 import pytest
-from http_door import door
-from scripted_generator import ScriptedGenerator, eventually
 
 from cluster.api import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from engine import errors
 from engine.sampling import SamplingParams
+from tests.cluster.http_door import door
+from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 
 HELLO = [{"role": "user", "content": "hello there"}]
 

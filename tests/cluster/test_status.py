@@ -9,6 +9,7 @@ import pytest
 import engine.errors as errors
 import kv_transfer.errors
 from cluster.status import (
+    CLASS_TRAILER,
     MAX_MESSAGE_BYTES,
     TABLE,
     error_from_rpc,
@@ -61,8 +62,14 @@ def test_each_class_comes_back_as_itself(kind):
     assert back.message == "what happened"
 
 
-def test_a_class_of_a_deeper_module_comes_back_as_its_ancestor():
+def test_a_class_of_a_deeper_module_comes_back_as_its_ancestor_or_itself():
     assert type(sent(kv_transfer.errors.LaneBroken("gone"))) is errors.TransferFailed
+    failure = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.aio.Metadata(),
+        grpc.aio.Metadata((CLASS_TRAILER, "LaneBroken")),
+    )
+    assert type(error_from_rpc(failure)) is kv_transfer.errors.LaneBroken
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind.retryable])
