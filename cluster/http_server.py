@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -55,8 +56,13 @@ class HttpServer:
         self._server = server
         self._task = task
 
-    async def stop(self) -> None:
-        """Take no more requests, end running ones after the grace, and wait for the end."""
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Take no more requests, end running ones after the grace, and wait for the end.
+
+        `grace_s` takes the place of the one that the server was started with.
+        """
+        if grace_s is not None:
+            self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
         self._server.should_exit = True
         await self._task
         # uvicorn cancels what outlives the grace, but does not wait for it.

@@ -380,14 +380,15 @@ async def test_two_servers_share_a_port_only_if_asked(generator):
     await two.stop()
 
 
-async def test_stopping_ends_streams_after_the_grace(generator):
+@pytest.mark.parametrize("grace_s", [0, 1])
+async def test_stopping_ends_streams_after_the_grace(generator, grace_s):
     generator.endless, generator.pause_s = True, 0.01
-    server = await start(create_app(generator, metrics), grace_s=1)
+    server = await start(create_app(generator, metrics), grace_s=30)
     async with opened(server.port, CHAT, HELLO | {"stream": True}):
         await eventually(lambda: len(generator.started) == 1)
         before = time.monotonic()
-        await server.stop()
-        assert time.monotonic() - before < 3.0
+        await server.stop(grace_s)
+        assert grace_s <= time.monotonic() - before < grace_s + 1.0
         assert len(generator.closed) == 1
 
 
