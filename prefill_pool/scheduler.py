@@ -88,9 +88,15 @@ class PrefillScheduler:
         """The next chunk batch, at most `chunk_tokens` tokens; empty when nothing can run."""
         budget = self._chunk_tokens
         spans = []
+        full = False
         for entry in sorted(self._active.values(), key=lambda entry: entry.key):
-            if budget == 0 or not self._start(entry):
+            if budget == 0:
                 break
+            # Whoever finds no blocks holds back those behind it that need some too, but not those
+            # that have theirs: they are the ones that will free some.
+            full = full or not self._start(entry)
+            if full and not entry.started:
+                continue
             sequence = entry.sequence
             count = min(budget, sequence.remaining)
             spans.append(Span(sequence, sequence.computed, count))

@@ -72,6 +72,14 @@ def test_nothing_starts_while_too_much_is_parked():
     assert [span.sequence.owner for span in subject.schedule()] == ["b"]
 
 
+def test_a_prompt_that_finds_no_blocks_does_not_hold_up_who_has_them():
+    subject = scheduler(BlockPool(10), chunk=6)
+    subject.submit(sequence("long", 29), deadline=0)
+    subject.complete(subject.schedule())
+    subject.submit(sequence("short", 9), deadline=0)
+    assert run_to_end(subject) == ["long", "short"]
+
+
 class PrefillMachine(RuleBasedStateMachine):
     """Submit, cancel, step and hand over in any order."""
 
