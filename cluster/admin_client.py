@@ -1,0 +1,34 @@
+"""Asking a router how its cluster is, and to stop it."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+from cluster.status import error_from_rpc
+from protos import router_pb2, router_pb2_grpc
+
+_TIMEOUT_S = 5.0
+
+
+async def fetch_status(address: str) -> router_pb2.StatusResponse:
+    """Every replica the router knows; raises a TandemError."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        try:
+            answer: router_pb2.StatusResponse = await stub.Status(
+                router_pb2.StatusRequest(), timeout=_TIMEOUT_S
+            )
+            return answer
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+
+
+async def request_stop(address: str) -> None:
+    """Ask for the cluster's end; Unavailable where `tandem serve` did not start it."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        try:
+            await stub.Stop(router_pb2.StopRequest(), timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None

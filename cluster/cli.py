@@ -1,0 +1,203 @@
+"""The command `tandem`: serve, chat, generate, status, stop.
+
+Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
+Whatever is heavy is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from engine.errors import TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.client import Options
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+_SERVE_FLAGS = {
+    "model": "model.path",
+    "dtype": "model.dtype",
+    "prefill_replicas": "prefill.replicas",
+    "decode_replicas": "decode.replicas",
+    "host": "router.host",
+    "port": "router.http_port",
+    "grpc_port": "router.grpc_port",
+    "dashboard_port": "ray.dashboard_port",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        from cluster.logs import configure_logging
+
+        configure_logging()
+        return int(options.run(options))
+    except TandemError as error:
+        print(f"tandem: {' | '.join(error.message.splitlines())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader went away; what Python would still flush at its end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from cluster.config import load_config
+    from cluster.launcher import Launcher
+
+    given = {key: getattr(options, flag) for flag, key in _SERVE_FLAGS.items()}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    Launcher(load_config(options.config, overrides)).run()
+    return 0
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from cluster.terminal import Conversation
+
+    conversation = Conversation(options.address, options.system, sys.stdout, _sampling(options))
+    try:
+        with _router_at(options.address):
+            if options.prompt is not None:
+                conversation.ask(options.prompt)
+            else:
+                conversation.loop()
+    finally:
+        conversation.close()
+    return 0
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from cluster.client import Client
+    from cluster.terminal import stream_answer, timing
+
+    async def generate() -> None:
+        async with Client(options.address) as client:
+            _, summary = await stream_answer(
+                client, options.prompt, sys.stdout, **_sampling(options)
+            )
+        if options.timing:
+            print(timing(summary), file=sys.stderr)
+
+    with _router_at(options.address):
+        asyncio.run(generate())
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    import json
+
+    from cluster.admin_client import fetch_status
+    from cluster.status_table import as_data, as_table, healthy
+
+    try:
+        status = asyncio.run(fetch_status(options.address))
+    except Unavailable as error:
+        print(f"tandem: no router at {options.address}: {error.message}", file=sys.stderr)
+        return 1
+    print(json.dumps(as_data(status), indent=2) if options.json else as_table(status))
+    return 0 if healthy(status) else 1
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from cluster.admin_client import request_stop
+
+    with _router_at(options.address):
+        asyncio.run(request_stop(options.address))
+    print("stop requested")
+    return 0
+
+
+class _router_at:  # noqa: N801
+    """Adds to an Unavailable the address that was tried."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Unavailable):
+            raise Unavailable(f"router at {self._address}: {error.message}") from None
+
+
+def _sampling(options: argparse.Namespace) -> Options:
+    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "endpoint")
+    given = {name: getattr(options, name) for name in names}
+    if given["stop"] is not None:
+        given["stop"] = tuple(given["stop"])
+    return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports what is wrong with the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tandem",
+        description="Serve a language model from a prefill pool and a decode pool.",
+        epilog="TANDEM_LOG=debug|info|warning|error sets what is logged, in replicas too.",
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    chat = _add_client(commands, "chat", _chat, "Talk with the model.")
+    chat.add_argument("prompt", nargs="?", help="ask this and exit; without it, a conversation")
+    chat.add_argument("--system", help="a system message to begin with")
+    _add_sampling(chat)
+    generate = _add_client(commands, "generate", _generate, "Continue a text.")
+    generate.add_argument("prompt", metavar="PROMPT")
+    generate.add_argument("--timing", action="store_true", help="print timings to stderr")
+    _add_sampling(generate)
+    status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="Start a cluster on this machine and stay.")
+    serve.set_defaults(run=_serve)
+    serve.add_argument("--config", metavar="FILE", help="the YAML configuration")
+    serve.add_argument("--model", metavar="PATH", help="folder of the model (default: demo)")
+    serve.add_argument("--dtype", help="auto, float32, bfloat16 or float16")
+    serve.add_argument("--prefill-replicas", type=int, metavar="N")
+    serve.add_argument("--decode-replicas", type=int, metavar="N")
+    serve.add_argument("--host", help="where the router listens (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="HTTP port (default: 8000; 0: a free one)")
+    serve.add_argument("--grpc-port", type=int, metavar="PORT", help="gRPC port (default: 50051)")
+    serve.add_argument("--dashboard-port", type=int, metavar="PORT", help="default: 8265")
+
+
+def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--address", default=DEFAULT_ADDRESS, help=f"the router's gRPC ({DEFAULT_ADDRESS})"
+    )
+    return parser
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-tokens", type=int, metavar="N")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    parser.add_argument("--top-k", type=int, metavar="K")
+    parser.add_argument("--top-p", type=float, metavar="P")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="may be given repeatedly")
+    parser.add_argument("--endpoint", metavar="NAME")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""`tandem serve`: from a configuration to a cluster that answers, and back to nothing.
+
+    check → directory → ray → serve → replicas → one demo answer → stay → stop
+
+Whatever is started here is ended here; after a kill -9 the kernel ends redis-server and Ray's
+servers, and their workers follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from cluster.admin_client import fetch_status
+from cluster.api import ChatMessage
+from cluster.config import TandemConfig
+from cluster.directory import Directory
+from cluster.embedded_redis import EmbeddedRedis
+from cluster.ports import reachable, settle_ports
+from cluster.processes import adopt_orphans, end_descendants
+from cluster.progress import Progress
+from cluster.terminal import stream_answer, timing
+from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.ray_cluster import RayCluster
+
+DEMO_QUESTION = "What is Tandem?"
+_DEMO_TOKENS = 128
+_STOP_INTERVAL_S = 0.5
+_POOLS_TIMEOUT_S = 15.0
+_LEFTOVER_GRACE_S = 2.0
+_RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # its ports take code, so from holders of its token alone
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after ray.shutdown must not start a cluster
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Launcher:
+    """One run of `tandem serve`."""
+
+    def __init__(self, config: TandemConfig, out: TextIO = sys.stdout) -> None:
+        check_model_folder(config)
+        self._local = config.ray.address is None
+        if not self._local and config.directory.url is None:
+            raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
+        self._config = settle_ports(config) if self._local else config
+        self._out = out
+        self._progress = Progress(out)
+        self._redis: EmbeddedRedis | None = None
+        self._ray: RayCluster | None = None
+
+    @property
+    def grpc_address(self) -> str:
+        """Where clients on this machine reach the router."""
+        return reachable(self._config.router.host, self._config.router.grpc_port)
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, SIGTERM or a stop request; raises a TandemError."""
+        adopt_orphans()
+        try:
+            signal.signal(signal.SIGTERM, _as_interrupt)
+            self._start()
+            # ray.init had put a handler of its own there.
+            signal.signal(signal.SIGTERM, _as_interrupt)
+            asyncio.run(self._stay())
+        except KeyboardInterrupt:
+            self._progress.say()
+        finally:
+            self._stop()
+
+    def _start(self) -> None:
+        config = self._config
+        self._progress.say(
+            f"tandem: serving {config.model.path} with {config.prefill.replicas} prefill and "
+            f"{config.decode.replicas} decode replicas"
+        )
+        if config.directory.url is None:
+            self._redis = EmbeddedRedis.start()
+            shared = replace(config.directory, url=self._redis.url)
+            self._config = replace(config, directory=shared)
+        asyncio.run(self._clear_directory())
+        self._progress.stage("directory")
+        # Ray reads its environment when it is imported.
+        for key, value in _RAY_ENVIRONMENT.items() if self._local else ():
+            os.environ.setdefault(key, value)
+        from cluster.ray_cluster import RayCluster
+
+        self._ray = RayCluster(self._config, self._progress)
+        self._ray.start()
+        self._ray.deploy()
+
+    async def _clear_directory(self) -> None:
+        async with self._directory() as directory:
+            await directory.clear_stop()
+
+    async def _stay(self) -> None:
+        await self._pools_ready()
+        self._show_addresses()
+        await self._demo()
+        self._progress.say("\nready; stop with Ctrl-C or `tandem stop`")
+        async with self._directory() as directory:
+            while not await self._stop_requested(directory):  # noqa: ASYNC110 - it polls Redis
+                await asyncio.sleep(_STOP_INTERVAL_S)
+        self._progress.say("stop requested")
+
+    async def _stop_requested(self, directory: Directory) -> bool:
+        if self._redis is not None and not self._redis.alive():
+            logger.warning("redis-server died and is started anew")
+            await asyncio.to_thread(self._redis.revive)
+        try:
+            return await directory.listen_for_stop()
+        except Unavailable:
+            return False  # replicas and routers ride an outage out, and so does this
+
+    async def _pools_ready(self) -> None:
+        """The router's own view follows the directory by a fraction of a second."""
+        deadline = time.monotonic() + _POOLS_TIMEOUT_S
+        while missing := (await fetch_status(self.grpc_address)).missing:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
+            await asyncio.sleep(0.1)
+
+    def _show_addresses(self) -> None:
+        router, ray = self._config.router, self._config.ray
+        say = self._progress.say
+        say(f"\n  gRPC           {self.grpc_address}")
+        say(f"  HTTP           http://{reachable(router.host, router.http_port)}/v1")
+        if self._local:
+            dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
+            say(f"  Ray dashboard  http://{dashboard}  (its token: `ray get-auth-token`)")
+
+    async def _demo(self) -> None:
+        """One question, answered on the terminal; a model that cannot chat continues it."""
+        from cluster.client import Client
+
+        self._progress.say(f"\n> {DEMO_QUESTION}")
+        async with Client(self.grpc_address) as client:
+            prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
+            for prompt in prompts:
+                try:
+                    _, summary = await stream_answer(
+                        client, prompt, self._out, max_tokens=_DEMO_TOKENS, temperature=0.0
+                    )
+                except TandemError as error:
+                    if isinstance(error, InvalidRequest) and prompt is not prompts[-1]:
+                        continue
+                    self._progress.say(f"(no answer: {error.message})")
+                    return
+                self._progress.say(f"({timing(summary)})")
+                return
+
+    def _stop(self) -> None:
+        """End all; a second signal cuts the draining short."""
+        if self._ray is not None:
+            self._progress.say("stopping")
+            with contextlib.suppress(KeyboardInterrupt):
+                self._ray.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if self._ray is not None:
+            self._ray.stop()
+        if self._redis is not None:
+            self._redis.stop()
+        end_descendants(_LEFTOVER_GRACE_S)
+
+    @contextlib.asynccontextmanager
+    async def _directory(self) -> AsyncIterator[Directory]:
+        directory = Directory.connect(self._config.directory)
+        try:
+            yield directory
+        finally:
+            await directory.close()
+
+
+def check_model_folder(config: TandemConfig) -> None:
+    """ConfigError unless `model.path` looks like a model, before anything is started."""
+    folder = Path(config.model.path)
+    if not folder.is_dir():
+        raise ConfigError(f"model.path: there is no folder {folder} (--model)")
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)

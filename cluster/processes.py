@@ -1,0 +1,75 @@
+"""Process bookkeeping on Linux: children that die with their parent, and none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent() -> Callable[[], None] | None:
+    """For Popen's `preexec_fn`: the kernel kills the child when the starting thread ends."""
+    if sys.platform != "linux":
+        return None
+    # Loaded before the fork: between fork and exec nothing may import or allocate much.
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before prctl took effect
+            os._exit(1)
+
+    return tie
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that none gets lost."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every living process below `pid`; zombies are left out."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = entry.read_text().rsplit(")", 1)[1].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(entry.parent.name))
+    found, level = list[int](), [pid]
+    while level:
+        level = [child for parent in level for child in children.get(parent, [])]
+        found += level
+    return found
+
+
+def end_descendants(grace_s: float) -> int:
+    """Wait for this process's descendants to end, then kill the rest; returns how many."""
+    deadline = time.monotonic() + grace_s
+    while descendants(os.getpid()) and time.monotonic() < deadline:
+        _reap()
+        time.sleep(0.05)
+    killed = 0
+    # Killing a parent can bring its children into view only now, so look again.
+    for _ in range(5):
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        _reap()
+        time.sleep(0.02)
+    return killed
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

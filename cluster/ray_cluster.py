@@ -1,0 +1,145 @@
+"""The launcher's side of Ray: start or join a cluster, deploy, wait until all is up, leave."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ray
+from ray import serve
+
+from cluster.config import TandemConfig
+from cluster.deployments import APPLICATION, QUIET, build, share_of_cluster
+from cluster.progress import DeploymentState, Progress, failure_reason
+from engine.errors import Unavailable
+
+_STATUS_INTERVAL_S = 0.2
+_OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's object store
+
+
+class RayCluster:
+    """Ray and the application on it; local unless `ray.address` says otherwise."""
+
+    def __init__(self, config: TandemConfig, progress: Progress) -> None:
+        self._config = config
+        self._progress = progress
+        self._local = config.ray.address is None
+
+    def start(self) -> None:
+        """Start Ray, or join it, and then Serve without its proxies."""
+        with _failing("Ray did not start"):
+            ray.init(
+                address=self._config.ray.address or "local",
+                # Forwarded only when asked for, as Ray adds much of its own.
+                log_to_driver="TANDEM_LOG" in os.environ,
+                logging_level=logging.ERROR,
+                **(self._local_options() if self._local else {}),
+            )
+        self._progress.stage("ray")
+        with _failing("Serve did not start"), _quiet():
+            serve.start(proxy_location="Disabled", logging_config=QUIET)
+        self._progress.stage("serve")
+
+    def deploy(self) -> None:
+        """Deploy and wait until every replica is up; Unavailable says why one is not."""
+        application = build(self._config, share_of_cluster(self._config))
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                with _quiet():
+                    serve.run(application, name=APPLICATION, route_prefix=None)
+            except Exception as error:
+                failures.append(error)
+
+        # `serve.run` blocks until all is up; beside it, the status tells who is.
+        thread = threading.Thread(target=run, name="serve.run", daemon=True)
+        thread.start()
+        deadline = time.monotonic() + self._config.ray.ready_timeout_s
+        while thread.is_alive():
+            thread.join(_STATUS_INTERVAL_S)
+            self._look(deadline)
+        if failures:
+            raise Unavailable(f"Serve did not deploy: {failure_reason(str(failures[0]))}")
+
+    def stop(self) -> None:
+        """Drain and end the application, and Ray where it was started here. Idempotent."""
+        if not ray.is_initialized():
+            return
+        try:
+            with contextlib.suppress(Exception), _quiet():
+                serve.delete(APPLICATION)
+        finally:
+            ray.shutdown()
+
+    def _look(self, deadline: float) -> None:
+        """Report who is up; raise for a replica that will not be, or when time is over."""
+        states = self._states()
+        self._progress.replicas(states)
+        for state in states.values():
+            if state.failure:
+                raise Unavailable(state.failure)
+        if time.monotonic() > deadline:
+            late = [f"{name} {s.message}".strip() for name, s in states.items() if not s.complete]
+            timeout_s = self._config.ray.ready_timeout_s
+            raise Unavailable(
+                f"not ready within {timeout_s:g} s (ray.ready_timeout_s): "
+                + ("; ".join(failure_reason(line) or line for line in late) or "serve")
+            )
+
+    def _states(self) -> Mapping[str, DeploymentState]:
+        application = serve.status().applications.get(APPLICATION)
+        deployments = application.deployments if application else {}
+        wanted = {
+            "prefill": self._config.prefill.replicas,
+            "decode": self._config.decode.replicas,
+            "router": 1,
+        }
+        return {
+            name: _state(name, count, deployments[name])
+            for name, count in wanted.items()
+            if name in deployments
+        }
+
+    def _local_options(self) -> dict[str, Any]:
+        return {
+            "include_dashboard": True,
+            "dashboard_host": self._config.ray.dashboard_host,
+            "dashboard_port": self._config.ray.dashboard_port,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+        }
+
+
+def _state(name: str, wanted: int, seen: Any) -> DeploymentState:
+    return DeploymentState(
+        name=name,
+        wanted=wanted,
+        running=seen.replica_states.get("RUNNING", 0),
+        status=str(seen.status.value),
+        message=seen.message,
+    )
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Unavailable(
+            f"{what}: {failure_reason(str(error)) or type(error).__name__}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Serve's client logs each step at info, to a handler that it sets up itself."""
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

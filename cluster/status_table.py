@@ -1,0 +1,57 @@
+"""`tandem status`: a router's answer as a table or as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protos import router_pb2
+
+_BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")
+_COLUMNS = ("role", "id", "address", "health", "waiting", "running", *_BLOCKS)
+_TEXT_COLUMNS = 4  # the first ones are aligned to the left
+
+
+def healthy(status: router_pb2.StatusResponse) -> bool:
+    """Whether no pool is missing and no replica is unwell."""
+    return not status.missing and all(replica.healthy for replica in status.replicas)
+
+
+def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
+    """The answer as plain data."""
+    return {
+        "healthy": healthy(status),
+        "missing": list(status.missing),
+        "replicas": [
+            {
+                "id": replica.id,
+                "role": replica.role,
+                "address": replica.address,
+                "healthy": replica.healthy,
+                "waiting": replica.waiting,
+                "running": replica.running,
+                "blocks": {name: getattr(replica.blocks, name) for name in _BLOCKS},
+            }
+            for replica in status.replicas
+        ],
+    }
+
+
+def as_table(status: router_pb2.StatusResponse) -> str:
+    """The answer as aligned columns; block counts follow the requests."""
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for replica in sorted(status.replicas, key=lambda entry: (entry.role, entry.id)):
+        health = "ok" if replica.healthy else "lost"
+        # A router has no KV pool.
+        counts = [getattr(replica.blocks, name) for name in _BLOCKS]
+        blocks = [str(count) for count in counts] if replica.blocks.total else ["-"] * len(counts)
+        where = (replica.role, replica.id, replica.address, health)
+        rows.append((*where, str(replica.waiting), str(replica.running), *blocks))
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if place < _TEXT_COLUMNS else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, *(f"no healthy replica: {name}" for name in status.missing)])
