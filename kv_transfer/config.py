@@ -1,0 +1,40 @@
+"""What can be set about moving KV."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import ConfigError
+
+TRANSPORTS = ("auto", "gloo", "nccl", "loopback")
+
+
+@dataclass(frozen=True, slots=True)
+class TransferConfig:
+    """Sizes, deadlines and bounds of the links of one replica; times in seconds.
+
+    `io_timeout_s` bounds one message on the data lane, `silence_s` is how long a peer may say
+    nothing before it counts as dead, `max_transfers` bounds what one link carries at a time.
+    """
+
+    transport: str = "auto"
+    frame_bytes: int = 8 << 20
+    staging_buffers: int = 2
+    io_timeout_s: float = 5.0
+    connect_timeout_s: float = 5.0
+    heartbeat_s: float = 0.2
+    silence_s: float = 1.0
+    max_links: int = 64
+    max_transfers: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(f"kv.transport: {self.transport!r} is none of {TRANSPORTS}")
+        for name in ("frame_bytes", "staging_buffers", "max_links", "max_transfers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"kv.{name}: must be at least 1")
+        for name in ("io_timeout_s", "connect_timeout_s", "heartbeat_s", "silence_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"kv.{name}: must be more than 0")
+        if self.silence_s < 2 * self.heartbeat_s:
+            raise ConfigError("kv.silence_s: must span at least two heartbeats")

@@ -1,0 +1,104 @@
+"""Both ends of a control stream: writing in order, reading, and hearing that the peer is alive."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, NoReturn, TypeVar
+
+from kv_transfer.config import TransferConfig
+from kv_transfer.errors import LinkBroken
+from kv_transfer.waits import fail, quietly
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+# Messages of one transfer that can wait at the same time, generously.
+_MESSAGES_PER_TRANSFER = 4
+_SPARE_MESSAGES = 256
+
+
+class Control(Generic[In, Out]):
+    """Sends and dispatches messages until the stream, or the peer, or somebody here ends it."""
+
+    def __init__(self, config: TransferConfig, beat: Out) -> None:
+        bound = _SPARE_MESSAGES + _MESSAGES_PER_TRANSFER * config.max_transfers
+        self._outgoing: asyncio.Queue[Out] = asyncio.Queue(bound)
+        self._beat = beat
+        self._config = config
+        self._silent_s = 0.0
+        self._heard = False
+        loop = asyncio.get_running_loop()
+        self._broken: asyncio.Future[NoReturn] = quietly(loop.create_future())
+
+    def send(self, message: Out) -> None:
+        """Queue the message; a peer that reads too slowly breaks the link."""
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            self.end(LinkBroken("the peer does not read its control stream"))
+
+    def end(self, error: LinkBroken) -> None:
+        """Make `run` raise that error; the first one counts."""
+        fail(self._broken, error)
+
+    async def run(
+        self,
+        read: Callable[[], Awaitable[In | None]],
+        write: Callable[[Out], Awaitable[None]],
+        receive: Callable[[In], None],
+    ) -> NoReturn:
+        """Read, write and beat until the link is over; raises why. None from `read` is the end."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write(write))
+            tasks.create_task(self._read(read, receive))
+            tasks.create_task(self._watch())
+            await self._broken
+        raise AssertionError("unreachable: none of these ends by itself")
+
+    async def _write(self, write: Callable[[Out], Awaitable[None]]) -> NoReturn:
+        while True:
+            message = await self._outgoing.get()
+            try:
+                await write(message)
+            except (Exception, asyncio.CancelledError) as error:
+                raise_as_broken(error)
+
+    async def _read(
+        self, read: Callable[[], Awaitable[In | None]], receive: Callable[[In], None]
+    ) -> NoReturn:
+        while True:
+            try:
+                message = await read()
+            except (Exception, asyncio.CancelledError) as error:
+                raise_as_broken(error)
+            if message is None:
+                raise LinkBroken("the peer ended the link")
+            self._heard = True
+            self._silent_s = 0.0
+            receive(message)
+
+    async def _watch(self) -> NoReturn:
+        """Beat, and count silence only while this process itself was awake to hear."""
+        period_s = self._config.heartbeat_s
+        last = time.monotonic()
+        while True:
+            self.send(self._beat)
+            await asyncio.sleep(period_s)
+            now = time.monotonic()
+            self._silent_s += min(now - last, 1.5 * period_s)
+            last = now
+            limit_s = self._config.silence_s if self._heard else self._config.connect_timeout_s
+            if self._silent_s > limit_s:
+                raise LinkBroken(f"the peer was silent for {self._silent_s:.1f} s")
+
+
+def raise_as_broken(error: BaseException) -> NoReturn:
+    """What gRPC raised while reading or writing, as LinkBroken; a cancel of ours stays one."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
+    details = getattr(error, "details", None)
+    text = details() if callable(details) else str(error)
+    raise LinkBroken(text or type(error).__name__) from error

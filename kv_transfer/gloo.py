@@ -1,0 +1,100 @@
+"""A lane over Gloo, for KV in host memory: any two replicas that reach each other by TCP.
+
+A pairwise process group without a global world (torch.distributed, 2.11 to 2.13). A wait inside
+Gloo ends by its timeout only: not by the peer's death, nor by `abort`.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.transport import LaneSpec
+
+_TAG = 0
+# Most of what is used here is missing from torch's type stubs.
+_dist: Any = torch.distributed
+
+
+def open_store_server(host: str, timeout_s: float) -> Any:
+    """The store where lanes of one sender meet, listening on a free port of that address only."""
+    family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        return _dist.TCPStore(
+            host,
+            port,
+            None,
+            True,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+
+
+def open_store_client(spec: LaneSpec) -> Any:
+    """The lane's own corner of the sender's store."""
+    timeout = timedelta(seconds=spec.timeout_s)
+    store = _dist.TCPStore(
+        spec.store_host, spec.store_port, None, False, timeout=timeout, wait_for_workers=False
+    )
+    return _dist.PrefixStore(spec.prefix, store)
+
+
+class GlooLane:
+    """One end of a Gloo group of two; blocks until the other end has joined, or LaneBroken."""
+
+    staging_device = torch.device("cpu")
+
+    def __init__(self, spec: LaneSpec) -> None:
+        self._peer = spec.peer
+        options = _dist.ProcessGroupGloo._Options()
+        # Bound to the replica's own address: by default Gloo asks the host name's resolver.
+        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=spec.host)]
+        options._timeout = timedelta(seconds=spec.timeout_s)
+        options._threads = 1
+        try:
+            self._group: Any = _dist.ProcessGroupGloo(
+                open_store_client(spec), spec.rank, 2, options
+            )
+        except RuntimeError as error:
+            raise LaneBroken(f"gloo join: {_first_line(error)}") from error
+
+    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.send`."""
+        group = self._open_group()
+        try:
+            group.send([buffer], self._peer, _TAG).wait(timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise LaneBroken(f"gloo send: {_first_line(error)}") from error
+
+    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.receive`."""
+        group = self._open_group()
+        try:
+            group.recv([buffer], self._peer, _TAG).wait(timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise LaneBroken(f"gloo receive: {_first_line(error)}") from error
+
+    def abort(self) -> None:
+        """Nothing ends a wait inside Gloo but its timeout; the thread is left to it."""
+
+    def close(self) -> None:
+        """Drop the group: its destructor closes the pair."""
+        self._group = None
+
+    def _open_group(self) -> Any:
+        if self._group is None:
+            raise LaneBroken("the gloo lane is closed")
+        return self._group
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

@@ -1,0 +1,181 @@
+"""What both ends of a link have in common: its life, its lane, its threads and its staging."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from engine.errors import TransferFailed
+from engine.kv_cache import KvCache
+from kv_transfer.config import TransferConfig
+from kv_transfer.control import Control
+from kv_transfer.counters import LinkCounters
+from kv_transfer.errors import LinkBroken
+from kv_transfer.staging import Buffer, LinkStaging, StagingPool
+from kv_transfer.threads import Worker
+from kv_transfer.transport import Lane, LaneOpener, LaneSpec
+from kv_transfer.waits import first_cause, until
+
+_log = logging.getLogger(__name__)
+# A call on a lane must end by its own timeout; this much later its thread is given up.
+_GRACE_S = 0.5
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all links of one side of a replica share."""
+
+    cache: KvCache
+    config: TransferConfig
+    open_lane: LaneOpener
+    staging: StagingPool
+    copies: Worker
+    counters: LinkCounters
+
+
+def make_shared(cache: KvCache, config: TransferConfig, open_lane: LaneOpener, name: str) -> Shared:
+    """Fresh staging, counters and copy thread for one side of a replica."""
+    pinned = cache.device.type == "cuda"
+    # Links at their bound, and as many again whose threads are still inside a dead lane.
+    limit = 2 * config.max_links * config.staging_buffers
+    staging = StagingPool(config.frame_bytes, limit, pinned)
+    return Shared(cache, config, open_lane, staging, Worker(f"{name}-copies"), LinkCounters())
+
+
+class Link(ABC, Generic[In, Out]):
+    """One end of one link: `run` is its whole life, and after it nothing of it is left."""
+
+    def __init__(self, shared: Shared, name: str, beat: Out) -> None:
+        self.name = name
+        self.up = False
+        self.over = False
+        self._shared = shared
+        self._control: Control[In, Out] = Control(shared.config, beat)
+        self._thread = Worker(f"{name}-lane")
+        self._lane: Lane | None = None
+        self._staging: LinkStaging | None = None
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(
+        self,
+        read: Callable[[], Awaitable[In | None]],
+        write: Callable[[Out], Awaitable[None]],
+    ) -> TransferFailed:
+        """Live until the link is over; returns why."""
+        reason: TransferFailed = LinkBroken("the link was closed")
+        try:
+            async with self._tasks as tasks:
+                tasks.create_task(self._control.run(read, write, self._receive))
+                tasks.create_task(self._serve())
+        except ExceptionGroup as group:
+            reason = self._reason(first_cause(group))
+        finally:
+            self._end(reason)
+        return reason
+
+    def end(self, reason: str) -> None:
+        """Ask the link to be over, with everything on it."""
+        self._control.end(LinkBroken(reason))
+
+    @abstractmethod
+    def _receive(self, message: In) -> None:
+        """Act on a message; never blocks. LinkBroken if the peer breaks the protocol."""
+
+    @abstractmethod
+    async def _serve(self) -> None:
+        """Join the lane and work on it."""
+
+    @abstractmethod
+    def _failed(self, reason: TransferFailed) -> None:
+        """Fail what was on the link."""
+
+    def _now_up(self) -> None:
+        """Count and log that the link can be used."""
+        self.up = True
+        self._shared.counters.links_open += 1
+        self._shared.counters.links_opened += 1
+        _log.info("link %s: up", self.name)
+
+    async def _join(self, spec: LaneSpec) -> None:
+        """Open this end of the lane on the link's thread, and get staging that fits it."""
+        opening = self._thread.submit(partial(self._open, spec))
+        await until(opening, spec.timeout_s + _GRACE_S, "opening the data lane")
+        count = self._shared.config.staging_buffers
+        device = self._open_lane().staging_device
+        self._staging = LinkStaging(self._shared.staging, count, device)
+
+    def _open(self, spec: LaneSpec) -> None:
+        # Kept here and not returned: a lane that opens after the link is over is closed too.
+        self._lane = self._shared.open_lane(spec)
+
+    def _open_lane(self) -> Lane:
+        if self._lane is None:
+            raise LinkBroken("the data lane is not open")
+        return self._lane
+
+    def _buffers(self) -> LinkStaging:
+        if self._staging is None:
+            raise LinkBroken("the data lane is not open")
+        return self._staging
+
+    def _on_lane(self, call: Callable[[], T], buffer: Buffer) -> asyncio.Future[T]:
+        """Queue a call of the lane; calls happen in the order of these."""
+        job = self._thread.submit(call)
+        buffer.used_by(job)
+        return job
+
+    async def _lane_done(self, job: asyncio.Future[T], what: str) -> T:
+        """Wait for a call of the lane; those queued before it have their own time too."""
+        config = self._shared.config
+        return await until(job, config.staging_buffers * config.io_timeout_s + _GRACE_S, what)
+
+    def _copy(self, call: Callable[[], T], buffer: Buffer) -> asyncio.Future[T]:
+        """Queue a copy between pool blocks and staging, off the event loop."""
+        job = self._shared.copies.submit(call)
+        buffer.used_by(job)
+        return job
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run as part of the link: an error in it ends the link, the link's end cancels it."""
+        self._tasks.create_task(work)
+
+    def _reason(self, cause: BaseException) -> TransferFailed:
+        if isinstance(cause, TransferFailed):
+            return cause
+        _log.error("link %s: unexpected error", self.name, exc_info=cause)
+        return LinkBroken(f"{type(cause).__name__}: {cause}")
+
+    def _end(self, reason: TransferFailed) -> None:
+        self.over = True
+        if self._lane is not None:
+            self._lane.abort()
+        self._thread.submit(self._close_lane)
+        self._thread.stop()
+        if self._staging is not None:
+            self._staging.close()
+        if self.up:
+            self._shared.counters.links_open -= 1
+        self._shared.counters.links_failed += 1
+        _log.warning("link %s: over: %s", self.name, reason.message)
+        self._failed(reason)
+
+    def _close_lane(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
+
+
+def view(buffer: Buffer, size: int) -> torch.Tensor:
+    """The part of a staging buffer that a frame of that size uses."""
+    return buffer.data[:size]

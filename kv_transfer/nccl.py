@@ -1,0 +1,91 @@
+"""A lane over NCCL, for KV in the memory of two GPUs. Two ranks on one GPU are refused by NCCL.
+
+UNVERIFIED: written from the documentation of ProcessGroupNCCL and never run by its authors; the
+`gpu`-marked contract tests run it where two GPUs are.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.gloo import open_store_client
+from kv_transfer.transport import LaneSpec
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.0001
+_warned = False
+
+
+def nccl_available() -> bool:
+    """Whether this torch build has NCCL and a GPU to use it on."""
+    return dist.is_nccl_available() and torch.cuda.is_available()
+
+
+class NcclLane:
+    """One end of an NCCL communicator of two, on a stream of its own."""
+
+    def __init__(self, spec: LaneSpec) -> None:
+        _warn_once()
+        if not nccl_available():
+            raise LaneBroken("nccl: this torch build has no NCCL, or there is no GPU")
+        self.staging_device = spec.device
+        self._peer = spec.peer
+        options: Any = dist.ProcessGroupNCCL.Options()
+        # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
+        options._timeout = timedelta(seconds=100 * spec.timeout_s)
+        try:
+            group: Any = dist.ProcessGroupNCCL(open_store_client(spec), spec.rank, 2, options)
+            group.eager_connect_single_device(spec.device)
+        except RuntimeError as error:
+            raise LaneBroken(f"nccl join: {error}") from error
+        self._group: Any = group
+        self._stream = torch.cuda.Stream(spec.device)
+
+    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.send`; the buffer lies on the GPU and is complete when this is called."""
+        self._run("send", buffer, timeout_s)
+
+    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.receive`."""
+        self._run("recv", buffer, timeout_s)
+
+    def abort(self) -> None:
+        """Nothing here: aborting blocks, so it is done on the lane's thread, in `close`."""
+
+    def close(self) -> None:
+        """Abort the communicator; staging may be freed only after this has returned."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
+
+    def _run(self, call: str, buffer: torch.Tensor, timeout_s: float) -> None:
+        if self._group is None:
+            raise LaneBroken("the nccl lane is closed")
+        deadline = time.monotonic() + timeout_s
+        try:
+            with torch.cuda.stream(self._stream):
+                work = getattr(self._group, call)([buffer], self._peer, 0)
+                work.wait()
+                done = torch.cuda.Event()
+                done.record(self._stream)
+            while not done.query():
+                if time.monotonic() > deadline:
+                    self.close()
+                    raise LaneBroken(f"nccl {call} took longer than {timeout_s:g} s")
+                time.sleep(_POLL_S)
+        except RuntimeError as error:
+            raise LaneBroken(f"nccl {call}: {error}") from error
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        _log.warning("the nccl transport is UNVERIFIED: it has not been run by its authors")

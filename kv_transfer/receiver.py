@@ -1,0 +1,177 @@
+"""The side of a replica that takes KV over: its links to the senders, one per sender."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from engine.errors import DeadlineExceeded, Overloaded
+from engine.kv_cache import KvCache
+from kv_transfer import wire
+from kv_transfer.config import TransferConfig
+from kv_transfer.frames import check_frame_bytes
+from kv_transfer.incoming import OfferedKv, ReceivedKv
+from kv_transfer.link import make_shared
+from kv_transfer.receiver_link import ReceiverLink
+from kv_transfer.select import open_lane
+from kv_transfer.transport import LaneOpener
+from protos import kv_transfer_pb2 as pb
+from protos import kv_transfer_pb2_grpc
+
+__all__ = ["KvReceiver", "OfferedKv", "Peer", "ReceivedKv"]
+
+_log = logging.getLogger(__name__)
+# A channel of its own per link: a shared one would make a new link wait for the old one's backoff.
+_CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A sender: its replica id and the address (host:port) of its gRPC server."""
+
+    replica: str
+    address: str
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    link: ReceiverLink
+    address: str
+    task: asyncio.Task[None]
+
+
+class KvReceiver:
+    """Receives KV blocks for one replica."""
+
+    def __init__(
+        self,
+        replica_id: str,
+        host: str,
+        cache: KvCache,
+        config: TransferConfig,
+        opener: LaneOpener = open_lane,
+    ) -> None:
+        check_frame_bytes(cache.layout, config.frame_bytes)
+        self._id = replica_id
+        self._host = host
+        self._config = config
+        self._shared = make_shared(cache, config, opener, f"kv-receiver-{replica_id}")
+        self._open: dict[str, _Open] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._generation = 0
+        self.counters = self._shared.counters
+
+    @property
+    def links_open(self) -> int:
+        """Links that are up now."""
+        return self.counters.links_open
+
+    @property
+    def bytes_received(self) -> int:
+        """Of all committed transfers."""
+        return self.counters.bytes_moved
+
+    @property
+    def transfers_failed(self) -> int:
+        """Transfers that ended without a commit."""
+        return self.counters.transfers_failed
+
+    async def receive(
+        self,
+        peer: Peer,
+        transfer: str,
+        admit: Callable[[OfferedKv], Awaitable[tuple[list[int], int]]],
+        timeout_s: float,
+    ) -> ReceivedKv:
+        """Wait for the offer, let `admit` give blocks and their generation, pull, verify, commit.
+
+        The link is opened if there is none. TransferFailed: the link broke or was refused, the
+        sender withdrew (Withdrawn) or the bytes arrived corrupted. DeadlineExceeded: `timeout_s`
+        ended. When this has ended, however it did, nothing writes those blocks any more.
+        """
+        timeout = asyncio.timeout(timeout_s)
+        received = None
+        try:
+            async with timeout:
+                link = await self._link_to(peer)
+                received = await link.receive(transfer, admit)
+                return received
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            message = f"transfer {transfer} from {peer.replica} took longer than {timeout_s:g} s"
+            raise DeadlineExceeded(message) from None
+        finally:
+            if received is None:
+                self.counters.transfers_failed += 1
+            else:
+                self.counters.transfers_done += 1
+
+    async def close(self) -> None:
+        """End all links and fail all transfers."""
+        tasks = {opened.task for opened in self._open.values()} | self._ending
+        for opened in self._open.values():
+            opened.link.end("the receiver is closing")
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._config.connect_timeout_s)
+        self._shared.copies.stop()
+
+    async def _link_to(self, peer: Peer) -> ReceiverLink:
+        """The link to that sender, up; opened if there is none, by one of all who ask."""
+        opened = self._open.get(peer.replica)
+        if opened is not None and opened.address != peer.address:
+            self._drop(peer.replica, opened, "the sender has a new address")
+            opened = None
+        if opened is None or opened.link.over:
+            opened = self._open_link(peer)
+        self._open[peer.replica] = self._open.pop(peer.replica)
+        await asyncio.wait({opened.link.ready})
+        opened.link.ready.result()
+        return opened.link
+
+    def _open_link(self, peer: Peer) -> _Open:
+        self._make_room(peer)
+        # Never the same twice, also not after a restart under the same name.
+        self._generation = max(self._generation + 1, time.time_ns())
+        link = ReceiverLink(self._shared, self._id, peer.replica, self._host, self._generation)
+        opened = _Open(link, peer.address, asyncio.create_task(self._run(link, peer)))
+        self._open[peer.replica] = opened
+        return opened
+
+    def _make_room(self, peer: Peer) -> None:
+        """At the bound, the link that was idle for longest makes way; Overloaded if none is."""
+        if len(self._open) < self._config.max_links or peer.replica in self._open:
+            return
+        for name, opened in self._open.items():
+            if opened.link.idle:
+                self._drop(name, opened, "idle, and another link is needed")
+                return
+        raise Overloaded(f"{len(self._open)} links are open, the most there may be")
+
+    def _drop(self, name: str, opened: _Open, reason: str) -> None:
+        del self._open[name]
+        self._ending.add(opened.task)
+        opened.task.add_done_callback(self._ending.discard)
+        opened.link.end(reason)
+
+    async def _run(self, link: ReceiverLink, peer: Peer) -> None:
+        """The link's life on a gRPC stream of its own."""
+        async with grpc.aio.insecure_channel(peer.address, options=_CHANNEL_OPTIONS) as channel:
+            call = kv_transfer_pb2_grpc.KvTransferStub(channel).Link()
+
+            async def read() -> pb.SenderMessage | None:
+                message: pb.SenderMessage | None = wire.end_to_none(await call.read())
+                return message
+
+            try:
+                await link.run(read, call.write)
+            finally:
+                call.cancel()
+                opened = self._open.get(peer.replica)
+                if opened is not None and opened.link is link:
+                    del self._open[peer.replica]

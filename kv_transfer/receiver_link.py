@@ -1,0 +1,334 @@
+"""The receiver's end of one link: what it waits for, and landing frames in pool blocks.
+
+    Frame ─▶ staging buffer ─▶ lane.receive posted ─▶ Ready ─▶ (Sum) ─▶ verify ─▶ scatter
+
+Every announced frame takes this way up to its Sum; one that is no longer wanted ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from engine.errors import Internal, TransferFailed
+from kv_transfer import wire
+from kv_transfer.bounded import Remembered
+from kv_transfer.checksum import checksum
+from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
+from kv_transfer.frames import FramePart, plan_frames
+from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
+from kv_transfer.link import Link, Shared, view
+from kv_transfer.select import PROCESS
+from kv_transfer.staging import Buffer
+from kv_transfer.transport import RECEIVER_RANK, LaneSpec
+from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, until
+from protos import kv_transfer_pb2 as pb
+
+_log = logging.getLogger(__name__)
+_ANNOUNCED_FRAMES = 64
+
+T = TypeVar("T")
+Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
+
+
+class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
+    """Receives from one sender; `ready` is done when the link is up, or fails with why not."""
+
+    def __init__(
+        self, shared: Shared, receiver: str, sender: str, host: str, generation: int
+    ) -> None:
+        super().__init__(shared, f"from {sender}", wire.to_sender(heartbeat=pb.Heartbeat()))
+        self.ready: asyncio.Future[None] = quietly(asyncio.get_running_loop().create_future())
+        self._host = host
+        self._generation = generation
+        self._frame_bytes = shared.config.frame_bytes
+        self._transfers: dict[str, Incoming] = {}
+        self._early: dict[str, pb.Offer] = {}
+        self._withdrawn: Remembered[str, str] = Remembered(shared.config.max_transfers)
+        loop = asyncio.get_running_loop()
+        self._welcome: asyncio.Future[pb.Welcome] = quietly(loop.create_future())
+        self._joined: asyncio.Future[None] = quietly(loop.create_future())
+        self._frames: asyncio.Queue[pb.Frame] = asyncio.Queue(_ANNOUNCED_FRAMES)
+        self._sums: dict[int, asyncio.Future[int]] = {}
+        self._sequence = 0
+        self._say_hello(receiver)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything on this link."""
+        return self.ready.done() and not self._transfers and not self._early
+
+    async def receive(self, transfer: str, admit: Admit) -> ReceivedKv:
+        """One transfer from offer to commit; when this has ended its blocks are not written."""
+        incoming = self._expect(transfer)
+        reason = "the receiver gave up"
+        try:
+            offer = await unless_failed(_result(incoming.offered), incoming.finished)
+            offered_s = time.monotonic()
+            await self._admit(incoming, offer, admit)
+            pulled_s = time.monotonic()
+            pull = pb.Pull(
+                transfer=transfer, generation=incoming.generation, blocks=len(incoming.blocks)
+            )
+            self._control.send(wire.to_sender(pull=pull))
+            moved = await _result(incoming.finished)
+            self._control.send(wire.to_sender(committed=pb.Committed(transfer=transfer)))
+            incoming.committed = True
+            self._shared.counters.bytes_moved += moved
+            return ReceivedKv(
+                first_token=offer.first_token,
+                tokens=offer.tokens,
+                bytes=moved,
+                transfer_s=time.monotonic() - pulled_s,
+                admission_s=pulled_s - offered_s,
+            )
+        except TransferFailed as error:
+            reason = error.message
+            raise
+        finally:
+            self._forget(incoming, reason)
+            await settle(incoming.writing)
+
+    async def _admit(self, incoming: Incoming, offer: pb.Offer, admit: Admit) -> None:
+        """Wait until there are blocks for it, or it has failed."""
+        layout = self._shared.cache.layout
+        if offer.blocks != layout.blocks_for(offer.tokens):
+            raise TransferFailed(f"{offer.tokens} tokens offered in {offer.blocks} blocks")
+        offered = OfferedKv(offer.tokens, offer.blocks, offer.first_token)
+        blocks, generation = await unless_failed(_call(admit, offered), incoming.finished)
+        if len(blocks) != offer.blocks:
+            raise Internal(f"{len(blocks)} blocks admitted for {offer.blocks} offered")
+        incoming.blocks = tuple(blocks)
+        incoming.generation = generation
+        incoming.plan = plan_frames(layout, len(blocks), self._frame_bytes)
+
+    def _expect(self, transfer: str) -> Incoming:
+        if transfer in self._transfers:
+            raise Internal(f"transfer {transfer} is received already")
+        withdrawn = self._withdrawn.pop(transfer)
+        if withdrawn is not None:
+            raise Withdrawn(withdrawn)
+        incoming = self._transfers[transfer] = Incoming(transfer)
+        offer = self._early.pop(transfer, None)
+        if offer is not None:
+            incoming.offered.set_result(offer)
+        return incoming
+
+    def _forget(self, incoming: Incoming, reason: str) -> None:
+        """Nothing is written for it from now on; unless it is through, the sender is told."""
+        del self._transfers[incoming.transfer]
+        # For whoever looks at `ended` from now on, the copy thread among them.
+        incoming.finished.cancel()
+        if not incoming.committed and not self.over:
+            cancel = pb.CancelTransfer(transfer=incoming.transfer, reason=reason)
+            self._control.send(wire.to_sender(cancel=cancel))
+
+    def _say_hello(self, receiver: str) -> None:
+        cache, config = self._shared.cache, self._shared.config
+        hello = pb.Hello(
+            receiver=receiver,
+            generation=self._generation,
+            layout=wire.layout_to_proto(cache.layout),
+            transport=config.transport,
+            device=cache.device.type,
+            process=PROCESS,
+            frame_bytes=config.frame_bytes,
+        )
+        self._control.send(wire.to_sender(hello=hello))
+
+    def _receive(self, message: pb.SenderMessage) -> None:
+        match wire.content(message):
+            case "heartbeat", _:
+                pass
+            case "welcome", welcome:
+                succeed(self._welcome, welcome)
+            case "refuse", refuse:
+                raise LinkRefused(refuse.reason)
+            case "joined", _:
+                succeed(self._joined, None)
+            case "offer", offer:
+                self._offered(offer)
+            case "frame", frame:
+                self._announced(frame)
+            case "sum", total:
+                self._summed(total)
+            case "done", done:
+                self._done(done)
+            case "withdraw", withdraw:
+                self._withdraw(withdraw)
+            case kind, _:
+                raise LinkBroken(f"unexpected message {kind!r} from the sender")
+
+    def _offered(self, offer: pb.Offer) -> None:
+        incoming = self._transfers.get(offer.transfer)
+        if incoming is not None:
+            succeed(incoming.offered, offer)
+        elif len(self._early) < self._shared.config.max_transfers:
+            self._early[offer.transfer] = offer
+        else:
+            cancel = pb.CancelTransfer(transfer=offer.transfer, reason="too many offers wait")
+            self._control.send(wire.to_sender(cancel=cancel))
+
+    def _withdraw(self, withdraw: pb.Withdraw) -> None:
+        self._early.pop(withdraw.transfer, None)
+        incoming = self._transfers.get(withdraw.transfer)
+        if incoming is not None:
+            fail(incoming.finished, Withdrawn(withdraw.reason))
+        else:
+            self._withdrawn.add(withdraw.transfer, withdraw.reason)
+
+    def _announced(self, frame: pb.Frame) -> None:
+        """Agree to the frame's size, or break the link: nothing has been posted for it yet."""
+        if frame.sequence != self._sequence:
+            raise LinkBroken(f"frame {frame.sequence} announced, {self._sequence} expected")
+        self._sequence += 1
+        part = wire.part_of(frame)
+        problem = self._problem(part)
+        incoming = self._wanted(frame)
+        if problem is None and incoming is not None:
+            if incoming.plan[incoming.next_part : incoming.next_part + 1] != (part,):
+                problem = "it is not the next of its transfer"
+            incoming.next_part += 1
+        if problem is not None:
+            raise LinkBroken(f"frame {frame.sequence}: {problem}")
+        self._sums[frame.sequence] = quietly(asyncio.get_running_loop().create_future())
+        try:
+            self._frames.put_nowait(frame)
+        except asyncio.QueueFull:
+            raise LinkBroken("more frames announced than may wait") from None
+
+    def _problem(self, part: FramePart) -> str | None:
+        """What is wrong with the size of a frame, whoever it is for."""
+        cache = self._shared.cache
+        if not 0 <= part.layer_start < part.layer_stop <= len(cache.layout.layers):
+            return f"no layers {part.layer_start} to {part.layer_stop}"
+        blocks = part.block_stop - part.block_start
+        expected = blocks * cache.block_bytes(part.layer_start, part.layer_stop)
+        if not 0 < expected == part.bytes <= self._frame_bytes:
+            return f"{part.bytes} bytes, {expected} by the layout, at most {self._frame_bytes}"
+        return None
+
+    def _wanted(self, frame: pb.Frame) -> Incoming | None:
+        """The transfer whose blocks the frame is for, unless it ended or is of another time."""
+        incoming = self._transfers.get(frame.transfer)
+        if incoming is None or incoming.ended or not incoming.plan:
+            return None
+        return incoming if incoming.generation == frame.generation else None
+
+    def _summed(self, total: pb.Sum) -> None:
+        future = self._sums.get(total.sequence)
+        if future is None:
+            raise LinkBroken(f"sum of frame {total.sequence}, which was not announced")
+        succeed(future, total.checksum)
+
+    def _done(self, done: pb.Done) -> None:
+        incoming = self._transfers.get(done.transfer)
+        if incoming is None or incoming.ended:
+            return
+        if incoming.next_part != len(incoming.plan) or done.frames != len(incoming.plan):
+            error = TransferFailed(f"{incoming.next_part} of {len(incoming.plan)} frames came")
+            fail(incoming.finished, error)
+            return
+        incoming.done = True
+        self._finish_if_complete(incoming)
+
+    def _finish_if_complete(self, incoming: Incoming) -> None:
+        if incoming.complete:
+            succeed(incoming.finished, incoming.bytes)
+
+    async def _serve(self) -> None:
+        connect_s = self._shared.config.connect_timeout_s
+        welcome = await until(self._welcome, connect_s, "the sender's welcome")
+        if not 0 < welcome.frame_bytes <= self._frame_bytes:
+            raise LinkBroken(f"welcome with frames of {welcome.frame_bytes} bytes")
+        self._frame_bytes = welcome.frame_bytes
+        await self._join(self._lane_spec(welcome))
+        self._control.send(wire.to_sender(joined=pb.Joined()))
+        await until(self._joined, connect_s, "the sender's join")
+        self._now_up()
+        succeed(self.ready, None)
+        lane, io_s = self._open_lane(), self._shared.config.io_timeout_s
+        while True:
+            frame = await self._frames.get()
+            buffer = await self._buffers().take()
+            data = view(buffer, frame.bytes)
+            receiving = self._on_lane(partial(lane.receive, data, io_s), buffer)
+            self._control.send(wire.to_sender(ready=pb.Ready(sequence=frame.sequence)))
+            self._spawn(self._land(frame, buffer, data, receiving))
+
+    def _lane_spec(self, welcome: pb.Welcome) -> LaneSpec:
+        return LaneSpec(
+            transport=welcome.transport,
+            store_host=welcome.store_host,
+            store_port=welcome.store_port,
+            prefix=welcome.store_prefix,
+            rank=RECEIVER_RANK,
+            host=self._host,
+            device=self._shared.cache.device,
+            timeout_s=self._shared.config.connect_timeout_s,
+        )
+
+    async def _land(
+        self,
+        frame: pb.Frame,
+        buffer: Buffer,
+        data: torch.Tensor,
+        receiving: asyncio.Future[None],
+    ) -> None:
+        """Wait for the bytes and their checksum; write them only if both are right and wanted."""
+        await self._lane_done(receiving, f"receiving frame {frame.sequence}")
+        expected = await self._lane_done(self._sums[frame.sequence], "the checksum")
+        del self._sums[frame.sequence]
+        incoming = self._wanted(frame)
+        if incoming is None:
+            self._shared.counters.frames_discarded += 1
+        else:
+            write = partial(self._verify_and_scatter, incoming, wire.part_of(frame), data, expected)
+            writing = self._copy(write, buffer)
+            incoming.writing.append(writing)
+            await asyncio.wait({writing})
+            self._written(incoming, writing)
+        self._buffers().give_back(buffer)
+
+    def _verify_and_scatter(
+        self, incoming: Incoming, part: FramePart, data: torch.Tensor, expected: int
+    ) -> None:
+        """On the copy thread."""
+        if checksum(data) != expected:
+            raise ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
+        if incoming.ended:
+            return
+        blocks = incoming.blocks[part.block_start : part.block_stop]
+        self._shared.cache.scatter(blocks, part.layer_start, part.layer_stop, data)
+
+    def _written(self, incoming: Incoming, writing: asyncio.Future[None]) -> None:
+        error = writing.exception()
+        if error is None:
+            incoming.landed += 1
+            self._finish_if_complete(incoming)
+        elif isinstance(error, ChecksumMismatch):
+            self._shared.counters.checksum_errors += 1
+            fail(incoming.finished, error)
+        else:
+            fail(incoming.finished, Internal(f"writing KV blocks: {error}"))
+
+    def _failed(self, reason: TransferFailed) -> None:
+        why = f"link {self.name}: {reason.message}"
+        kind = LinkRefused if isinstance(reason, LinkRefused) else LinkBroken
+        fail(self.ready, kind(why))
+        for incoming in self._transfers.values():
+            fail(incoming.finished, kind(why))
+
+
+async def _result(future: asyncio.Future[T]) -> T:
+    return await future
+
+
+async def _call(admit: Admit, offered: OfferedKv) -> tuple[list[int], int]:
+    return await admit(offered)

@@ -1,0 +1,65 @@
+"""Which transport a pair uses, and why; and opening a lane of it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from kv_transfer.errors import LinkRefused
+from kv_transfer.gloo import GlooLane
+from kv_transfer.loopback import LoopbackLane
+from kv_transfer.nccl import NcclLane
+from kv_transfer.transport import Lane, LaneSpec
+
+PROCESS = uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one replica brings to the choice: what it asks for, where its KV is, its process."""
+
+    transport: str
+    device: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A transport and the reason, for the log."""
+
+    transport: str
+    why: str
+
+
+def choose(sender: Side, receiver: Side) -> Choice:
+    """The pair's transport; LinkRefused names what does not fit."""
+    asked = {side.transport for side in (sender, receiver)} - {"auto"}
+    if len(asked) > 1:
+        raise LinkRefused(f"transport: {sender.transport} here, {receiver.transport} there")
+    same_process = sender.process == receiver.process
+    both_cuda = sender.device == receiver.device == "cuda"
+    if asked:
+        transport = asked.pop()
+        if transport == "loopback" and not same_process:
+            raise LinkRefused("transport: loopback needs both ends in one process")
+        if transport == "nccl" and not both_cuda:
+            raise LinkRefused(
+                f"transport: nccl needs CUDA on both; {sender.device} here, {receiver.device} there"
+            )
+        return Choice(transport, "configured")
+    if same_process:
+        return Choice("loopback", "both ends are in one process")
+    if both_cuda:
+        return Choice("nccl", "CUDA on both ends")
+    return Choice("gloo", f"KV is on {sender.device} here, on {receiver.device} there")
+
+
+def open_lane(spec: LaneSpec) -> Lane:
+    """Open this end; blocks until the other end has joined, else LaneBroken."""
+    if spec.transport == "gloo":
+        return GlooLane(spec)
+    if spec.transport == "nccl":
+        return NcclLane(spec)
+    if spec.transport == "loopback":
+        return LoopbackLane(spec)
+    raise LinkRefused(f"transport: {spec.transport!r} is unknown here")

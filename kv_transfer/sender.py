@@ -1,0 +1,168 @@
+"""The side of a replica that hands KV over: what waits to be pulled, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+
+from engine.errors import DeadlineExceeded, Internal, Overloaded, TransferFailed
+from engine.kv_cache import KvCache
+from kv_transfer.bounded import Remembered
+from kv_transfer.config import TransferConfig
+from kv_transfer.errors import LinkRefused, Withdrawn
+from kv_transfer.frames import check_frame_bytes
+from kv_transfer.link import make_shared
+from kv_transfer.outgoing import Outgoing, OutgoingKv
+from kv_transfer.select import open_lane
+from kv_transfer.sender_link import SenderLink
+from kv_transfer.sender_links import SenderLinks
+from kv_transfer.transport import LaneOpener
+from kv_transfer.waits import fail, settle
+from protos import kv_transfer_pb2_grpc
+
+__all__ = ["KvSender", "OutgoingKv"]
+
+_log = logging.getLogger(__name__)
+_Key = tuple[str, str]  # receiver, transfer
+
+
+class KvSender:
+    """Hands over the KV blocks of one replica to the receivers that link with it."""
+
+    def __init__(
+        self,
+        replica_id: str,
+        host: str,
+        cache: KvCache,
+        config: TransferConfig,
+        opener: LaneOpener = open_lane,
+    ) -> None:
+        check_frame_bytes(cache.layout, config.frame_bytes)
+        self._cache = cache
+        self._config = config
+        self._shared = make_shared(cache, config, opener, f"kv-sender-{replica_id}")
+        self._links = SenderLinks(replica_id, host, self._shared, self._link_up, self._refused)
+        self._waiting: dict[_Key, Outgoing] = {}
+        self._withdrawn: Remembered[_Key, str] = Remembered(config.max_transfers)
+        self.counters = self._shared.counters
+
+    @property
+    def links_open(self) -> int:
+        """Links that are up now."""
+        return self.counters.links_open
+
+    @property
+    def bytes_sent(self) -> int:
+        """Of all committed transfers."""
+        return self.counters.bytes_moved
+
+    @property
+    def transfers_failed(self) -> int:
+        """Hand-overs that ended without a commit."""
+        return self.counters.transfers_failed
+
+    async def start(self) -> None:
+        """Open the store where data lanes meet; before the server is started."""
+        await self._links.start()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve `KvTransfer` on that server."""
+        kv_transfer_pb2_grpc.add_KvTransferServicer_to_server(self._links, server)
+
+    async def hand_over(self, offer: OutgoingKv, timeout_s: float) -> int:
+        """Offer the KV, send it when it is pulled; bytes sent, once the receiver has committed.
+
+        The receiver's link may open before or after. TransferFailed: the link broke or was refused,
+        or the receiver gave up, or the KV was withdrawn. DeadlineExceeded: the lease of `timeout_s`
+        ended. When this has ended, however it did, the blocks are no longer read. Trying again
+        takes a new transfer id.
+        """
+        outgoing = Outgoing(self._checked(offer))
+        key = (offer.receiver, offer.transfer)
+        self._waiting[key] = outgoing
+        reason = "the hand-over was cancelled"
+        try:
+            self._withdrawn.pop(key)
+            link = self._links.up(offer.receiver)
+            if link is not None:
+                link.offer(outgoing)
+            async with asyncio.timeout(timeout_s):
+                return await outgoing.finished
+        except TimeoutError:
+            reason = f"its lease of {timeout_s:g} s ended"
+            raise DeadlineExceeded(f"transfer {offer.transfer}: {reason}") from None
+        except (TransferFailed, Internal) as error:
+            reason = error.message
+            raise
+        finally:
+            del self._waiting[key]
+            self._finish(outgoing, reason)
+            if outgoing.reading is not None:
+                await settle([outgoing.reading])
+
+    async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
+        """Say that this KV will never come: whoever waits for it gets Withdrawn."""
+        outgoing = self._waiting.get((receiver, transfer))
+        if outgoing is not None:
+            fail(outgoing.finished, Withdrawn(reason))
+        else:
+            self._withdraw(receiver, transfer, reason)
+
+    async def close(self) -> None:
+        """End all links and fail all hand-overs."""
+        await self._links.close()
+        for outgoing in list(self._waiting.values()):
+            fail(outgoing.finished, TransferFailed("the sender is closing"))
+        self._shared.copies.stop()
+
+    def _checked(self, offer: OutgoingKv) -> OutgoingKv:
+        needed = self._cache.layout.blocks_for(offer.tokens)
+        if not 0 < needed <= len(offer.blocks):
+            raise Internal(f"{offer.tokens} tokens need {needed} blocks, not {len(offer.blocks)}")
+        if (offer.receiver, offer.transfer) in self._waiting:
+            raise Internal(f"transfer {offer.transfer} is handed over already")
+        if len(self._waiting) >= self._config.max_links * self._config.max_transfers:
+            raise Overloaded(f"{len(self._waiting)} hand-overs are waiting")
+        return OutgoingKv(
+            transfer=offer.transfer,
+            receiver=offer.receiver,
+            blocks=offer.blocks[:needed],
+            tokens=offer.tokens,
+            first_token=offer.first_token,
+        )
+
+    def _finish(self, outgoing: Outgoing, reason: str) -> None:
+        kv = outgoing.kv
+        if outgoing.committed:
+            self.counters.transfers_done += 1
+            _log.debug("transfer %s to %s: committed", kv.transfer, kv.receiver)
+        else:
+            self.counters.transfers_failed += 1
+            _log.info("transfer %s to %s: %s", kv.transfer, kv.receiver, reason)
+            self._withdraw(kv.receiver, kv.transfer, reason)
+        link = self._links.up(kv.receiver)
+        if link is not None:
+            link.forget(outgoing)
+
+    def _withdraw(self, receiver: str, transfer: str, reason: str) -> None:
+        link = self._links.up(receiver)
+        if link is not None:
+            link.withdraw(transfer, reason)
+        else:
+            self._withdrawn.add((receiver, transfer), reason)
+
+    def _link_up(self, link: SenderLink) -> None:
+        for key, reason in self._withdrawn.items():
+            if key[0] == link.receiver:
+                self._withdrawn.pop(key)
+                link.withdraw(key[1], reason)
+        for outgoing in self._waiting.values():
+            if outgoing.kv.receiver == link.receiver:
+                link.offer(outgoing)
+
+    def _refused(self, receiver: str, refusal: LinkRefused) -> None:
+        for outgoing in self._waiting.values():
+            if outgoing.kv.receiver == receiver:
+                fail(outgoing.finished, LinkRefused(refusal.message))

@@ -1,0 +1,237 @@
+"""The sender's end of one link: offers, and frames of the transfers that were pulled.
+
+Two buffers let the next frame be gathered while the last one is on the lane:
+
+    Pull ─▶ gather + checksum ─▶ Frame ─▶ (Ready) ─▶ lane.send ─▶ Sum … ─▶ Done ─▶ (Committed)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from engine.errors import Internal, TransferFailed
+from engine.kv_cache import KvCache
+from kv_transfer import wire
+from kv_transfer.bounded import Remembered
+from kv_transfer.checksum import checksum
+from kv_transfer.errors import LinkBroken
+from kv_transfer.frames import FramePart, plan_frames
+from kv_transfer.link import Link, Shared, view
+from kv_transfer.outgoing import Outgoing
+from kv_transfer.staging import Buffer
+from kv_transfer.transport import LaneSpec
+from kv_transfer.waits import fail, quietly, settle, succeed, until
+from protos import kv_transfer_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+
+def _new_future() -> asyncio.Future[None]:
+    return quietly(asyncio.get_running_loop().create_future())
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """One announced frame until it has left."""
+
+    sequence: int
+    outgoing: Outgoing
+    buffer: Buffer
+    data: torch.Tensor
+    checksum: int
+    ready: asyncio.Future[None] = field(default_factory=_new_future)
+
+
+class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
+    """Serves one receiver; `on_up` is called once when offers can be made."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        receiver: str,
+        generation: int,
+        spec: LaneSpec,
+        frame_bytes: int,
+        on_up: Callable[[SenderLink], None],
+    ) -> None:
+        super().__init__(shared, f"to {receiver}", wire.to_receiver(heartbeat=pb.Heartbeat()))
+        self.receiver = receiver
+        self.generation = generation
+        self._spec = spec
+        self._frame_bytes = frame_bytes
+        self._on_up = on_up
+        self._joined = _new_future()
+        self._transfers: dict[str, Outgoing] = {}
+        self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
+        self._turns: deque[Outgoing] = deque()
+        self._has_turns = asyncio.Event()
+        self._announced: deque[_Frame] = deque()
+        self._sequence = 0
+
+    def welcome(self, welcome: pb.Welcome) -> None:
+        """Answer Hello; before `run`."""
+        self._control.send(wire.to_receiver(welcome=welcome))
+
+    def offer(self, outgoing: Outgoing) -> None:
+        """Tell the receiver what waits for it; only while the link is up."""
+        kv = outgoing.kv
+        given_up = self._cancelled.pop(kv.transfer)
+        if given_up is not None:
+            fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {given_up}"))
+            return
+        self._transfers[kv.transfer] = outgoing
+        offer = pb.Offer(
+            transfer=kv.transfer,
+            tokens=kv.tokens,
+            blocks=len(kv.blocks),
+            first_token=kv.first_token,
+        )
+        self._control.send(wire.to_receiver(offer=offer))
+
+    def forget(self, outgoing: Outgoing) -> None:
+        """No new frame of it is made."""
+        if self._transfers.get(outgoing.kv.transfer) is outgoing:
+            del self._transfers[outgoing.kv.transfer]
+
+    def withdraw(self, transfer: str, reason: str) -> None:
+        """Tell the receiver that this KV will not come; only while the link is up."""
+        withdraw = pb.Withdraw(transfer=transfer, reason=reason)
+        self._control.send(wire.to_receiver(withdraw=withdraw))
+
+    def _receive(self, message: pb.ReceiverMessage) -> None:
+        match wire.content(message):
+            case "heartbeat", _:
+                pass
+            case "joined", _:
+                succeed(self._joined, None)
+            case "pull", pull:
+                self._pulled(pull)
+            case "ready", ready:
+                self._ready(ready)
+            case "committed", committed:
+                self._committed(committed)
+            case "cancel", cancel:
+                self._cancel(cancel)
+            case kind, _:
+                raise LinkBroken(f"unexpected message {kind!r} from the receiver")
+
+    def _pulled(self, pull: pb.Pull) -> None:
+        outgoing = self._transfers.get(pull.transfer)
+        if outgoing is None or outgoing.ended:
+            return  # its Withdraw is on the way
+        if outgoing.pulled:
+            raise LinkBroken(f"transfer {pull.transfer} was pulled twice")
+        blocks = len(outgoing.kv.blocks)
+        if pull.blocks != blocks:
+            error = TransferFailed(f"{blocks} blocks offered, {pull.blocks} pulled")
+            fail(outgoing.finished, error)
+            return
+        outgoing.pulled = True
+        outgoing.generation = pull.generation
+        outgoing.plan = plan_frames(self._shared.cache.layout, blocks, self._frame_bytes)
+        self._turns.append(outgoing)
+        self._has_turns.set()
+
+    def _ready(self, ready: pb.Ready) -> None:
+        if not self._announced or self._announced[0].sequence != ready.sequence:
+            raise LinkBroken(f"ready for frame {ready.sequence}, which is not the next")
+        frame = self._announced.popleft()
+        # Posted at once, whatever became of its transfer: the receiver has posted its side.
+        send = partial(self._open_lane().send, frame.data, self._shared.config.io_timeout_s)
+        succeed(frame.ready, None)
+        self._spawn(self._deliver(frame, self._on_lane(send, frame.buffer)))
+
+    def _committed(self, committed: pb.Committed) -> None:
+        outgoing = self._transfers.get(committed.transfer)
+        if outgoing is None or outgoing.ended:
+            return
+        if not outgoing.sent:
+            raise LinkBroken(f"transfer {committed.transfer} was committed before it was sent")
+        self._shared.counters.bytes_moved += outgoing.bytes
+        succeed(outgoing.finished, outgoing.bytes)
+
+    def _cancel(self, cancel: pb.CancelTransfer) -> None:
+        outgoing = self._transfers.pop(cancel.transfer, None)
+        if outgoing is None:
+            self._cancelled.add(cancel.transfer, cancel.reason)
+            return
+        fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {cancel.reason}"))
+
+    async def _serve(self) -> None:
+        await self._join(self._spec)
+        self._control.send(wire.to_receiver(joined=pb.Joined()))
+        await until(self._joined, self._spec.timeout_s, "the receiver's join")
+        self._now_up()
+        self._on_up(self)
+        while True:
+            buffer = await self._buffers().take()
+            outgoing = await self._next_turn()
+            if not await self._send_frame(outgoing, buffer):
+                self._buffers().give_back(buffer)
+
+    async def _next_turn(self) -> Outgoing:
+        """The pulled transfers take turns, frame by frame."""
+        while True:
+            while self._turns:
+                outgoing = self._turns.popleft()
+                if not outgoing.ended:
+                    return outgoing
+            self._has_turns.clear()
+            await self._has_turns.wait()
+
+    async def _send_frame(self, outgoing: Outgoing, buffer: Buffer) -> bool:
+        """Gather and announce the transfer's next frame; False if it is not wanted any more."""
+        part = outgoing.plan[outgoing.next_part]
+        data = view(buffer, part.bytes)
+        cache, blocks = self._shared.cache, outgoing.kv.blocks
+        reading = self._copy(partial(_gather, cache, blocks, part, data), buffer)
+        outgoing.reading = reading
+        await settle([reading])
+        error = reading.exception()
+        if error is not None:
+            fail(outgoing.finished, Internal(f"reading KV blocks: {error}"))
+        if outgoing.ended:
+            return False
+        outgoing.next_part += 1
+        if outgoing.next_part < len(outgoing.plan):
+            self._turns.append(outgoing)
+        frame = _Frame(self._sequence, outgoing, buffer, data, reading.result())
+        self._sequence += 1
+        self._announced.append(frame)
+        announcement = wire.frame_to_proto(
+            frame.sequence, outgoing.kv.transfer, outgoing.generation, part
+        )
+        self._control.send(wire.to_receiver(frame=announcement))
+        self._spawn(self._await_ready(frame))
+        return True
+
+    async def _await_ready(self, frame: _Frame) -> None:
+        await self._lane_done(frame.ready, f"ready for frame {frame.sequence}")
+
+    async def _deliver(self, frame: _Frame, sending: asyncio.Future[None]) -> None:
+        await self._lane_done(sending, f"sending frame {frame.sequence}")
+        total = pb.Sum(sequence=frame.sequence, checksum=frame.checksum)
+        self._control.send(wire.to_receiver(sum=total))
+        self._buffers().give_back(frame.buffer)
+        outgoing = frame.outgoing
+        outgoing.parts_sent += 1
+        if outgoing.sent and not outgoing.ended:
+            done = pb.Done(transfer=outgoing.kv.transfer, frames=len(outgoing.plan))
+            self._control.send(wire.to_receiver(done=done))
+
+    def _failed(self, reason: TransferFailed) -> None:
+        for outgoing in self._transfers.values():
+            fail(outgoing.finished, LinkBroken(f"link {self.name}: {reason.message}"))
+
+
+def _gather(cache: KvCache, blocks: tuple[int, ...], part: FramePart, data: torch.Tensor) -> int:
+    wanted = blocks[part.block_start : part.block_stop]
+    cache.gather(wanted, part.layer_start, part.layer_stop, data)
+    return checksum(data)

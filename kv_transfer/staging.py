@@ -1,0 +1,104 @@
+"""Staging buffers: all that a data lane ever touches; pool blocks are copied to and from them.
+
+A buffer goes pool → link → lane or copy thread → link → pool. What a thread still holds when its
+link ends is quarantined until that thread is done with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import torch
+
+from engine.errors import Overloaded
+
+
+class Buffer:
+    """One reused piece of memory and the calls on threads that may touch it."""
+
+    __slots__ = ("data", "jobs")
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data = data
+        self.jobs: list[asyncio.Future[Any]] = []
+
+    def used_by(self, job: asyncio.Future[Any]) -> None:
+        """Remember that this call touches the buffer until it is done."""
+        self.jobs = [*self.pending(), job]
+
+    def pending(self) -> list[asyncio.Future[Any]]:
+        """The calls that may still touch it."""
+        return [job for job in self.jobs if not job.done()]
+
+
+class StagingPool:
+    """The buffers of one replica side, made when first needed, at most `limit`."""
+
+    def __init__(self, buffer_bytes: int, limit: int, pinned: bool) -> None:
+        self._bytes = buffer_bytes
+        self._limit = limit
+        self._pinned = pinned
+        self._free: dict[torch.device, list[Buffer]] = {}
+        self.taken = 0
+        self.quarantined = 0
+
+    def take(self, device: torch.device) -> Buffer:
+        """A free buffer on that device, else a new one; Overloaded at the limit."""
+        if self.taken >= self._limit:
+            raise Overloaded(
+                f"{self.taken} staging buffers in use, {self.quarantined} of them quarantined"
+            )
+        free = self._free.setdefault(device, [])
+        buffer = free.pop() if free else self._make(device)
+        self.taken += 1
+        return buffer
+
+    def give(self, buffer: Buffer) -> None:
+        """Take the buffer back as soon as no thread touches it any more."""
+        pending = buffer.pending()
+        if pending:
+            self.quarantined += 1
+            pending[0].add_done_callback(lambda _: self._release(buffer))
+            return
+        self._free.setdefault(buffer.data.device, []).append(buffer)
+        self.taken -= 1
+
+    def _release(self, buffer: Buffer) -> None:
+        self.quarantined -= 1
+        self.give(buffer)
+
+    def _make(self, device: torch.device) -> Buffer:
+        pinned = self._pinned and device.type == "cpu"
+        return Buffer(torch.empty(self._bytes, dtype=torch.uint8, device=device, pin_memory=pinned))
+
+
+class LinkStaging:
+    """The few buffers of one link; whoever wants one waits for its turn."""
+
+    def __init__(self, pool: StagingPool, count: int, device: torch.device) -> None:
+        self._pool = pool
+        self._buffers: list[Buffer] = []
+        self._free: asyncio.Queue[Buffer] = asyncio.Queue()
+        try:
+            for _ in range(count):
+                self._buffers.append(pool.take(device))
+        except Overloaded:
+            self.close()
+            raise
+        for buffer in self._buffers:
+            self._free.put_nowait(buffer)
+
+    async def take(self) -> Buffer:
+        """The next free buffer of this link."""
+        return await self._free.get()
+
+    def give_back(self, buffer: Buffer) -> None:
+        """The buffer may be used again."""
+        self._free.put_nowait(buffer)
+
+    def close(self) -> None:
+        """Return all to the pool, also those lost on the way; no task may use them any more."""
+        for buffer in self._buffers:
+            self._pool.give(buffer)
+        self._buffers = []

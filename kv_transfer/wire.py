@@ -1,0 +1,76 @@
+"""Messages of the control stream, made and read in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from engine.layout import KvLayout, LayerShape
+from kv_transfer.frames import FramePart
+from protos import kv_transfer_pb2 as pb
+
+
+def to_receiver(**message: Any) -> pb.SenderMessage:
+    """A message of the sender, by the name of its kind."""
+    return pb.SenderMessage(**message)
+
+
+def to_sender(**message: Any) -> pb.ReceiverMessage:
+    """A message of the receiver, by the name of its kind."""
+    return pb.ReceiverMessage(**message)
+
+
+def content(message: pb.SenderMessage | pb.ReceiverMessage) -> tuple[str, Any]:
+    """The kind of a message and what is in it; an empty kind when it is one we do not know."""
+    kind = message.WhichOneof("message")
+    return (kind, getattr(message, kind)) if kind else ("", None)
+
+
+def layout_to_proto(layout: KvLayout) -> pb.Layout:
+    """The layout as it goes into Hello."""
+    shapes = [
+        pb.LayerShape(kv_heads=shape.kv_heads, head_size=shape.head_size) for shape in layout.layers
+    ]
+    return pb.Layout(
+        layers=shapes,
+        block_tokens=layout.block_size,
+        dtype=layout.dtype,
+        model_identity=layout.model_identity,
+    )
+
+
+def layout_from_proto(message: pb.Layout) -> KvLayout:
+    """The peer's layout."""
+    return KvLayout(
+        layers=tuple(LayerShape(shape.kv_heads, shape.head_size) for shape in message.layers),
+        block_size=message.block_tokens,
+        dtype=message.dtype,
+        model_identity=message.model_identity,
+    )
+
+
+def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
+    """The announcement of one message on the data lane."""
+    return pb.Frame(
+        sequence=sequence,
+        transfer=transfer,
+        generation=generation,
+        layer_start=part.layer_start,
+        layer_stop=part.layer_stop,
+        block_start=part.block_start,
+        block_stop=part.block_stop,
+        bytes=part.bytes,
+    )
+
+
+def part_of(frame: pb.Frame) -> FramePart:
+    """What the announced message carries."""
+    return FramePart(
+        frame.layer_start, frame.layer_stop, frame.block_start, frame.block_stop, frame.bytes
+    )
+
+
+def end_to_none(message: Any) -> Any:
+    """grpc.aio's end-of-stream mark as None."""
+    return None if message is grpc.aio.EOF else message
