@@ -49,7 +49,7 @@ class KvConfig:
     memory_fraction: float = 0.9
     transport: TransportName = "auto"
     parked_fraction: float = 0.5
-    lease_s: float = 30.0
+    lease_s: float = 120.0
 
     def __post_init__(self) -> None:
         require(1 <= self.block_size <= 1024, "block_size must be between 1 and 1024")

@@ -94,9 +94,7 @@ def check_token(name: str, token: int, vocabulary: int) -> None:
         )
 
 
-def _between(
-    name: str, value: float, low: float, high: float, *, open_low: bool = False
-) -> None:
+def _between(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
     inside = math.isfinite(value) and low <= value <= high and not (open_low and value == low)
     if not inside:
         opening = "more than" if open_low else "at least"
