@@ -176,6 +176,8 @@ def test_each_penalty_moves_the_best_token():
     frequency = replace(GREEDY, frequency_penalty=0.06)
     assert greedy(logits, frequency, [2, 0], 1) == 0
     assert greedy(logits, frequency, [2, 0, 0], 1) == 1
+    both = replace(GREEDY, presence_penalty=0.08, frequency_penalty=0.005)
+    assert greedy(logits, both, [0, 0, 0, 0], 1) == 0  # 0.08 once, not three times
     assert greedy(logits, replace(GREEDY, logit_bias={2: 5.5}), [0], 1) == 2
     assert greedy(logits, replace(GREEDY, logit_bias={0: -100.0}), [0], 1) == 1
 
@@ -190,6 +192,24 @@ def test_a_temperature_near_zero_is_greedy():
     logits = logits_of(8, rows=3)
     cold = SamplingParams(temperature=1e-300, top_p=0.5, seed=1)
     assert [t.token for t in sample(logits, [sequence(cold)] * 3)] == logits.argmax(1).tolist()
+
+
+def test_the_ends_of_the_unit_interval_give_tokens_that_are_possible(monkeypatch):
+    logits = torch.full((1, 9), -torch.inf)
+    logits[0, 3], logits[0, 6] = 0.1, 0.2
+    for number, token in ((0.0, 3), (1.0 - 2.0**-53, 6)):
+        monkeypatch.setattr("engine.sampler.uniform", lambda *_, number=number: number)
+        for params in (SamplingParams(seed=0), SamplingParams(seed=0, min_p=0.01)):
+            assert sample(logits, [sequence(params)])[0].token == token
+
+
+def test_top_p_takes_its_share_of_what_top_k_left():
+    logits = torch.tensor([[0.4, 0.39, 0.21]] * 2).log()
+    for seed in range(50):
+        narrow = SamplingParams(top_k=2, top_p=0.45, seed=seed)
+        other = SamplingParams(top_k=3 - seed % 2, top_p=0.45, seed=seed)
+        wide = torch.cat([logits, torch.full((2, 5), -30.0)], dim=1)
+        assert sample(wide, [sequence(narrow), sequence(other)])[0].token == 0
 
 
 def test_tokens_with_no_probability_are_never_drawn():

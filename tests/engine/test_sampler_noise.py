@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.noise import splitmix64, uniform
@@ -15,6 +15,7 @@ def test_matches_published_outputs():
     assert [splitmix64(1234567, index) for index in range(3)] == expected
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(0, 127), st.integers(0, 2**40))
 def test_is_in_the_unit_interval_and_a_pure_function(seed, choice, position):
     number = uniform(seed, choice, position)

@@ -114,6 +114,8 @@ def test_end_tokens_of_the_generation_config_count(folder):
     assert Tokenizer.load(str(folder)).eos_ids == {0, 7}
     config.write_text(json.dumps({"eos_token_id": 9}))
     assert Tokenizer.load(str(folder)).eos_ids == {0, 9}
+    config.write_text("{}")
+    assert Tokenizer.load(str(folder)).eos_ids == {0}
 
 
 def test_renders_a_chat_as_plain_ids(folder):
@@ -165,6 +167,20 @@ def test_a_damaged_tokenizer_is_unsupported(folder):
     with pytest.raises(UnsupportedModel, match="no tokenizer") as caught:
         Tokenizer.load(str(folder))
     assert "\n" not in caught.value.message
+
+
+def test_an_empty_vocabulary_is_unsupported(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(UnsupportedModel, match="vocabulary is empty"):
+        Tokenizer.load(str(tmp_path))
+
+
+def test_a_tokenizer_written_in_python_is_unsupported(tmp_path):
+    config = {"tokenizer_class": "ByT5Tokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModel, match="ByT5Tokenizer is not a fast tokenizer"):
+        Tokenizer.load(str(tmp_path))
 
 
 def test_a_path_that_is_not_there_is_unsupported(tmp_path):
