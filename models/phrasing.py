@@ -45,7 +45,7 @@ def vary(fact: Fact, rng: random.Random) -> str:
 def _reframe(text: str, rng: random.Random) -> str:
     for pattern, frames in _REFRAMES:
         if match := pattern.match(text):
-            return rng.choice(frames).format(match.group(1))
+            return str(rng.choice(frames).format(match.group(1)))
     return text
 
 
