@@ -1,0 +1,119 @@
+"""`tandem serve` as a user runs it: a process of its own, a real Ray cluster, real ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 60
+
+
+@dataclass
+class Serving:
+    """A running `tandem serve`, and where it says it listens."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    grpc: str
+    http: str
+    dashboard: str
+
+    def tandem(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another `tandem` command against it."""
+        command = [sys.executable, "-m", "cluster.cli", *arguments, "--address", self.grpc]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def replicas(self) -> list[dict[str, object]]:
+        """What `tandem status --json` says."""
+        return json.loads(self.tandem("status", "--json").stdout)["replicas"]
+
+    def pid_of(self, address: str) -> int:
+        """The process that listens on that address, by way of /proc."""
+        port = int(address.rsplit(":", 1)[1])
+        tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+        rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+        inodes = {r[9] for r in rows if r[3] == "0A" and int(r[1].split(":")[1], 16) == port}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and _sockets(entry) & inodes:
+                return int(entry.name)
+        raise LookupError(f"nobody listens on {address}")
+
+
+@contextmanager
+def serve(*arguments: str, folder: Path) -> Iterator[Serving]:
+    """Start it on free ports, wait until it is ready, stop it as Ctrl-C does."""
+    log = folder / "serve.log"
+    ports = ("--port", "0", "--grpc-port", "0", "--dashboard-port", "0")
+    command = [sys.executable, "-m", "cluster.cli", "serve", *ports, *arguments]
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+    try:
+        _wait_ready(process, log)
+        text = log.read_text()
+        yield Serving(
+            process,
+            log,
+            grpc=_found(r"gRPC +(\S+)", text),
+            http=_found(r"HTTP +(\S+)", text),
+            dashboard=_found(r"Ray dashboard +(\S+)", text),
+        )
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C; a process that does not end by itself fails the test."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    process.wait(STOP_TIMEOUT_S)
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below one, by way of /proc."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(stat.rsplit(")", 1)[1].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def _wait_ready(process: subprocess.Popen[str], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while "\nready" not in log.read_text():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"tandem serve did not come up:\n{log.read_text()}")
+        time.sleep(0.1)
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    assert match, text
+    return match.group(1)
+
+
+def _sockets(process: Path) -> set[str]:
+    """Inodes of the sockets that a process holds."""
+    try:
+        links = [os.readlink(link) for link in (process / "fd").iterdir()]
+    except OSError:
+        return set()
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
