@@ -9,6 +9,10 @@ class LinkBroken(TransferFailed):
     """The link is over and everything on it has failed; the next use makes a new one."""
 
 
+class LinkClosed(LinkBroken):
+    """One of the two sides ended the link on purpose."""
+
+
 class LinkRefused(TransferFailed):
     """The other side will not link with this replica; the message names why."""
 

@@ -17,7 +17,7 @@ from engine.kv_cache import KvCache
 from kv_transfer.config import TransferConfig
 from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
-from kv_transfer.errors import LinkBroken
+from kv_transfer.errors import LinkBroken, LinkClosed
 from kv_transfer.staging import Buffer, LinkStaging, StagingPool
 from kv_transfer.threads import Worker
 from kv_transfer.transport import Lane, LaneOpener, LaneSpec
@@ -73,7 +73,7 @@ class Link(ABC, Generic[In, Out]):
         write: Callable[[Out], Awaitable[None]],
     ) -> TransferFailed:
         """Live until the link is over; returns why."""
-        reason: TransferFailed = LinkBroken("the link was closed")
+        reason: TransferFailed = LinkBroken("the stream ended")
         try:
             async with self._tasks as tasks:
                 tasks.create_task(self._control.run(read, write, self._receive))
@@ -86,7 +86,7 @@ class Link(ABC, Generic[In, Out]):
 
     def end(self, reason: str) -> None:
         """Ask the link to be over, with everything on it."""
-        self._control.end(LinkBroken(reason))
+        self._control.end(LinkClosed(reason))
 
     @abstractmethod
     def _receive(self, message: In) -> None:
@@ -166,8 +166,11 @@ class Link(ABC, Generic[In, Out]):
             self._staging.close()
         if self.up:
             self._shared.counters.links_open -= 1
-        self._shared.counters.links_failed += 1
-        _log.warning("link %s: over: %s", self.name, reason.message)
+        if isinstance(reason, LinkClosed):
+            _log.info("link %s: closed: %s", self.name, reason.message)
+        else:
+            self._shared.counters.links_failed += 1
+            _log.warning("link %s: broken: %s", self.name, reason.message)
         self._failed(reason)
 
     def _close_lane(self) -> None:

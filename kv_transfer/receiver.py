@@ -98,8 +98,7 @@ class KvReceiver:
         received = None
         try:
             async with timeout:
-                link = await self._link_to(peer)
-                received = await link.receive(transfer, admit)
+                received = await self._link_to(peer).receive(transfer, admit)
                 return received
         except TimeoutError:
             if not timeout.expired():
@@ -121,8 +120,8 @@ class KvReceiver:
             await asyncio.wait(tasks, timeout=self._config.connect_timeout_s)
         self._shared.copies.stop()
 
-    async def _link_to(self, peer: Peer) -> ReceiverLink:
-        """The link to that sender, up; opened if there is none, by one of all who ask."""
+    def _link_to(self, peer: Peer) -> ReceiverLink:
+        """The link to that sender, which may still be opening; a new one if there is none."""
         opened = self._open.get(peer.replica)
         if opened is not None and opened.address != peer.address:
             self._drop(peer.replica, opened, "the sender has a new address")
@@ -130,8 +129,6 @@ class KvReceiver:
         if opened is None or opened.link.over:
             opened = self._open_link(peer)
         self._open[peer.replica] = self._open.pop(peer.replica)
-        await asyncio.wait({opened.link.ready})
-        opened.link.ready.result()
         return opened.link
 
     def _open_link(self, peer: Peer) -> _Open:

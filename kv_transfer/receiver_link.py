@@ -38,13 +38,12 @@ Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
 
 
 class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
-    """Receives from one sender; `ready` is done when the link is up, or fails with why not."""
+    """Receives from one sender; transfers can be asked for from the start, also before it is up."""
 
     def __init__(
         self, shared: Shared, receiver: str, sender: str, host: str, generation: int
     ) -> None:
         super().__init__(shared, f"from {sender}", wire.to_sender(heartbeat=pb.Heartbeat()))
-        self.ready: asyncio.Future[None] = quietly(asyncio.get_running_loop().create_future())
         self._host = host
         self._generation = generation
         self._frame_bytes = shared.config.frame_bytes
@@ -62,7 +61,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything on this link."""
-        return self.ready.done() and not self._transfers and not self._early
+        return self.up and not self._transfers and not self._early
 
     async def receive(self, transfer: str, admit: Admit) -> ReceivedKv:
         """One transfer from offer to commit; when this has ended its blocks are not written."""
@@ -252,7 +251,6 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         self._control.send(wire.to_sender(joined=pb.Joined()))
         await until(self._joined, connect_s, "the sender's join")
         self._now_up()
-        succeed(self.ready, None)
         lane, io_s = self._open_lane(), self._shared.config.io_timeout_s
         while True:
             frame = await self._frames.get()
@@ -321,7 +319,6 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     def _failed(self, reason: TransferFailed) -> None:
         why = f"link {self.name}: {reason.message}"
         kind = LinkRefused if isinstance(reason, LinkRefused) else LinkBroken
-        fail(self.ready, kind(why))
         for incoming in self._transfers.values():
             fail(incoming.finished, kind(why))
 

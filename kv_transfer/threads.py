@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import queue
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kv_transfer.waits import quietly
 
 T = TypeVar("T")
+# A thread that comes back from C++ while the interpreter goes down ends the process by SIGABRT,
+# so an exit waits this long for calls in progress. Longer ones are left to it.
+_EXIT_S = 1.0
 
 
 class Worker:
@@ -23,7 +29,9 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # The thread must not hold the worker itself, only its queue.
-        threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
+        thread = threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
+        thread.start()
+        _threads[thread] = self._jobs
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Queue the call; its result or exception arrives in the future on this event loop.
@@ -72,7 +80,21 @@ class _Job:
             self.future.set_result(result)
 
 
-def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
+_Jobs = queue.SimpleQueue[_Job | None]
+_threads: weakref.WeakKeyDictionary[threading.Thread, _Jobs] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _finish_calls() -> None:
+    deadline = time.monotonic() + _EXIT_S
+    threads = [thread for thread in list(_threads) if thread.is_alive()]
+    for thread in threads:
+        _threads[thread].put(None)
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _work(jobs: _Jobs) -> None:
     while True:
         job = jobs.get()
         if job is None:

@@ -1,0 +1,127 @@
+"""A lane that goes wrong on purpose, around another one: for tests and drills."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.transport import Lane, LaneOpener, LaneSpec
+
+
+class Fault(Enum):
+    """What goes wrong."""
+
+    HANG = "the call never completes, whatever its timeout, until `release`"
+    FAIL = "the call fails and the lane is broken"
+    SLOW = "every call from this one on takes `seconds` longer"
+    CORRUPT = "one byte of the message changes on the way"
+    DIE_HALF = "half of the message arrives, then the lane is broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which fault hits the `call`-th send or receive of a lane, counted from 0."""
+
+    fault: Fault
+    call: int = 0
+    seconds: float = 0.0
+
+
+class FaultyLane:
+    """Passes everything on to the lane inside, but for the planned fault."""
+
+    def __init__(self, inner: Lane, plan: Plan) -> None:
+        self._inner = inner
+        self._plan = plan
+        self._calls = 0
+        self._released = threading.Event()
+
+    @property
+    def staging_device(self) -> torch.device:
+        """That of the lane inside."""
+        return self._inner.staging_device
+
+    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.send`."""
+        fault = self._next_fault()
+        if fault is Fault.CORRUPT:
+            buffer = _corrupted(buffer.clone())
+        self._before(fault, timeout_s)
+        self._inner.send(buffer, timeout_s)
+
+    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.receive`."""
+        fault = self._next_fault()
+        if fault is Fault.DIE_HALF:
+            whole = torch.empty_like(buffer)
+            self._inner.receive(whole, timeout_s)
+            half = buffer.numel() // 2
+            buffer[:half] = whole[:half]
+        self._before(fault, timeout_s)
+        self._inner.receive(buffer, timeout_s)
+        if fault is Fault.CORRUPT:
+            _corrupted(buffer)
+
+    def release(self) -> None:
+        """Let a hanging call fail at last."""
+        self._released.set()
+
+    def abort(self) -> None:
+        """Passed on; a hanging call goes on hanging, as in Gloo."""
+        self._inner.abort()
+
+    def close(self) -> None:
+        """Close the lane inside."""
+        self._inner.close()
+
+    def _next_fault(self) -> Fault | None:
+        call, self._calls = self._calls, self._calls + 1
+        hit = call >= self._plan.call if self._plan.fault is Fault.SLOW else call == self._plan.call
+        return self._plan.fault if hit else None
+
+    def _before(self, fault: Fault | None, timeout_s: float) -> None:
+        if fault is Fault.HANG:
+            self._released.wait()
+            raise LaneBroken("faulty: released after hanging")
+        if fault in (Fault.FAIL, Fault.DIE_HALF):
+            self._inner.abort()
+            raise LaneBroken(f"faulty: {fault.value}")
+        if fault is Fault.SLOW:
+            time.sleep(min(self._plan.seconds, timeout_s))
+            if self._plan.seconds >= timeout_s:
+                raise LaneBroken("faulty: too slow")
+
+
+class FaultyOpener:
+    """Opens lanes, the n-th of them with the n-th plan; those beyond are sound."""
+
+    def __init__(self, opener: LaneOpener, plans: Sequence[Plan | None]) -> None:
+        self._opener = opener
+        self._plans = list(plans)
+        self.lanes: list[FaultyLane] = []
+
+    def __call__(self, spec: LaneSpec) -> Lane:
+        """Open the next lane; called on the link's thread."""
+        plan = self._plans.pop(0) if self._plans else None
+        lane = self._opener(spec)
+        if plan is None:
+            return lane
+        faulty = FaultyLane(lane, plan)
+        self.lanes.append(faulty)
+        return faulty
+
+    def release(self) -> None:
+        """Let all hanging calls fail."""
+        for lane in self.lanes:
+            lane.release()
+
+
+def _corrupted(buffer: torch.Tensor) -> torch.Tensor:
+    buffer[buffer.numel() // 2] ^= 1
+    return buffer

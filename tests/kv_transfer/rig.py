@@ -1,0 +1,172 @@
+"""Senders and receivers on 127.0.0.1, with KV whose every byte is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import grpc
+import torch
+
+from engine.kv_cache import KvCache
+from engine.layout import KvLayout, LayerShape
+from kv_transfer.config import TransferConfig
+from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
+from kv_transfer.select import open_lane
+from kv_transfer.sender import KvSender, OutgoingKv
+
+HOST = "127.0.0.1"
+# Layers of two shapes; a block is 3,328 bytes.
+LAYOUT = KvLayout(
+    layers=(LayerShape(2, 8), LayerShape(2, 8), LayerShape(1, 4), LayerShape(2, 8)),
+    block_size=8,
+    dtype="float32",
+    model_identity="m",
+)
+# Several frames for anything over two blocks, one layer with many blocks in parts.
+QUICK = TransferConfig(transport="gloo", frame_bytes=8192, io_timeout_s=2.0, connect_timeout_s=5.0)
+
+
+def make_cache(blocks: int = 64, layout: KvLayout = LAYOUT, seed: int | None = None) -> KvCache:
+    """A cache of zeros, or of numbers drawn from the seed."""
+    cache = KvCache(layout, blocks, torch.device("cpu"))
+    if seed is not None:
+        generator = torch.Generator().manual_seed(seed)
+        for layer in cache.layers:
+            layer.copy_(torch.rand(layer.shape, generator=generator))
+    return cache
+
+
+def same(source: KvCache, blocks: list[int], target: KvCache, written: list[int]) -> bool:
+    """Whether the written blocks hold exactly the bytes of the source blocks."""
+    return all(
+        torch.equal(mine[:, blocks], theirs[:, written])
+        for mine, theirs in zip(source.layers, target.layers, strict=True)
+    )
+
+
+def untouched(cache: KvCache, but: list[int] | tuple[int, ...] = ()) -> bool:
+    """Whether all blocks but those are still zero."""
+    rest = [block for block in range(cache.blocks) if block not in set(but)]
+    return all(not layer[:, rest].any() for layer in cache.layers)
+
+
+@dataclass
+class SenderSide:
+    cache: KvCache
+    sender: KvSender
+    server: grpc.aio.Server
+    peer: Peer
+
+
+@asynccontextmanager
+async def sending(
+    name: str = "p0", config: TransferConfig = QUICK, cache: KvCache | None = None, opener=open_lane
+) -> AsyncIterator[SenderSide]:
+    cache = cache or make_cache(seed=1)
+    sender = KvSender(name, HOST, cache, config, opener)
+    await sender.start()
+    server = grpc.aio.server()
+    port = server.add_insecure_port(f"{HOST}:0")
+    sender.add_to(server)
+    await server.start()
+    try:
+        yield SenderSide(cache, sender, server, Peer(name, f"{HOST}:{port}"))
+    finally:
+        await sender.close()
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def receiving(
+    name: str = "d0", config: TransferConfig = QUICK, cache: KvCache | None = None, opener=open_lane
+) -> AsyncIterator[tuple[KvReceiver, KvCache]]:
+    cache = cache or make_cache()
+    receiver = KvReceiver(name, HOST, cache, config, opener)
+    try:
+        yield receiver, cache
+    finally:
+        await receiver.close()
+
+
+@dataclass
+class Pair:
+    """One sender and one receiver in this process."""
+
+    source: KvCache
+    target: KvCache
+    sender: KvSender
+    receiver: KvReceiver
+    peer: Peer
+    server: grpc.aio.Server
+
+    def offer(self, transfer: str, blocks: list[int], timeout_s: float = 10.0) -> asyncio.Task[int]:
+        tokens = len(blocks) * LAYOUT.block_size - 3
+        kv = OutgoingKv(transfer, "d0", tuple(blocks), tokens, first_token=len(blocks))
+        return asyncio.create_task(self.sender.hand_over(kv, timeout_s))
+
+    def take(
+        self, transfer: str, blocks: list[int], timeout_s: float = 10.0, gate=None
+    ) -> asyncio.Task[ReceivedKv]:
+        """Receive into those blocks; `gate` is awaited before they are given."""
+
+        async def admit(offered: OfferedKv) -> tuple[list[int], int]:
+            assert offered.blocks == len(blocks)
+            if gate is not None:
+                await gate()
+            return blocks, 1
+
+        return asyncio.create_task(self.receiver.receive(self.peer, transfer, admit, timeout_s))
+
+    async def move(self, transfer: str, blocks: list[int], written: list[int]) -> ReceivedKv:
+        sent, received = await asyncio.gather(
+            self.offer(transfer, blocks), self.take(transfer, written)
+        )
+        assert sent == received.bytes == len(blocks) * self.source.block_bytes(0, 4)
+        assert received.first_token == len(blocks)
+        assert same(self.source, blocks, self.target, written)
+        return received
+
+    def idle(self) -> bool:
+        """Nothing is left of any transfer, on either side."""
+        for link in self.sender._links._links.values():
+            if link._transfers or link._announced or link._turns:
+                return False
+        for opened in self.receiver._open.values():
+            if opened.link._transfers or opened.link._early or opened.link._sums:
+                return False
+        return not self.sender._waiting
+
+    def quarantined(self) -> int:
+        return self.sender._shared.staging.quarantined + self.receiver._shared.staging.quarantined
+
+
+@asynccontextmanager
+async def linked(
+    config: TransferConfig = QUICK,
+    sender_opener=open_lane,
+    receiver_opener=open_lane,
+    receiver_config: TransferConfig | None = None,
+    blocks: int = 64,
+) -> AsyncIterator[Pair]:
+    async with (
+        sending("p0", config, make_cache(blocks, seed=1), sender_opener) as side,
+        receiving("d0", receiver_config or config, make_cache(blocks), receiver_opener) as (
+            receiver,
+            target,
+        ),
+    ):
+        yield Pair(side.cache, target, side.sender, receiver, side.peer, side.server)
+
+
+async def eventually(condition, timeout_s: float = 5.0) -> None:
+    """Wait until it holds; fails if it never does."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def with_transport(transport: str) -> TransferConfig:
+    return replace(QUICK, transport=transport)
