@@ -79,7 +79,10 @@ async def test_sampling_is_the_same_alone_and_in_a_crowd(config, model):
 async def test_choices_differ_and_stage_times_add_up(config):
     async with cluster(config) as local:
         events = [
-            event async for event in local.client.generate("hello", n=3, max_tokens=8, seed=5, ignore_eos=True)
+            event
+            async for event in local.client.generate(
+                "hello", n=3, max_tokens=8, seed=5, ignore_eos=True
+            )
         ]
     assert isinstance(events[0], Started)
     summary = events[-1]

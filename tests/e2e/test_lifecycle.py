@@ -1,0 +1,222 @@
+"""A running cluster as users and operators meet it: clients, kills, metrics, Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import openai
+import pytest
+
+from cluster.api import Tokens
+from cluster.client import Client
+from engine.errors import TandemError
+from tests.e2e.serving import descendants, serve, stop
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+REJOIN_S = 60
+
+
+@pytest.fixture(scope="module")
+def serving(model, model_folder, tmp_path_factory):
+    arguments = ("--model", str(model_folder), "--dtype", "float32")
+    with serve(*arguments, folder=tmp_path_factory.mktemp("serve")) as running:
+        yield running
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def replica(serving, role):
+    return next(entry for entry in serving.replicas() if entry["role"] == role)
+
+
+def healthz(serving):
+    return get(serving.http.removesuffix("/v1") + "/healthz")
+
+
+async def until(condition, timeout_s):
+    async with asyncio.timeout(timeout_s):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.1)
+
+
+def test_it_says_what_it_did(serving):
+    log = serving.log.read_text()
+    for stage in ("ray", "prefill 1/1", "decode 1/1", "router 1/1", "Ray dashboard"):
+        assert stage in log
+    assert "the first after" in log
+
+
+def test_status_names_every_replica_and_its_blocks(serving):
+    status = serving.tandem("status", "--json")
+    assert status.returncode == 0
+    replicas = {entry["role"]: entry for entry in json.loads(status.stdout)["replicas"]}
+    assert set(replicas) == {"router", "prefill", "decode"}
+    for role in ("prefill", "decode"):
+        entry = replicas[role]
+        assert entry["id"].startswith(role)
+        assert (entry["waiting"], entry["running"]) == (0, 0)
+        blocks = entry["blocks"]
+        assert blocks["total"] > 0
+        assert blocks["used"] == blocks["cached"] == blocks["leased"] == blocks["orphaned"] == 0
+
+
+def test_openai_client_and_curl(serving):
+    client = openai.OpenAI(base_url=serving.http, api_key="none", max_retries=0)
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    stream = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "hi"}],
+        stream=True,
+        stream_options={"include_usage": True},
+        max_tokens=8,
+        seed=1,
+        extra_body={"ignore_eos": True},
+    )
+    usage = [chunk.usage for chunk in stream if chunk.usage]
+    assert [u.completion_tokens for u in usage] == [8]
+    with pytest.raises(openai.NotFoundError):
+        client.completions.create(model="nope", prompt="x")
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        client.completions.create(model="tiny", prompt="x", temperature=-1)
+    body = json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True})
+    command = ["curl", "-sS", f"{serving.http}/completions", "-H", "Content-Type: application/json"]
+    answer = subprocess.run([*command, "-d", body], capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout)["usage"]["completion_tokens"] == 4
+
+
+def test_generate_and_chat_commands(serving):
+    for command in (["generate", "hello"], ["chat", "hello"]):
+        done = serving.tandem(*command, "--max-tokens", "5", "--seed", "1")
+        assert done.returncode == 0, done.stderr
+    wrong = serving.tandem("generate", "hello", "--temperature", "-1")
+    assert wrong.returncode == 2
+    assert wrong.stderr.count("\n") == 1
+    assert "temperature" in wrong.stderr
+
+
+async def test_a_client_that_goes_away_leaves_nothing(serving):
+    async with Client(serving.grpc) as client:
+        events = client.generate([1] * 500, max_tokens=1000, ignore_eos=True)
+        async for event in events:
+            if isinstance(event, Tokens) and event.index > 3:
+                break
+        await events.aclose()
+
+    def idle():
+        return all(
+            entry["running"] == entry["waiting"] == entry["blocks"]["used"] == 0
+            for entry in serving.replicas()
+            if entry["role"] != "router"
+        )
+
+    await until(idle, 15)
+
+
+async def test_metrics_stand_in_prometheus_and_in_ray(serving):
+    async with Client(serving.grpc) as client:
+        await client.complete("hello", max_tokens=4)
+    status, text = await asyncio.to_thread(get, serving.http.removesuffix("/v1") + "/metrics")
+    assert status == 200
+    assert "tandem_ttft_seconds_count" in text
+    wanted = (
+        "ray_tandem_ttft_seconds",
+        "ray_tandem_kv_blocks{",
+        "ray_tandem_replica_running_requests",
+        "ray_tandem_decode_tokens",
+        "ray_tandem_prefill_tokens",
+    )
+
+    def exported():
+        # Ray writes into its session folder where Prometheus is to scrape.
+        targets = json.loads(
+            (_session(serving) / "prom_metrics_service_discovery.json").read_text()
+        )
+        hosts = [host for target in targets for host in target["targets"]]
+        page = "".join(get(f"http://{host}/metrics")[1] for host in hosts)
+        return all(name in page for name in wanted) and 'role="prefill"' in page
+
+    await until(exported, 60)
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+async def test_a_killed_replica_is_replaced_and_rejoins(serving, role):
+    before = replica(serving, role)
+    async with Client(serving.grpc) as client:
+        prompt = [1] * (50 if role == "decode" else 1500)
+        events = client.generate(prompt, max_tokens=500, ignore_eos=True, timeout_s=60)
+        await anext(events)
+        if role == "decode":
+            while not (isinstance(event := await anext(events), Tokens) and event.index > 2):
+                pass
+        os.kill(serving.pid_of(before["address"]), signal.SIGKILL)
+        killed_s = time.monotonic()
+        try:
+            async for _ in events:
+                pass
+            assert role == "prefill"  # its work may have been over by then
+        except TandemError as error:
+            assert error.retryable
+            assert time.monotonic() - killed_s < 5
+        await until(lambda: healthz(serving)[0] == 503, 10)
+        assert role in healthz(serving)[1]
+        await until(lambda: healthz(serving)[0] == 200, REJOIN_S)
+        assert replica(serving, role)["id"] != before["id"]
+        again = await client.complete("hello", max_tokens=8, ignore_eos=True)
+        assert again.summary.completion_tokens == 8
+
+
+async def test_redis_can_die_without_a_stream_noticing(serving):
+    pids = [pid for pid in descendants(serving.process.pid) if "redis-server" in _command(pid)]
+    assert len(pids) == 1
+    async with Client(serving.grpc) as client:
+        events = client.generate("x", max_tokens=900, ignore_eos=True)
+        seen = 0
+        async for event in events:
+            if isinstance(event, Tokens):
+                if seen == 0:
+                    os.kill(pids[0], signal.SIGKILL)
+                seen += len(event.tokens)
+        assert seen == 900
+        again = await client.complete("hello", max_tokens=8, ignore_eos=True)
+        assert again.summary.completion_tokens == 8
+    await until(lambda: serving.tandem("status").returncode == 0, 30)
+
+
+def test_ctrl_c_leaves_no_process(serving):
+    """The last test of this file: it ends what the others used."""
+    below = descendants(serving.process.pid)
+    assert len(below) > 5
+    stop(serving.process)
+    assert serving.process.returncode == 0
+    left = {pid: _command(pid) for pid in below if _command(pid)}
+    assert not left
+
+
+def _session(serving) -> Path:
+    """The session folder of this cluster's Ray, as its processes were told."""
+    for pid in descendants(serving.process.pid):
+        if found := re.search(r"session[_-]dir[= ](\S+)", _command(pid)):
+            return Path(found.group(1))
+    raise AssertionError("no Ray process names its session folder")
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
