@@ -135,7 +135,7 @@ def _summary(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary
 async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
     """Wait until `holds()`; fails after `within_s`."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110
+        while not holds():
             await asyncio.sleep(0.005)
 
 

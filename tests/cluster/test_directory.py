@@ -29,7 +29,7 @@ def record(name: str = "prefill#a", role: str = "prefill", generation: int = 1) 
 
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 
