@@ -17,6 +17,7 @@ Out = TypeVar("Out")
 # Messages of one transfer that can wait at the same time, generously.
 _MESSAGES_PER_TRANSFER = 4
 _SPARE_MESSAGES = 256
+_READ_KNOWS_S = 0.2
 
 
 class Control(Generic[In, Out]):
@@ -63,6 +64,8 @@ class Control(Generic[In, Out]):
             try:
                 await write(message)
             except (Exception, asyncio.CancelledError) as error:
+                # The read that fails with it knows why the stream is over.
+                await asyncio.sleep(_READ_KNOWS_S)
                 raise_as_broken(error)
 
     async def _read(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.errors import Overloaded
+from kv_transfer.errors import LinkBroken
 
 
 class Buffer:
@@ -44,9 +44,9 @@ class StagingPool:
         self.quarantined = 0
 
     def take(self, device: torch.device) -> Buffer:
-        """A free buffer on that device, else a new one; Overloaded at the limit."""
+        """A free buffer on that device, else a new one; LinkBroken at the limit."""
         if self.taken >= self._limit:
-            raise Overloaded(
+            raise LinkBroken(
                 f"{self.taken} staging buffers in use, {self.quarantined} of them quarantined"
             )
         free = self._free.setdefault(device, [])
@@ -83,7 +83,7 @@ class LinkStaging:
         try:
             for _ in range(count):
                 self._buffers.append(pool.take(device))
-        except Overloaded:
+        except LinkBroken:
             self.close()
             raise
         for buffer in self._buffers:

@@ -164,7 +164,7 @@ async def linked(
 async def eventually(condition, timeout_s: float = 5.0) -> None:
     """Wait until it holds; fails if it never does."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,14 @@ async def test_nobody_at_the_address():
     with pytest.raises(TransferFailed, match=r"from p9"):
         await receiver.receive(Peer("p9", f"{HOST}:1"), "t", None, 5)
     await receiver.close()
+
+
+async def test_a_process_that_was_itself_asleep_does_not_blame_its_peer():
+    async with linked() as pair:
+        await pair.move("before", [1], [2])
+        time.sleep(1.6)  # noqa: ASYNC251
+        await pair.move("after", [3], [4])
+        assert pair.receiver.counters.links_opened == 1
 
 
 class TestWithdraw:

@@ -1,0 +1,28 @@
+"""The other process of `test_lanes`: sends back what it gets, each byte one more."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+from kv_transfer.select import open_lane
+from kv_transfer.transport import RECEIVER_RANK, LaneSpec
+from tests.kv_transfer.rig import HOST
+
+
+def main(transport: str, port: int, prefix: str) -> None:
+    device = torch.device("cuda", 1) if transport == "nccl" else torch.device("cpu")
+    lane = open_lane(
+        LaneSpec(transport, HOST, port, prefix, RECEIVER_RANK, HOST, device, timeout_s=60.0)
+    )
+    for size in (1, 4097, 8 << 20):
+        buffer = torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
+        lane.receive(buffer, 10.0)
+        lane.send(buffer + 1, 10.0)
+    lane.close()
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,163 @@
+"""Many transfers under random faults: no wrong byte, no late write, nothing left, no hang.
+
+Target blocks are given out by a real pool. Whoever got KV checks it; whoever failed marks its
+blocks and looks, some time later, whether anybody wrote over the mark. Source blocks are
+overwritten as soon as their hand-over has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from engine.blocks import BlockPool, OutOfBlocks
+from engine.errors import DeadlineExceeded, TandemError, TransferFailed
+from kv_transfer.faulty import Fault, FaultyOpener, Plan
+from kv_transfer.select import open_lane
+from tests.kv_transfer.rig import QUICK, eventually, linked
+
+TRANSFERS = 40
+ATTEMPTS = 20
+TIMEOUT_S = 2.0
+BLOCKS = 160
+CONFIG = replace(QUICK, io_timeout_s=0.25, silence_s=0.6, heartbeat_s=0.1)
+MARK = -7.0
+
+
+class Storm:
+    """One run: every transfer has its own numbers, its own blocks and its own misfortune."""
+
+    def __init__(self, pair, seed):
+        self.pair = pair
+        self.random = random.Random(seed)
+        self.sources = BlockPool(pair.source.blocks)
+        self.targets = BlockPool(pair.target.blocks)
+        self.freed = asyncio.Event()
+        self.done = 0
+
+    async def blocks_for(self, pool, owner, count):
+        while True:
+            try:
+                return pool.allocate(owner, count)
+            except OutOfBlocks:
+                self.freed.clear()
+                await self.freed.wait()
+
+    def free(self, pool, owner):
+        pool.release(owner)
+        self.freed.set()
+
+    async def one(self, index):
+        """One request: tried again under a new name until it is through, or meant to end."""
+        fate = self.random.choice(["none"] * 6 + ["cancel_send", "cancel_receive", "withdraw"])
+        await asyncio.sleep(self.random.random() * 0.5)
+        for attempt in range(ATTEMPTS):
+            if await self.attempt(f"t{index}.{attempt}", float(index + 1), fate):
+                self.done += 1
+                return
+            if fate != "none":
+                return
+        pytest.fail(f"transfer {index} failed {ATTEMPTS} times")
+
+    async def attempt(self, name, value, fate):
+        count, delay_s = self.random.randint(1, 24), self.random.random() * 0.1
+        blocks = await self.blocks_for(self.sources, name, count)
+        fill(self.pair.source, blocks, value)
+        sending = asyncio.create_task(self.send(name, blocks))
+        taking = asyncio.create_task(self.take(name, count, value))
+        if fate != "none":
+            await asyncio.sleep(delay_s)
+        if fate == "cancel_send":
+            sending.cancel()
+        elif fate == "cancel_receive":
+            taking.cancel()
+        elif fate == "withdraw":
+            await self.pair.sender.withdraw(name, "d0", "chaos")
+        results = await asyncio.gather(sending, taking, return_exceptions=True)
+        allowed = (TransferFailed, DeadlineExceeded, asyncio.CancelledError, int)
+        assert all(result is None or isinstance(result, allowed) for result in results), results
+        return results[1] is None
+
+    async def send(self, name, blocks):
+        try:
+            return await self.pair.offer(name, blocks, timeout_s=TIMEOUT_S)
+        finally:
+            fill(self.pair.source, blocks, MARK)
+            self.free(self.sources, name)
+
+    async def take(self, name, count, value):
+        async def admit(offered):
+            assert offered.blocks == count
+            blocks = await self.blocks_for(self.targets, name, count)
+            fill(self.pair.target, blocks, MARK)
+            return blocks, self.targets.generation(blocks[0])
+
+        try:
+            await self.pair.receiver.receive(self.pair.peer, name, admit, TIMEOUT_S)
+            assert holds(self.pair.target, self.targets.held(name), value)
+        except TandemError:
+            await self.look_for_late_writes(name)
+            raise
+        except asyncio.CancelledError:
+            await self.look_for_late_writes(name)
+            raise
+        finally:
+            self.free(self.targets, name)
+
+    async def look_for_late_writes(self, name):
+        held = self.targets.held(name)
+        if held:
+            fill(self.pair.target, held, MARK)
+            await asyncio.sleep(0.3)
+            assert holds(self.pair.target, held, MARK)
+
+
+def fill(cache, blocks, value):
+    for layer in cache.layers:
+        layer[:, list(blocks)] = value
+
+
+def holds(cache, blocks, value):
+    return bool(blocks) and all((layer[:, list(blocks)] == value).all() for layer in cache.layers)
+
+
+def random_plans(rng):
+    faults = [Fault.FAIL, Fault.DIE_HALF, Fault.CORRUPT, Fault.SLOW, Fault.HANG, None]
+    plans = []
+    for _ in range(6):
+        fault = rng.choice(faults)
+        plans.append(Plan(fault, rng.randint(0, 12), 0.01) if fault else None)
+    return plans
+
+
+@pytest.mark.parametrize("transport", ["loopback", "gloo"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_storm(transport, seed):
+    rng = random.Random(seed)
+    openers = [FaultyOpener(open_lane, random_plans(rng)) for _ in range(2)]
+    config = replace(CONFIG, transport=transport)
+    async with linked(config, *openers, blocks=BLOCKS) as pair:
+        storm = Storm(pair, seed)
+        async with asyncio.timeout(40):
+            await asyncio.gather(*(storm.one(index) for index in range(TRANSFERS)))
+        assert storm.done > TRANSFERS / 3
+        assert storm.sources.counts().free == storm.targets.counts().free == BLOCKS
+        # The storm is over; what is left of it goes, and the link serves.
+        for opener in openers:
+            opener.release()
+        for attempt in range(20):
+            try:
+                await pair.move(f"after{attempt}", [1, 2, 3], [4, 5, 6])
+                break
+            except TransferFailed:
+                continue
+        else:
+            pytest.fail("no transfer worked after the storm")
+        await eventually(lambda: pair.quarantined() == 0)
+        await eventually(pair.idle)
+        for side in (pair.sender, pair.receiver):
+            assert side._shared.staging.taken == CONFIG.staging_buffers
+            assert side.links_open == 1

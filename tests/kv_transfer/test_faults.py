@@ -1,0 +1,145 @@
+"""What goes wrong on a link: the transfer fails soon, nothing wrong is written, the next works."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import TransferFailed
+from kv_transfer.errors import ChecksumMismatch, LinkBroken
+from kv_transfer.faulty import Fault, FaultyOpener, Plan
+from kv_transfer.select import open_lane
+from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched
+
+FAST = replace(QUICK, io_timeout_s=0.3)
+
+
+def faulty(*plans):
+    return FaultyOpener(open_lane, plans)
+
+
+async def fails(pair, transfer, blocks, written):
+    """Both sides of that transfer fail as they may; returns the receiver's error."""
+    results = await asyncio.gather(
+        pair.offer(transfer, blocks), pair.take(transfer, written), return_exceptions=True
+    )
+    assert all(isinstance(result, TransferFailed) for result in results), results
+    assert all(result.retryable for result in results)
+    return results[1]
+
+
+@pytest.mark.parametrize("transport", ["gloo", "loopback"])
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+async def test_a_corrupted_frame_is_never_written_and_the_link_lives(transport, side):
+    opener = faulty(Plan(Fault.CORRUPT))
+    config = replace(QUICK, transport=transport)
+    async with linked(config, **{f"{side}_opener": opener}) as pair:
+        error = await fails(pair, "bad", [1, 2], [3, 4])
+        assert isinstance(error, ChecksumMismatch)
+        assert untouched(pair.target)
+        await pair.move("good", [1, 2], [3, 4])
+        assert pair.receiver.counters.checksum_errors == 1
+        assert pair.receiver.counters.links_opened == 1
+        assert pair.receiver.transfers_failed == pair.sender.transfers_failed == 1
+
+
+async def test_a_corrupted_frame_in_the_middle_leaves_other_transfers_alone():
+    async with linked(receiver_opener=faulty(Plan(Fault.CORRUPT, call=7))) as pair:
+
+        async def attempt(index):
+            blocks = list(range(16 * index, 16 * index + 16))
+            results = await asyncio.gather(
+                pair.offer(f"t{index}", blocks),
+                pair.take(f"t{index}", blocks),
+                return_exceptions=True,
+            )
+            ok = not any(isinstance(result, BaseException) for result in results)
+            assert not ok or same(pair.source, blocks, pair.target, blocks)
+            return ok
+
+        outcomes = await asyncio.gather(*(attempt(index) for index in range(4)))
+        assert sorted(outcomes) == [False, True, True, True]
+        assert pair.receiver.counters.links_opened == 1
+        await eventually(pair.idle)
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.DIE_HALF])
+@pytest.mark.parametrize("call", [0, 3])
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+async def test_a_broken_lane_is_thrown_away_and_a_new_one_made(fault, call, side):
+    opener = faulty(Plan(fault, call))
+    async with linked(FAST, **{f"{side}_opener": opener}) as pair:
+        started = time.monotonic()
+        error = await fails(pair, "bad", list(range(20)), list(range(20, 40)))
+        assert isinstance(error, LinkBroken)
+        assert time.monotonic() - started < 3
+        await pair.move("good", list(range(20)), list(range(20, 40)))
+        assert pair.receiver.counters.links_opened == 2
+        assert untouched(pair.target, but=list(range(20, 40)))
+        await eventually(lambda: pair.quarantined() == 0)
+
+
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+async def test_a_lane_that_never_completes(side):
+    """The transfer fails in time, the next one works, and the staging waits for its thread."""
+    opener = faulty(Plan(Fault.HANG, call=1))
+    async with linked(FAST, **{f"{side}_opener": opener}) as pair:
+        started = time.monotonic()
+        await fails(pair, "bad", list(range(20)), list(range(20, 40)))
+        assert time.monotonic() - started < 3
+        await pair.move("good", [1, 2], [50, 51])
+        shared = getattr(pair, side)._shared
+        assert 1 <= shared.staging.quarantined <= FAST.staging_buffers
+        opener.release()
+        await eventually(lambda: pair.quarantined() == 0)
+        assert shared.staging.taken == FAST.staging_buffers
+        await pair.move("again", [1, 2], [52, 53])
+
+
+async def test_a_slow_lane_only_takes_longer():
+    async with linked(sender_opener=faulty(Plan(Fault.SLOW, seconds=0.05))) as pair:
+        await pair.move("slow", list(range(10)), list(range(10)))
+
+
+async def test_everything_on_a_broken_link_fails_at_once():
+    async with linked(FAST, receiver_opener=faulty(Plan(Fault.FAIL, call=2))) as pair:
+        never = asyncio.Event()
+        waiting_offer = pair.take("a", [1])
+        admitting = pair.take("b", [2], gate=never.wait)
+        parked = pair.offer("b", [2])
+        await eventually(lambda: pair.sender.links_open == 1)
+        await fails(pair, "bad", list(range(20)), list(range(20, 40)))
+        for task in (waiting_offer, admitting, parked):
+            with pytest.raises(LinkBroken):
+                await asyncio.wait_for(task, 0.5)
+        await pair.move("good", [5], [6])
+
+
+async def test_staging_has_a_bound_and_a_full_one_is_told():
+    """With one link allowed there are four buffers: two to work with, two that may be stuck."""
+    opener = faulty(*[Plan(Fault.HANG)] * 3)
+    async with linked(replace(FAST, max_links=1), receiver_opener=opener) as pair:
+        for index in range(3):
+            await fails(pair, f"bad{index}", [1], [2])
+        with pytest.raises(LinkBroken, match="staging buffers in use, 3 of them quarantined"):
+            await pair.take("none left", [2])
+        opener.release()
+        await eventually(lambda: pair.quarantined() == 0)
+        await pair.move("good", [1], [2])
+
+
+async def test_both_ends_hanging_are_given_up_by_their_links():
+    """No timeout of a transport helps here: the links' own deadlines do."""
+    sender_opener, receiver_opener = faulty(Plan(Fault.HANG)), faulty(Plan(Fault.HANG))
+    config = replace(FAST, transport="loopback")
+    async with linked(config, sender_opener, receiver_opener) as pair:
+        started = time.monotonic()
+        await fails(pair, "bad", [1], [2])
+        assert 1.0 < time.monotonic() - started < 3
+        await pair.move("good", [1], [2])
+        for opener in (sender_opener, receiver_opener):
+            opener.release()
+        await eventually(lambda: pair.quarantined() == 0)

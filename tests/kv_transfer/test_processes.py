@@ -1,0 +1,210 @@
+"""Links between processes of which one is killed or frozen: seen soon, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from engine.errors import TransferFailed
+from kv_transfer.receiver import Peer
+from kv_transfer.sender import OutgoingKv
+from tests.kv_transfer.peer_process import BLOCKS
+from tests.kv_transfer.rig import (
+    LAYOUT,
+    QUICK,
+    eventually,
+    make_cache,
+    receiving,
+    same,
+    sending,
+)
+
+# Death is seen within 1 to 1.5 s; the rest is for a busy machine.
+SEEN_S = 3.0
+START_S = 60.0
+
+
+class Child:
+    """A process that speaks JSON lines."""
+
+    def __init__(self, process):
+        self.process = process
+
+    async def line(self, timeout_s=START_S):
+        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), timeout_s))
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+
+@asynccontextmanager
+async def children(*specs):
+    """Start them all at once; each is (role, arguments)."""
+    started = []
+    try:
+        for role, arguments in specs:
+            command = [sys.executable, "-m", "tests.kv_transfer.peer_process", role]
+            process = await asyncio.create_subprocess_exec(
+                *command, json.dumps(arguments), stdout=asyncio.subprocess.PIPE
+            )
+            started.append(Child(process))
+        yield started
+    finally:
+        for child in started:
+            if child.process.returncode is None:
+                child.process.kill()
+            await child.process.wait()
+
+
+def sender(name, slow_s=0.0):
+    return ("send", {"name": name, "receiver": "d0", "transfers": 3, "slow_s": slow_s})
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_sender_dies_in_the_middle_of_its_frames(how):
+    source, blocks = make_cache(seed=1), list(range(BLOCKS))
+    async with (
+        receiving("d0", QUICK) as (receiver, target),
+        children(sender("victim", slow_s=0.2), sender("survivor")) as (victim, survivor),
+    ):
+
+        async def admit(_):
+            return blocks, 1
+
+        async def admit_elsewhere(_):
+            return [block + BLOCKS for block in blocks], 1
+
+        lost = Peer("victim", (await victim.line())["address"])
+        kept = Peer("survivor", (await survivor.line())["address"])
+        doomed = [
+            asyncio.create_task(receiver.receive(lost, f"t{index}", admit, 30))
+            for index in range(3)
+        ]
+        # In the middle: some frames have landed, more are to come.
+        await eventually(lambda: bool(target.layers[0][:, blocks].any()), timeout_s=20)
+        await receiver.receive(kept, "t0", admit_elsewhere, 30)
+
+        died = time.monotonic()
+        victim.signal(how)
+        for task in doomed:
+            with pytest.raises(TransferFailed):
+                await task
+        seen_s = time.monotonic() - died
+        assert seen_s < SEEN_S
+        print(f"{how.name}: seen after {seen_s:.2f} s")
+
+        before = target.layers[0][:, blocks].clone()
+        await receiver.receive(kept, "t1", admit_elsewhere, 30)
+        assert same(source, blocks, target, [block + BLOCKS for block in blocks])
+        assert receiver.links_open == 1
+        # The thread inside Gloo comes back by its own timeout; only then is its buffer reused.
+        staging = receiver._shared.staging
+        await eventually(lambda: staging.quarantined == 0, timeout_s=2 * QUICK.io_timeout_s + 5)
+        assert staging.taken == QUICK.staging_buffers
+        assert before.equal(target.layers[0][:, blocks])
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_receiver_dies_in_the_middle_of_its_frames(how):
+    async with sending("p0", QUICK) as side:
+
+        def receiver(name, slow_s=0.0):
+            arguments = {"name": name, "sender": "p0", "address": side.peer.address}
+            return ("receive", {**arguments, "transfers": 2, "slow_s": slow_s})
+
+        def hand_over(name, index):
+            tokens = BLOCKS * LAYOUT.block_size
+            kv = OutgoingKv(f"{name}-{index}", name, tuple(range(BLOCKS)), tokens, 0)
+            return asyncio.create_task(side.sender.hand_over(kv, 60.0))
+
+        async with children(receiver("victim", 0.2), receiver("survivor")) as (victim, survivor):
+            doomed, kept = hand_over("victim", 0), hand_over("survivor", 0)
+            await victim.line()
+            await survivor.line()
+            await kept
+            assert await survivor.line() == {"transfer": 0, "same": True}
+            links = side.sender._links._links
+            await eventually(
+                lambda: any(
+                    outgoing.parts_sent
+                    for link in links.values()
+                    for outgoing in link._transfers.values()
+                ),
+                timeout_s=20,
+            )
+            parked = hand_over("victim", 1)
+            await asyncio.sleep(0)
+            died = time.monotonic()
+            victim.signal(how)
+            for task in (doomed, parked):
+                with pytest.raises(TransferFailed):
+                    await task
+            seen_s = time.monotonic() - died
+            assert seen_s < SEEN_S
+            print(f"{how.name}: seen after {seen_s:.2f} s")
+            await hand_over("survivor", 1)
+            assert await survivor.line() == {"transfer": 1, "same": True}
+            await eventually(
+                lambda: side.sender._shared.staging.quarantined == 0,
+                timeout_s=2 * QUICK.io_timeout_s + 5,
+            )
+
+
+async def test_a_frozen_sender_that_wakes_up_is_linked_again():
+    blocks = list(range(BLOCKS))
+    async with (
+        receiving("d0", QUICK) as (receiver, target),
+        children(sender("p", slow_s=0.05)) as (child,),
+    ):
+
+        async def admit(_):
+            return blocks, 1
+
+        peer = Peer("p", (await child.line())["address"])
+        frozen = asyncio.create_task(receiver.receive(peer, "t0", admit, 30))
+        await eventually(lambda: bool(target.layers[0].any()), timeout_s=20)
+        child.signal(signal.SIGSTOP)
+        with pytest.raises(TransferFailed, match="silent"):
+            await frozen
+        child.signal(signal.SIGCONT)
+        # Its own side of the first link fails too; what it had not offered anew is over.
+        ended = [await child.line() for _ in range(3)]
+        assert {line["error"] for line in ended} == {"LinkBroken"}
+        with pytest.raises(TransferFailed):
+            await receiver.receive(peer, "t0", admit, 30)
+        assert receiver.links_open == 1
+
+
+async def test_a_process_with_a_thread_stuck_in_its_lane_can_exit():
+    """Even while a call never comes back, the interpreter ends, and without a crash."""
+    code = """
+import asyncio
+from dataclasses import replace
+from kv_transfer.faulty import Fault, FaultyOpener, Plan
+from kv_transfer.select import open_lane
+from tests.kv_transfer.rig import QUICK, linked
+
+async def main():
+    opener = FaultyOpener(open_lane, [Plan(Fault.HANG)])
+    async with linked(replace(QUICK, io_timeout_s=0.2), receiver_opener=opener) as pair:
+        results = await asyncio.gather(
+            pair.offer("t", [1]), pair.take("t", [2]), return_exceptions=True
+        )
+        assert all(isinstance(result, Exception) for result in results)
+        assert pair.quarantined() == 1
+
+asyncio.run(main())
+print("done")
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), START_S)
+    assert out.decode().strip() == "done"
+    assert process.returncode == 0

@@ -1,0 +1,81 @@
+"""Which transport a pair gets."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kv_transfer import nccl
+from kv_transfer.errors import LaneBroken, LinkRefused
+from kv_transfer.select import Side, choose, open_lane
+from kv_transfer.transport import LaneSpec
+
+
+def side(transport="auto", device="cpu", process="a"):
+    return Side(transport, device, process)
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "transport"),
+    [
+        (side(), side(), "loopback"),
+        (side(), side(process="b"), "gloo"),
+        (side(device="cuda"), side(process="b"), "gloo"),
+        (side(device="cuda"), side(device="cuda", process="b"), "nccl"),
+        (side("gloo"), side(), "gloo"),
+        (side(), side("gloo"), "gloo"),
+        (side("gloo", "cuda"), side("auto", "cuda", "b"), "gloo"),
+    ],
+)
+def test_choice(sender, receiver, transport):
+    choice = choose(sender, receiver)
+    assert choice.transport == transport
+    assert choice.why
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "reason"),
+    [
+        (side("gloo"), side("nccl"), "gloo here, nccl there"),
+        (side("loopback"), side(process="b"), "one process"),
+        (side("nccl"), side(device="cuda", process="b"), "CUDA on both"),
+    ],
+)
+def test_what_does_not_fit_is_named(sender, receiver, reason):
+    with pytest.raises(LinkRefused, match=reason):
+        choose(sender, receiver)
+
+
+def spec(transport):
+    return LaneSpec(transport, "127.0.0.1", 1, "p", 0, "127.0.0.1", torch.device("cpu"), 1.0)
+
+
+def test_an_unknown_transport_is_refused():
+    with pytest.raises(LinkRefused, match="pigeon"):
+        open_lane(spec("pigeon"))
+
+
+@pytest.mark.skipif(nccl.nccl_available(), reason="this machine has NCCL")
+def test_nccl_says_that_it_is_unverified_and_where_it_cannot_run(caplog, monkeypatch):
+    monkeypatch.setattr(nccl, "_warned", False)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with pytest.raises(LaneBroken, match="no NCCL"):
+                open_lane(spec("nccl"))
+    assert [record.message for record in caplog.records if "UNVERIFIED" in record.message] == [
+        "the nccl transport is UNVERIFIED: it has not been run by its authors"
+    ]
+
+
+def test_the_package_needs_none_of_the_clusters_parts():
+    code = (
+        "import sys, kv_transfer.sender, kv_transfer.receiver, kv_transfer.faulty\n"
+        "bad = {'ray', 'redis', 'pydantic', 'transformers'} & set(sys.modules)\n"
+        "sys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
