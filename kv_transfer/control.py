@@ -64,9 +64,10 @@ class Control(Generic[In, Out]):
             try:
                 await write(message)
             except (Exception, asyncio.CancelledError) as error:
+                broken = as_broken(error)
                 # The read that fails with it knows why the stream is over.
                 await asyncio.sleep(_READ_KNOWS_S)
-                raise_as_broken(error)
+                raise broken from error
 
     async def _read(
         self, read: Callable[[], Awaitable[In | None]], receive: Callable[[In], None]
@@ -75,7 +76,7 @@ class Control(Generic[In, Out]):
             try:
                 message = await read()
             except (Exception, asyncio.CancelledError) as error:
-                raise_as_broken(error)
+                raise as_broken(error) from error
             if message is None:
                 raise LinkBroken("the peer ended the link")
             self._heard = True
@@ -97,11 +98,11 @@ class Control(Generic[In, Out]):
                 raise LinkBroken(f"the peer was silent for {self._silent_s:.1f} s")
 
 
-def raise_as_broken(error: BaseException) -> NoReturn:
-    """What gRPC raised while reading or writing, as LinkBroken; a cancel of ours stays one."""
+def as_broken(error: BaseException) -> LinkBroken:
+    """What gRPC raised while reading or writing; a cancel of ours is raised as it is."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
     details = getattr(error, "details", None)
     text = details() if callable(details) else str(error)
-    raise LinkBroken(text or type(error).__name__) from error
+    return LinkBroken(text or type(error).__name__)

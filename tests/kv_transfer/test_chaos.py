@@ -19,7 +19,7 @@ from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
 from tests.kv_transfer.rig import QUICK, eventually, linked
 
-TRANSFERS = 40
+TRANSFERS = 30
 ATTEMPTS = 20
 TIMEOUT_S = 2.0
 BLOCKS = 160

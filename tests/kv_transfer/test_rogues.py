@@ -34,7 +34,7 @@ from tests.kv_transfer.rig import (
     untouched,
 )
 
-CONFIG = replace(QUICK, transport="loopback", io_timeout_s=1.0)
+CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
 BLOCK = 3328
 
 
