@@ -73,10 +73,9 @@ class Launcher:
         """Serve until Ctrl-C, SIGTERM or a stop request; raises a TandemError."""
         adopt_orphans()
         try:
-            signal.signal(signal.SIGTERM, _as_interrupt)
+            _listen_to_signals()
             self._start()
-            # ray.init had put a handler of its own there.
-            signal.signal(signal.SIGTERM, _as_interrupt)
+            _listen_to_signals()  # ray.init had put a handler of its own there
             asyncio.run(self._stay())
         except KeyboardInterrupt:
             self._progress.say()
@@ -194,6 +193,12 @@ def check_model_folder(config: TandemConfig) -> None:
         raise ConfigError(f"model.path: there is no folder {folder} (--model)")
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
+
+
+def _listen_to_signals() -> None:
+    # Set, not presumed: a script's background job begins with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _as_interrupt)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
