@@ -1,0 +1,91 @@
+# Two commands are enough: `make serve` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+GENERATE := -m grpc_tools.protoc -I. protos/*.proto
+
+.PHONY: help install serve test lint types contracts protos protos-check tests coverage \
+	test-gpu test-oldest constraints demo-model clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+install: $(VENV)/.installed  ## set up .venv
+
+serve: $(VENV)/.installed  ## serve the demo model; ARGS="--model PATH" for another
+	@$(BIN)/tandem serve $(ARGS)
+
+test: lint types contracts protos-check tests  ## everything that CI checks
+
+lint: $(VENV)/.installed-dev  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev  ## strict types
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed-dev  ## imports point down
+	$(BIN)/lint-imports
+
+protos: .venv-protos/.installed  ## generate the code of protos/*.proto
+	.venv-protos/bin/python $(GENERATE) --python_out=. --pyi_out=. --grpc_python_out=.
+
+protos-check: .venv-protos/.installed  ## the generated code is what the protos say
+	@folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && \
+	.venv-protos/bin/python $(GENERATE) \
+		--python_out=$$folder --pyi_out=$$folder --grpc_python_out=$$folder && \
+	for file in $$folder/protos/*; do cmp "$$file" "protos/$$(basename "$$file")" || exit 1; done && \
+	echo "generated code is up to date"
+
+tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for some
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+
+test-gpu:  ## what only a CUDA device shows; skips where there is none
+	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini tests/gpu
+
+test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldest torch and transformers
+	.venv-oldest/bin/python -m pytest tests/engine tests/kv_transfer tests/prefill_pool tests/decode_pool
+
+demo-model: $(VENV)/.installed  ## train models/demo anew (about ten minutes)
+	$(BIN)/python -m models.train_demo
+
+constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
+	@(sed -n '1p' constraints.txt; $(PIP) freeze --exclude-editable | sed 's/+cpu//') > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:  ## remove the environments
+	rm -rf $(VENV) .venv-protos .venv-oldest
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and on the PATH" >&2; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+# torch first and by itself, so that a machine without a GPU gets its CPU build.
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing torch"
+	@$(PIP) install $(TORCH)
+	@echo "installing tandem"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing what the tests need"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv-protos/.installed: protos/requirements.txt
+	@$(PYTHON) -m venv .venv-protos
+	@.venv-protos/bin/pip --disable-pip-version-check --quiet install -r protos/requirements.txt
+	@touch $@
+
+.venv-oldest/.installed: tests/requirements-oldest.txt
+	@$(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/pip --disable-pip-version-check --quiet install -r tests/requirements-oldest.txt
+	@touch $@
