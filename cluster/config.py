@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
 from decode_pool.config import DecodeConfig
-from engine.config import KvConfig, ModelConfig, require
+from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
 from prefill_pool.config import PrefillConfig
 
@@ -132,12 +132,12 @@ def load_config(
 ) -> TandemConfig:
     """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
 
-    The model's path comes back absolute, as replicas run in other folders. Raises ConfigError.
+    A model's folder comes back absolute, as replicas run in other folders. Raises ConfigError.
     """
     document = read_document(Path(path)) if path is not None else {}
     document = merge_overrides(document, overrides or {})
     config = parse_config(document, source=str(path) if path is not None else "configuration")
-    return replace(config, model=replace(config.model, path=str(model_folder(config.model.path))))
+    return replace(config, model=replace(config.model, path=located(config.model.path)))
 
 
 def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:
@@ -149,14 +149,17 @@ def parse_config(document: Mapping[str, Any], source: str = "configuration") -> 
         raise ConfigError(describe(error, TandemConfig, source)) from None
 
 
-def model_folder(path: str) -> Path:
-    """The absolute folder that `model.path` means; a bundled name gives way to a local folder."""
+def located(path: str) -> str:
+    """`model.path` for a process in any folder: absolute, unless it is a name on the hub.
+
+    A bundled name gives way to a local folder of that name, and so does a hub name.
+    """
     local = Path(path).expanduser()
     if path in _BUNDLED_MODELS and not local.is_dir():
         import models
 
-        return Path(models.__path__[0]).resolve() / path
-    return local.absolute()
+        return str(Path(models.__path__[0]).resolve() / path)
+    return path if is_hub_name(path) and not local.is_dir() else str(local.absolute())
 
 
 _ADAPTER: TypeAdapter[TandemConfig] = TypeAdapter(TandemConfig)

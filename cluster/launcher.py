@@ -30,6 +30,7 @@ from cluster.ports import reachable, settle_ports
 from cluster.processes import adopt_orphans, end_descendants
 from cluster.progress import Progress
 from cluster.terminal import stream_answer, timing
+from engine.config import is_hub_name
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ class Launcher:
 def check_model_folder(config: TandemConfig) -> None:
     """ConfigError unless `model.path` looks like a model, before anything is started."""
     folder = Path(config.model.path)
+    if is_hub_name(config.model.path) and not folder.exists():
+        return  # the replicas fetch it, and say so where they cannot
     if not folder.is_dir():
         raise ConfigError(f"model.path: there is no folder {folder} (--model)")
     if not (folder / "config.json").is_file():

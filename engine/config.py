@@ -19,6 +19,11 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def is_hub_name(path: str) -> bool:
+    """Whether a model path has the form of a name on the hub: owner/model."""
+    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not path.endswith("/")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Which model is served, and in what precision."""

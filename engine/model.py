@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, is_hub_name
 from engine.errors import UnsupportedModel
 from engine.kv_cache import TORCH_DTYPES
 
@@ -68,7 +68,7 @@ def resolve(path: str) -> Path:
         if not (folder / "config.json").is_file():
             raise UnsupportedModel(f"model folder {path} has no config.json")
         return folder.resolve()
-    if path.startswith((".", "/", "~")) or path.count("/") != 1:
+    if not is_hub_name(path):
         raise UnsupportedModel(f"model folder {path} does not exist")
     from huggingface_hub import snapshot_download
 
