@@ -55,7 +55,7 @@ class Launcher:
     """One run of `tandem serve`."""
 
     def __init__(self, config: TandemConfig, out: TextIO = sys.stdout) -> None:
-        check_model_folder(config)
+        config = with_model_here(config)
         self._local = config.ray.address is None
         if not self._local and config.directory.url is None:
             raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
@@ -187,21 +187,22 @@ class Launcher:
             await directory.close()
 
 
-def check_model_folder(config: TandemConfig) -> None:
-    """ConfigError unless `model.path` looks like a model, before anything is started."""
-    folder = Path(config.model.path)
-    if is_hub_name(config.model.path) and not folder.exists():
-        return  # the replicas fetch it, and say so where they cannot
+def with_model_here(config: TandemConfig) -> TandemConfig:
+    """The configuration with a model folder that is there; a hub name is fetched once, for all.
+
+    Raises a TandemError where there is none, before anything is started.
+    """
+    path, folder = config.model.path, Path(config.model.path)
+    if is_hub_name(path) and not folder.exists():
+        from engine.model import resolve
+
+        name = config.model.name or folder.name
+        return replace(config, model=replace(config.model, path=str(resolve(path)), name=name))
     if not folder.is_dir():
         raise ConfigError(f"model.path: there is no folder {folder} (--model)")
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
-
-
-def _listen_to_signals() -> None:
-    # Set, not presumed: a script's background job begins with SIGINT ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    return config
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

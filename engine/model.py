@@ -49,7 +49,7 @@ def describe(config: ModelConfig) -> ModelDescription:
     _refuse_by_config(architecture, text)
     dtype = _dtype(config, loaded, text)
     return ModelDescription(
-        name=config.name or folder.name,
+        name=config.name or Path(config.path).name,
         folder=folder,
         architecture=architecture,
         dtype=dtype,

@@ -129,7 +129,12 @@ def test_demo_is_the_bundled_folder_unless_there_is_a_local_one(
     assert Path(load_config().model.path).is_absolute()
     (tmp_path / "demo").mkdir()
     assert load_config().model.path == str(tmp_path / "demo")
-    assert load_config(None, {"model.path": "x/y"}).model.path == str(tmp_path / "x/y")
+    assert load_config(None, {"model.path": "./x"}).model.path == str(tmp_path / "x")
+    assert load_config(None, {"model.path": "owner/model"}).model.path == "owner/model"
+    (tmp_path / "owner" / "model").mkdir(parents=True)
+    assert load_config(None, {"model.path": "owner/model"}).model.path == str(
+        tmp_path / "owner/model"
+    )
 
 
 def test_it_travels_and_dumps(tmp_path: Path) -> None:
