@@ -205,5 +205,11 @@ def with_model_here(config: TandemConfig) -> TandemConfig:
     return config
 
 
+def _listen_to_signals() -> None:
+    # Set, not presumed: a script's background job begins with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+
+
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
