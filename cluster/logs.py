@@ -30,7 +30,11 @@ class LineFormatter(logging.Formatter):
         """The line, without its end."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         head = f"{stamp}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
-        given = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        given = {
+            key: value
+            for key, value in vars(record).items()
+            if key not in _STANDARD and not key.startswith("_")  # Ray adds one of its own
+        }
         if record.exc_info and record.exc_info[1] is not None:
             given |= _error_fields(record.exc_info[1])
         fields = "".join(f" {key}={_value(value)}" for key, value in given.items() if value != "")

@@ -1,0 +1,157 @@
+"""The parts of `tandem serve` that need no Ray: ports, progress, processes, shares, logs."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from cluster.config import RayConfig, RouterConfig, TandemConfig
+from cluster.logs import LineFormatter, configure_logging, level_from_environment
+from cluster.ports import reachable, settle_ports
+from cluster.processes import descendants
+from cluster.progress import DeploymentState, Progress, failure_reason
+from engine.errors import ConfigError
+
+TRACEBACK = """The deployment failed to start 2 times in a row. Error:
+ray::ServeReplica:tandem:decode.initialize_and_get_metadata() (pid=1)
+RuntimeError: Traceback (most recent call last):
+  File "cluster/deployments.py", line 42, in __init__
+engine.errors.{name}: the attention of Foo is not supported
+"""
+
+
+def state(message: str = "", status: str = "UPDATING", running: int = 0) -> DeploymentState:
+    return DeploymentState("decode", wanted=2, running=running, status=status, message=message)
+
+
+def test_free_ports_are_found_and_differ() -> None:
+    config = replace(
+        TandemConfig(),
+        router=RouterConfig(http_port=0, grpc_port=0),
+        ray=RayConfig(dashboard_port=0),
+    )
+    settled = settle_ports(config)
+    ports = {settled.router.http_port, settled.router.grpc_port, settled.ray.dashboard_port}
+    assert len(ports) == 3
+    assert 0 not in ports
+
+
+def test_an_address_that_is_not_ours_is_refused() -> None:
+    config = replace(TandemConfig(), router=RouterConfig(host="203.0.113.9", http_port=0))
+    with pytest.raises(ConfigError, match="cannot listen on 203"):
+        settle_ports(config)
+
+
+def test_a_server_on_all_interfaces_is_reached_on_loopback() -> None:
+    assert reachable("0.0.0.0", 1) == "127.0.0.1:1"
+    assert reachable("::", 1) == "[::1]:1"
+    assert reachable("10.0.0.1", 1) == "10.0.0.1:1"
+
+
+def test_the_reason_is_found_in_a_traceback() -> None:
+    message = TRACEBACK.format(name="UnsupportedModel")
+    assert failure_reason(message) == "the attention of Foo is not supported"
+    assert failure_reason("line 1\n\n  killed by signal 9 \n") == "killed by signal 9"
+    assert failure_reason("") is None
+
+
+def test_an_error_that_no_retry_can_mend_is_a_failure_at_once() -> None:
+    expected = "decode: the attention of Foo is not supported"
+    assert state(TRACEBACK.format(name="UnsupportedModel")).failure == expected
+    assert state(TRACEBACK.format(name="Unavailable")).failure is None
+    assert state(TRACEBACK.format(name="Unavailable"), "DEPLOY_FAILED").failure == expected
+
+
+def test_progress_says_each_change_once() -> None:
+    out = io.StringIO()
+    progress = Progress(out)
+    for running in (0, 1, 1, 2):
+        progress.replicas({"decode": state(running=running)})
+    lines = [line.split(" s  ")[1] for line in out.getvalue().splitlines()]
+    assert lines == ["decode 1/2", "decode 2/2"]
+    assert state(running=2).complete
+
+
+def test_descendants_are_seen_at_any_depth() -> None:
+    nested = "import subprocess; subprocess.run(['sleep', '30'])"
+    child = subprocess.Popen([sys.executable, "-c", nested])
+    try:
+        deadline = time.monotonic() + 10
+        while len(descendants(child.pid)) < 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (sleeper,) = descendants(child.pid)
+        assert {child.pid, sleeper} <= set(descendants(os.getpid()))
+    finally:
+        for pid in descendants(child.pid):
+            os.kill(pid, 9)
+        child.wait(10)
+
+
+def test_nothing_is_left_of_a_process_that_ends_its_descendants() -> None:
+    code = """
+import os, subprocess, sys
+from cluster.processes import adopt_orphans, descendants, end_descendants
+adopt_orphans()
+orphan = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3).pid, flush=True)"
+pid = int(subprocess.run([sys.executable, "-c", orphan], capture_output=True).stdout)
+assert descendants(os.getpid()) == [pid]
+assert end_descendants(0.1) == 1
+assert descendants(os.getpid()) == []
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=30)
+
+
+# --- logs ---
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    names = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "tandem")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(log.handlers, log.level, log.propagate) for log in loggers]
+    yield
+    for log, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        log.handlers, log.propagate = handlers, propagate
+        log.setLevel(level)
+
+
+def test_a_log_is_one_line_with_its_fields(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("info", out)
+    log = logging.getLogger("cluster.example")
+    log.debug("unseen")
+    log.info("request\nfinished", extra={"request_id": "r-1", "reason": "a b", "seconds": 0.25})
+    (line,) = out.getvalue().splitlines()
+    assert line.endswith(
+        'Z info cluster.example request\\nfinished request_id=r-1 reason="a b" seconds=0.25'
+    )
+
+
+def test_an_exception_is_one_line_with_its_place(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("warning", out)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logging.getLogger("engine.example").exception("it failed")
+    (line,) = out.getvalue().splitlines()
+    assert 'error="ValueError: two\\nlines"' in line
+    assert "test_launcher_parts.py:" in line
+    configure_logging("debug", out)
+    record = logging.LogRecord("n", logging.ERROR, "f", 1, "m", (), None)
+    assert LineFormatter().format(record).endswith("Z error n m")
+
+
+def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_LOG", " Info ")
+    assert level_from_environment() == "info"
+    monkeypatch.delenv("TANDEM_LOG")
+    assert level_from_environment() == "warning"
