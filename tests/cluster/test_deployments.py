@@ -6,8 +6,10 @@ import warnings
 
 import pytest
 
-from cluster.config import DecodeConfig, DirectoryConfig, PrefillConfig, TandemConfig
+from cluster.config import DirectoryConfig, TandemConfig
+from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError
+from prefill_pool.config import PrefillConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
@@ -38,7 +40,8 @@ def test_there_are_three_deployments_with_readable_names() -> None:
     )
     application = build(config, Share(threads=1, gpus=0.5))
     router = application._bound_deployment
-    _, prefill, decode = (getattr(bound, "_bound_deployment", None) for bound in router.init_args)
+    _, *pools = router.init_args
+    prefill, decode = (pool._bound_deployment for pool in pools)
     assert (router.name, prefill.name, decode.name) == ("router", "prefill", "decode")
     assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (1, 2, 3)
     assert prefill.ray_actor_options["num_gpus"] == 0.5

@@ -100,7 +100,8 @@ def test_nothing_is_left_of_a_process_that_ends_its_descendants() -> None:
 import os, subprocess, sys
 from cluster.processes import adopt_orphans, descendants, end_descendants
 adopt_orphans()
-orphan = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3).pid, flush=True)"
+sleeper = "subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3)"
+orphan = f"import subprocess; print({sleeper}.pid, flush=True)"
 pid = int(subprocess.run([sys.executable, "-c", orphan], capture_output=True).stdout)
 assert descendants(os.getpid()) == [pid]
 assert end_descendants(0.1) == 1
