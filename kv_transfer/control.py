@@ -93,6 +93,7 @@ class Control(Generic[In, Out]):
             now = time.monotonic()
             self._silent_s += min(now - last, 1.5 * period_s)
             last = now
+            # Before the first word, the peer's server may still be starting.
             limit_s = self._config.silence_s if self._heard else self._config.connect_timeout_s
             if self._silent_s > limit_s:
                 raise LinkBroken(f"the peer was silent for {self._silent_s:.1f} s")

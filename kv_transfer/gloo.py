@@ -25,6 +25,7 @@ def open_store_server(host: str, timeout_s: float) -> Any:
     """The store where lanes of one sender meet, listening on a free port of that address only."""
     family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # The store has no authentication: bound to one address, and not to all as by default.
         listener.bind(address)
         listener.listen(128)
         port = listener.getsockname()[1]
@@ -59,6 +60,7 @@ class GlooLane:
         # Bound to the replica's own address: by default Gloo asks the host name's resolver.
         options._devices = [_dist.ProcessGroupGloo.create_device(hostname=spec.host)]
         options._timeout = timedelta(seconds=spec.timeout_s)
+        # One frame is under way at a time.
         options._threads = 1
         try:
             self._group: Any = _dist.ProcessGroupGloo(

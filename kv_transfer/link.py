@@ -158,6 +158,7 @@ class Link(ABC, Generic[In, Out]):
 
     def _end(self, reason: TransferFailed) -> None:
         self.over = True
+        # From here for transports that can end a wait; closing may block and stays on the thread.
         if self._lane is not None:
             self._lane.abort()
         self._thread.submit(self._close_lane)

@@ -45,6 +45,7 @@ class LoopbackLane:
             room.members.add(spec.rank)
             room.changed.notify_all()
             room.wait(lambda: len(room.members) == 2, spec.timeout_s, "join")
+        # Names are used once, so whoever joined second leaves nothing in the table.
         with _rooms_lock:
             _rooms.pop(spec.prefix, None)
 

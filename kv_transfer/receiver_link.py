@@ -191,6 +191,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         problem = self._problem(part)
         incoming = self._wanted(frame)
         if problem is None and incoming is not None:
+            # A slice, because one frame too many must compare unequal and not raise.
             if incoming.plan[incoming.next_part : incoming.next_part + 1] != (part,):
                 problem = "it is not the next of its transfer"
             incoming.next_part += 1
@@ -256,6 +257,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             frame = await self._frames.get()
             buffer = await self._buffers().take()
             data = view(buffer, frame.bytes)
+            # Posted before Ready leaves, and completed whatever becomes of its transfer: else the
+            # two sides of the lane would no longer match.
             receiving = self._on_lane(partial(lane.receive, data, io_s), buffer)
             self._control.send(wire.to_sender(ready=pb.Ready(sequence=frame.sequence)))
             self._spawn(self._land(frame, buffer, data, receiving))
@@ -283,6 +286,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         await self._lane_done(receiving, f"receiving frame {frame.sequence}")
         expected = await self._lane_done(self._sums[frame.sequence], "the checksum")
         del self._sums[frame.sequence]
+        # Asked again: it may have been given up while the bytes were on their way.
         incoming = self._wanted(frame)
         if incoming is None:
             self._shared.counters.frames_discarded += 1

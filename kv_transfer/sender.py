@@ -143,6 +143,7 @@ class KvSender:
             _log.info("transfer %s to %s: %s", kv.transfer, kv.receiver, reason)
             self._withdraw(kv.receiver, kv.transfer, reason)
         link = self._links.up(kv.receiver)
+        # Also when committed: the link's book must not grow with every transfer.
         if link is not None:
             link.forget(outgoing)
 

@@ -82,6 +82,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
     def offer(self, outgoing: Outgoing) -> None:
         """Tell the receiver what waits for it; only while the link is up."""
         kv = outgoing.kv
+        # A cancel can be faster than the offer it is about.
         given_up = self._cancelled.pop(kv.transfer)
         if given_up is not None:
             fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {given_up}"))
@@ -193,6 +194,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         cache, blocks = self._shared.cache, outgoing.kv.blocks
         reading = self._copy(partial(_gather, cache, blocks, part, data), buffer)
         outgoing.reading = reading
+        # To its end even if the link breaks: `hand_over` promises that nobody reads afterwards.
         await settle([reading])
         error = reading.exception()
         if error is not None:
@@ -220,6 +222,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         total = pb.Sum(sequence=frame.sequence, checksum=frame.checksum)
         self._control.send(wire.to_receiver(sum=total))
         self._buffers().give_back(frame.buffer)
+        # Counted and not compared with the last part: sums may leave in another order than frames.
         outgoing = frame.outgoing
         outgoing.parts_sent += 1
         if outgoing.sent and not outgoing.ended:

@@ -151,6 +151,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
             transport=transport,
             store_host=self._host,
             store_port=self._store.port,
+            # Unique also after a restart of either side: Gloo hangs on the keys of an old lane.
             prefix=f"{self._id}/{hello.receiver}/{hello.generation}/{uuid.uuid4().hex}",
             rank=SENDER_RANK,
             host=self._host,

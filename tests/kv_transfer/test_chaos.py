@@ -19,9 +19,9 @@ from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
 from tests.kv_transfer.rig import QUICK, eventually, linked
 
-TRANSFERS = 30
+TRANSFERS = 24
 ATTEMPTS = 20
-TIMEOUT_S = 2.0
+TIMEOUT_S = 1.5
 BLOCKS = 160
 CONFIG = replace(QUICK, io_timeout_s=0.25, silence_s=0.6, heartbeat_s=0.1)
 MARK = -7.0
@@ -134,7 +134,7 @@ def random_plans(rng):
 
 
 @pytest.mark.parametrize("transport", ["loopback", "gloo"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_storm(transport, seed):
     rng = random.Random(seed)
     openers = [FaultyOpener(open_lane, random_plans(rng)) for _ in range(2)]
