@@ -145,7 +145,8 @@ def _deployment(
 
 def _environment(threads: int) -> dict[str, str]:
     passed = {key: os.environ[key] for key in ("TANDEM_LOG",) if key in os.environ}
-    return passed | dict.fromkeys(_THREADS, str(threads))
+    # A progress bar is no line of a log.
+    return passed | dict.fromkeys(_THREADS, str(threads)) | {"TQDM_DISABLE": "1"}
 
 
 def _replica_id() -> str:
