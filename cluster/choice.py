@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -67,7 +68,8 @@ class ChoiceRun:
         self._emit_event = emit
         self._lost = lost
         self._times = _Times(began_s)
-        self._transfer = f"{prepared.request_id}.{choice}"
+        # Never the same twice: a client may send a request id again while its past is remembered.
+        self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
         self._next_index = 0
         self._first_sent = asyncio.Event()
         self._finished = False

@@ -140,6 +140,8 @@ async def test_cancel_frees_everything(config, tokens_seen):
                     assert await local.client.cancel("victim") or seen > tokens_seen
         await local.idle()
         assert not await local.client.cancel("victim")
+        again = await local.client.complete("x", max_tokens=3, ignore_eos=True, request_id="victim")
+        assert again.summary.completion_tokens == 3
 
 
 @pytest.mark.parametrize("tokens_seen", [0, 1, 5])
