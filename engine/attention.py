@@ -8,62 +8,14 @@ the arithmetic, except where a model caps its scores or has attention sinks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.kv_cache import KvCache
+from engine.batch import PackedBatch
 
 NAME = "tandem"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of queries that attend together.
-
-    Either one sequence's chunk or many sequences' single tokens: `queries` tokens for each of
-    `rows` sequences. `tables` is [rows, blocks]; `positions` [rows, queries] are the absolute
-    positions of the queries, which also say how many keys each may see.
-    """
-
-    rows: int
-    queries: int
-    tables: torch.Tensor
-    positions: torch.Tensor
-
-    @property
-    def tokens(self) -> int:
-        """How many packed tokens the segment covers."""
-        return self.rows * self.queries
-
-
-@dataclass(slots=True)
-class AttentionBatch:
-    """How the packed tokens of one step map to blocks. Segments cover them in order.
-
-    `slots` [tokens] is where each token's key and value go: block * block_size + offset.
-    """
-
-    cache: KvCache
-    slots: torch.Tensor
-    segments: list[Segment]
-    _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
-
-    def mask(self, index: int, window: int | None) -> torch.Tensor:
-        """Which keys the queries of a segment may see: bool [rows, queries, keys]."""
-        key = (index, window)
-        if key not in self._masks:
-            segment = self.segments[index]
-            keys = segment.tables.shape[1] * self.cache.layout.block_size
-            column = torch.arange(keys, device=segment.positions.device)
-            row = segment.positions.unsqueeze(-1)
-            seen = column <= row
-            if window is not None:
-                seen &= column > row - window
-            self._masks[key] = seen
-        return self._masks[key]
 
 
 def paged_attention(
@@ -73,7 +25,7 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    tandem_batch: AttentionBatch,
+    tandem_batch: PackedBatch,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -81,27 +33,54 @@ def paged_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend packed tokens: query [1, H, T, D], key and value [1, KV, T, D] → [1, T, H, D]."""
-    layer = tandem_batch.cache.layers[module.layer_idx]  # type: ignore[index]
-    heads, head_size = query.shape[1], query.shape[3]
-    store = layer.flatten(1, 2)
-    store[0].index_copy_(0, tandem_batch.slots, key[0].transpose(0, 1))
-    store[1].index_copy_(0, tandem_batch.slots, value[0].transpose(0, 1))
-    out = query.new_empty(1, query.shape[2], heads, head_size)
-    start = 0
-    for index, segment in enumerate(tandem_batch.segments):
-        stop = start + segment.tokens
+    store = tandem_batch.cache.layers[module.layer_idx]  # type: ignore[index]
+    write_slots(store, tandem_batch.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    out = attend_segments(
+        query[0].transpose(0, 1),
+        store,
+        tandem_batch,
+        scaling=scaling if scaling is not None else query.shape[3] ** -0.5,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return out.unsqueeze(0), None
+
+
+def write_slots(
+    store: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> None:
+    """Put keys and values [T, KV, D] into their slots of a layer's store (see KvCache)."""
+    rows = store.flatten(1, 2)
+    rows[0].index_copy_(0, slots, key)
+    rows[1].index_copy_(0, slots, value)
+
+
+def attend_segments(
+    query: torch.Tensor,
+    store: torch.Tensor,
+    batch: PackedBatch,
+    *,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attend packed queries [T, H, D] to the stored keys, segment by segment: [T, H, D]."""
+    out = query.new_empty(query.shape)
+    for index, segment in enumerate(batch.segments):
+        tables = batch.tables[segment.spans, : segment.width].long()
         part = _attend(
-            query[0, :, start:stop].unflatten(1, (segment.rows, segment.queries)).transpose(0, 1),
-            layer[0][segment.tables].flatten(1, 2).transpose(1, 2),
-            layer[1][segment.tables].flatten(1, 2).transpose(1, 2),
-            tandem_batch.mask(index, sliding_window),
-            scaling=scaling if scaling is not None else head_size**-0.5,
+            query[segment.tokens].unflatten(0, (-1, segment.queries)).transpose(1, 2),
+            store[0][tables].flatten(1, 2).transpose(1, 2),
+            store[1][tables].flatten(1, 2).transpose(1, 2),
+            batch.mask(index, window),
+            scaling=scaling,
             softcap=softcap,
-            sinks=s_aux,
+            sinks=sinks,
         )
-        out[0, start:stop] = part.transpose(1, 2).flatten(0, 1)
-        start = stop
-    return out, None
+        out[segment.tokens] = part.transpose(1, 2).flatten(0, 1)
+    return out
 
 
 def _attend(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+ForwardName = Literal["auto", "compact", "transformers"]
 TransportName = Literal["auto", "gloo", "nccl", "loopback"]
 
 
@@ -26,12 +27,17 @@ def is_hub_name(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model is served, and in what precision."""
+    """Which model is served, and in what precision.
+
+    `forward` picks who computes: `compact` is our own forward for the main families,
+    `transformers` the model's module; `auto` takes the first where it can.
+    """
 
     path: str = "demo"
     name: str | None = None
     dtype: Dtype = "auto"
     context_tokens: int | None = None
+    forward: ForwardName = "auto"
 
     def __post_init__(self) -> None:
         require(bool(self.path), "path must not be empty")

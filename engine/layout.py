@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,17 +14,30 @@ class LayerShape:
     head_size: int
 
 
+class KvFormat(Enum):
+    """How a block keeps its elements.
+
+    PLAIN: [block_size, kv_heads, head_size]. PAIRS: by head, keys in pairs of dims for 16 tokens,
+    values in pairs of tokens (see engine/kernels/paged_cpu.cpp).
+    """
+
+    PLAIN = "plain"
+    PAIRS = "pairs"
+
+
 @dataclass(frozen=True, slots=True)
 class KvLayout:
     """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
 
-    One block of one layer is keys then values, each [block_size, kv_heads, head_size].
+    One block of one layer is keys then values, each of block_size * kv_heads * head_size elements,
+    in the order that `format` says.
     """
 
     layers: tuple[LayerShape, ...]
     block_size: int
     dtype: str
     model_identity: str
+    format: KvFormat = KvFormat.PLAIN
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks hold that many tokens."""
@@ -31,7 +45,7 @@ class KvLayout:
 
     def difference(self, other: KvLayout) -> str | None:
         """Name what differs between the two, or None when blocks can be exchanged."""
-        for name in ("block_size", "dtype", "model_identity"):
+        for name in ("block_size", "dtype", "format", "model_identity"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name}: {mine} here, {theirs} there"

@@ -1,0 +1,49 @@
+"""Which forward serves a model here, and why: the compact one where it can, else the module."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from engine import kernels
+from engine.compact import CompactRunner
+from engine.compact_weights import FAMILIES, Decoder, read
+from engine.config import ForwardName
+from engine.errors import UnsupportedModel
+from engine.layout import KvFormat, KvLayout
+from engine.model import ModelDescription
+from engine.ops_cpu import CpuOps, why_not
+from engine.ops_torch import TorchOps
+from engine.runner import Runner, TransformersRunner
+
+log = logging.getLogger(__name__)
+
+
+def choose_runner(
+    description: ModelDescription, model: Any, layout: KvLayout, forward: ForwardName
+) -> tuple[Runner, KvLayout]:
+    """The runner, and the layout in which it keeps KV. The compact one empties the module."""
+    known = description.architecture in FAMILIES
+    if forward == "compact" and not known:
+        raise UnsupportedModel(f"{description.architecture} has no compact forward")
+    if forward == "transformers" or not known:
+        return TransformersRunner(model), layout
+    decoder = read(model, description.context_tokens)
+    reason = _why_not_cpu(decoder, layout)
+    if reason is None:
+        paired = replace(layout, format=KvFormat.PAIRS)
+        return CompactRunner(decoder, CpuOps(decoder)), paired
+    log.info("plain torch operations: %s", reason)
+    return CompactRunner(decoder, TorchOps(decoder)), layout
+
+
+def _why_not_cpu(decoder: Decoder, layout: KvLayout) -> str | None:
+    """Why the C++ operations cannot serve, or None; builds them where they can."""
+    if decoder.embedding.device.type != "cpu":
+        return f"the weights are on {decoder.embedding.device.type}"
+    if decoder.embedding.dtype != torch.bfloat16:
+        return f"the C++ operations are for bfloat16, the weights are {layout.dtype}"
+    return why_not(decoder, layout.block_size) or kernels.why_not_built()

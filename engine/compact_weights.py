@@ -1,0 +1,191 @@
+"""The weights of a decoder, fused: read off a `transformers` module of a known family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+# Families whose layers differ only in what `read` looks at. Others run through their own module.
+FAMILIES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Phi3ForCausalLM",
+    "GemmaForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """weight [out, in] and perhaps bias [out]."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Angles of every position, [positions, rotary / 2] each, float32."""
+
+    cosine: Tensor
+    sine: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer. A norm is `x / rms(x) * (weight + norm_offset)`; see Decoder.
+
+    `qkv` is [(heads + 2 kv_heads) * head_size, hidden]; `gate_up` is [2 * intermediate, hidden].
+    `post_attention` and `post_mlp` norm a branch before it is added (Gemma 2 and 3).
+    """
+
+    input_norm: Tensor
+    mlp_norm: Tensor
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
+    rotary: Rotary
+    window: int | None
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    post_attention: Tensor | None = None
+    post_mlp: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A whole model: `scaling` multiplies scores, `softcap` bounds them.
+
+    `norm_offset` is 1 for Gemma, whose norm weights are stored around 0, else 0.
+    """
+
+    embedding: Tensor
+    embedding_scale: float
+    layers: tuple[Layer, ...]
+    final_norm: Tensor
+    head: Linear
+    heads: int
+    kv_heads: int
+    head_size: int
+    eps: float
+    norm_offset: float
+    scaling: float
+    softcap: float | None
+    final_softcap: float | None
+    gelu: bool
+
+
+def read(model: Any, positions: int) -> Decoder:
+    """Fuse the weights of a module of one of FAMILIES; rotary tables for that many positions.
+
+    The module's layers are emptied on the way, so that weights are never held twice.
+    """
+    config = model.config.get_text_config()
+    body = model.model
+    gemma = config.model_type.startswith("gemma")
+    attention = body.layers[0].self_attn
+    size = attention.head_dim
+    rotaries = _Rotaries(body.rotary_emb, positions)
+    layers = []
+    for layer in body.layers:
+        layers.append(_layer(layer, config, rotaries))
+        for child in (layer.self_attn, layer.mlp):
+            child.to("meta")
+    head = model.lm_head
+    return Decoder(
+        embedding=body.embed_tokens.weight,
+        embedding_scale=float(getattr(body.embed_tokens, "scalar_embed_scale", 1.0)),
+        layers=tuple(layers),
+        final_norm=_norm(body.norm),
+        head=Linear(head.weight, head.bias),
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_size=size,
+        eps=float(config.rms_norm_eps),
+        norm_offset=float(gemma),
+        scaling=float(attention.scaling),
+        softcap=getattr(config, "attn_logit_softcapping", None),
+        final_softcap=getattr(config, "final_logit_softcapping", None),
+        gelu=_is_gelu(config),
+    )
+
+
+class _Rotaries:
+    """Rotary tables by layer kind, made once by the model's own module."""
+
+    def __init__(self, module: Any, positions: int) -> None:
+        self._module = module
+        self._positions = torch.arange(positions)[None]
+        self._made: dict[str | None, Rotary] = {}
+
+    def of(self, kind: str | None, device: torch.device) -> Rotary:
+        if kind not in self._made:
+            like = torch.zeros(1, device=device)
+            extra = () if kind is None else (kind,)
+            cosine, sine = self._module(like, self._positions.to(device), *extra)
+            half = cosine.shape[-1] // 2
+            self._made[kind] = Rotary(
+                cosine[0, :, :half].float().contiguous(), sine[0, :, :half].float().contiguous()
+            )
+        return self._made[kind]
+
+
+def _layer(layer: Any, config: Any, rotaries: _Rotaries) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    sandwich = hasattr(layer, "pre_feedforward_layernorm")
+    # Gemma 3 turns sliding and full layers by different angles.
+    kinds = config.model_type.startswith("gemma3")
+    kind = config.layer_types[attention.layer_idx] if kinds else None
+    return Layer(
+        input_norm=_norm(layer.input_layernorm),
+        mlp_norm=_norm(
+            layer.pre_feedforward_layernorm if sandwich else layer.post_attention_layernorm
+        ),
+        qkv=_fused(attention, ("qkv_proj",), ("q_proj", "k_proj", "v_proj")),
+        out=_fused(attention, ("o_proj",)),
+        gate_up=_fused(mlp, ("gate_up_proj",), ("gate_proj", "up_proj")),
+        down=_fused(mlp, ("down_proj",)),
+        rotary=rotaries.of(kind, attention.o_proj.weight.device),
+        window=_window(attention, config),
+        query_norm=_norm(getattr(attention, "q_norm", None)),
+        key_norm=_norm(getattr(attention, "k_norm", None)),
+        post_attention=_norm(layer.post_attention_layernorm) if sandwich else None,
+        post_mlp=_norm(layer.post_feedforward_layernorm) if sandwich else None,
+    )
+
+
+def _fused(module: Any, *choices: tuple[str, ...]) -> Linear:
+    """The first of the alternatives that the module has, its outputs one below the other."""
+    names = next(names for names in choices if hasattr(module, names[0]))
+    parts = [getattr(module, name) for name in names]
+    if len(parts) == 1:
+        return Linear(parts[0].weight, parts[0].bias)
+    biases = [part.bias for part in parts]
+    bias = None if biases[0] is None else torch.cat(biases)
+    return Linear(torch.cat([part.weight for part in parts]), bias)
+
+
+def _norm(module: Any) -> Any:
+    return None if module is None else module.weight
+
+
+def _window(attention: Any, config: Any) -> int | None:
+    own = getattr(attention, "sliding_window", None)
+    if own is None and config.model_type in ("mistral", "phi3"):
+        own = getattr(config, "sliding_window", None)
+    return own
+
+
+def _is_gelu(config: Any) -> bool:
+    name = getattr(config, "hidden_act", None) or config.hidden_activation
+    if name not in ("silu", "gelu_pytorch_tanh"):
+        raise ValueError(f"activation {name}")
+    return bool(name == "gelu_pytorch_tanh")

@@ -1,0 +1,34 @@
+"""The C++ operations: built once by torch's extension loader, cached, loaded as torch.ops."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+from pathlib import Path
+
+import torch
+
+log = logging.getLogger(__name__)
+
+_SOURCE = Path(__file__).with_name("paged_cpu.cpp")
+_FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffast-math", "-fno-finite-math-only", "-std=c++20"]
+
+
+@functools.cache
+def why_not_built() -> str | None:
+    """None once `torch.ops.tandem_cpu` is there; else why it cannot be built here."""
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        return "no C++ compiler on the PATH"
+    from torch.utils.cpp_extension import load
+
+    try:
+        load(
+            name=f"tandem_cpu_{torch.__version__.replace('.', '_').replace('+', '_')}",
+            sources=[str(_SOURCE)],
+            extra_cflags=_FLAGS,
+            is_python_module=False,
+        )
+    except (OSError, RuntimeError, ImportError) as error:
+        return f"the C++ operations did not build: {str(error).splitlines()[0]}"
+    return None
