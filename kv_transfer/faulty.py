@@ -55,18 +55,17 @@ class FaultyLane:
         self._before(fault, timeout_s)
         self._inner.send(buffer, timeout_s)
 
-    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
         """See `Lane.receive`."""
         fault = self._next_fault()
         if fault is Fault.DIE_HALF:
-            whole = torch.empty_like(buffer)
-            self._inner.receive(whole, timeout_s)
-            half = buffer.numel() // 2
-            buffer[:half] = whole[:half]
+            whole = torch.empty_like(staging)
+            self._inner.receive(whole, size, timeout_s)
+            staging[: size // 2] = whole[: size // 2]
         self._before(fault, timeout_s)
-        self._inner.receive(buffer, timeout_s)
+        self._inner.receive(staging, size, timeout_s)
         if fault is Fault.CORRUPT:
-            _corrupted(buffer)
+            _corrupted(staging[:size])
 
     def release(self) -> None:
         """Let a hanging call fail at last."""

@@ -17,7 +17,7 @@ from engine.kv_cache import KvCache
 from kv_transfer.config import TransferConfig
 from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
-from kv_transfer.errors import LinkBroken, LinkClosed
+from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
 from kv_transfer.staging import Buffer, LinkStaging, StagingPool
 from kv_transfer.threads import Worker
 from kv_transfer.transport import Lane, LaneOpener, LaneSpec
@@ -64,6 +64,7 @@ class Link(ABC, Generic[In, Out]):
         self._control: Control[In, Out] = Control(shared.config, beat)
         self._thread = Worker(f"{name}-lane")
         self._lane: Lane | None = None
+        self._lane_failed = False
         self._staging: LinkStaging | None = None
         self._tasks = asyncio.TaskGroup()
 
@@ -131,9 +132,19 @@ class Link(ABC, Generic[In, Out]):
 
     def _on_lane(self, call: Callable[[], T], buffer: Buffer) -> asyncio.Future[T]:
         """Queue a call of the lane; calls happen in the order of these."""
-        job = self._thread.submit(call)
+        job = self._thread.submit(partial(self._unless_broken, call))
         buffer.used_by(job)
         return job
+
+    def _unless_broken(self, call: Callable[[], T]) -> T:
+        """On the lane's thread: nothing more after a failure, or the two sides lose their order."""
+        if self.over or self._lane_failed:
+            raise LaneBroken("the data lane failed before")
+        try:
+            return call()
+        except Exception:
+            self._lane_failed = True
+            raise
 
     async def _lane_done(self, job: asyncio.Future[T], what: str) -> T:
         """Wait for a call of the lane; those queued before it have their own time too."""

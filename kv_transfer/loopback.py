@@ -60,17 +60,17 @@ class LoopbackLane:
             finally:
                 room.messages.pop(rank, None)
 
-    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
         """See `Lane.receive`."""
         room, peer = self._room, self._spec.peer
         with room.changed:
             room.wait(lambda: peer in room.messages, timeout_s, "receive")
             message = room.messages[peer]
-            if message.numel() != buffer.numel():
-                room.broken = f"{message.numel()} bytes sent, {buffer.numel()} expected"
+            if message.numel() != size:
+                room.broken = f"{message.numel()} bytes sent, {size} expected"
                 room.changed.notify_all()
                 raise LaneBroken(room.broken)
-            buffer.copy_(message)
+            staging[:size].copy_(message)
             del room.messages[peer]
             room.changed.notify_all()
 

@@ -52,9 +52,9 @@ class NcclLane:
         """See `Lane.send`; the buffer lies on the GPU and is complete when this is called."""
         self._run("send", buffer, timeout_s)
 
-    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
         """See `Lane.receive`."""
-        self._run("recv", buffer, timeout_s)
+        self._run("recv", staging[:size], timeout_s)
 
     def abort(self) -> None:
         """Nothing here: aborting blocks, so it is done on the lane's thread, in `close`."""

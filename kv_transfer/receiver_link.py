@@ -56,6 +56,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         self._frames: asyncio.Queue[pb.Frame] = asyncio.Queue(_ANNOUNCED_FRAMES)
         self._sums: dict[int, asyncio.Future[int]] = {}
         self._sequence = 0
+        self._corrupted_in_a_row = 0
         self._say_hello(receiver)
 
     @property
@@ -259,7 +260,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             data = view(buffer, frame.bytes)
             # Posted before Ready leaves, and completed whatever becomes of its transfer: else the
             # two sides of the lane would no longer match.
-            receiving = self._on_lane(partial(lane.receive, data, io_s), buffer)
+            receiving = self._on_lane(partial(lane.receive, buffer.data, frame.bytes, io_s), buffer)
             self._control.send(wire.to_sender(ready=pb.Ready(sequence=frame.sequence)))
             self._spawn(self._land(frame, buffer, data, receiving))
 
@@ -312,11 +313,15 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     def _written(self, incoming: Incoming, writing: asyncio.Future[None]) -> None:
         error = writing.exception()
         if error is None:
+            self._corrupted_in_a_row = 0
             incoming.landed += 1
             self._finish_if_complete(incoming)
         elif isinstance(error, ChecksumMismatch):
             self._shared.counters.checksum_errors += 1
             fail(incoming.finished, error)
+            self._corrupted_in_a_row += 1
+            if self._corrupted_in_a_row > 1:
+                raise LinkBroken("two frames in a row arrived corrupted: the lane is out of order")
         else:
             fail(incoming.finished, Internal(f"writing KV blocks: {error}"))
 

@@ -1,7 +1,7 @@
 """A data lane: bytes between two members, in one order, without tags.
 
-Both sides call `send` and `receive` in matching order with sizes agreed beforehand (a mismatch
-ends the process inside Gloo). The calls block, so they run on a thread of the link's own.
+Both sides call `send` and `receive` in matching order with sizes agreed beforehand. The calls
+block, so they run on a thread of the link's own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Lane(Protocol):
         """Return when the whole buffer is on its way and may be written again."""
         ...
 
-    def receive(self, buffer: torch.Tensor, timeout_s: float) -> None:
-        """Return when the whole buffer is filled."""
+    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+        """Return when the first `size` bytes are filled; what is behind them may be written too."""
         ...
 
     def abort(self) -> None:

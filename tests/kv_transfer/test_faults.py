@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import TransferFailed
-from kv_transfer.errors import ChecksumMismatch, LinkBroken
+from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken
 from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
 from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched
@@ -143,3 +143,54 @@ async def test_both_ends_hanging_are_given_up_by_their_links():
         for opener in (sender_opener, receiver_opener):
             opener.release()
         await eventually(lambda: pair.quarantined() == 0)
+
+
+class FailsOnce:
+    """A lane whose first send fails late, when the next one waits already; counts the calls."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.staging_device = inner.staging_device
+        self.calls = 0
+        self.abort, self.close, self.receive = inner.abort, inner.close, inner.receive
+
+    def send(self, buffer, timeout_s):
+        self.calls += 1
+        if self.calls == 1:
+            time.sleep(0.2)
+            raise LaneBroken("the first call fails")
+        self.inner.send(buffer, timeout_s)
+
+
+async def test_no_call_follows_a_failed_one_on_the_same_lane():
+    """Else the second frame would arrive where the first is expected."""
+    lanes = []
+
+    def opener(spec):
+        lanes.append(FailsOnce(open_lane(spec)))
+        return lanes[0] if len(lanes) == 1 else lanes[-1].inner
+
+    async with linked(FAST, sender_opener=opener) as pair:
+        await fails(pair, "bad", list(range(20)), list(range(20, 40)))
+        assert lanes[0].calls == 1
+        await pair.move("good", [1], [2])
+
+
+async def test_two_corrupted_frames_in_a_row_cost_the_link():
+    class Garbles:
+        def __init__(self, inner):
+            self.inner = inner
+            self.staging_device = inner.staging_device
+            self.abort, self.close, self.send = inner.abort, inner.close, inner.send
+
+        def receive(self, staging, size, timeout_s):
+            self.inner.receive(staging, size, timeout_s)
+            staging[0] ^= 1
+
+    openers = iter([lambda spec: Garbles(open_lane(spec)), open_lane])
+    async with linked(FAST, receiver_opener=lambda spec: next(openers)(spec)) as pair:
+        assert isinstance(await fails(pair, "one", [1], [2]), ChecksumMismatch)
+        await fails(pair, "two", [1], [2])
+        await eventually(lambda: pair.receiver.links_open == pair.sender.links_open == 0)
+        await pair.move("good", [1], [2])
+        assert untouched(pair.target, but=[2])
