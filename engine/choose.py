@@ -13,7 +13,7 @@ from engine.compact import CompactRunner
 from engine.compact_weights import FAMILIES, Decoder, read
 from engine.config import ForwardName
 from engine.errors import UnsupportedModel
-from engine.layout import KvFormat, KvLayout
+from engine.layout import KvLayout
 from engine.model import ModelDescription
 from engine.ops_cpu import CpuOps, why_not
 from engine.ops_torch import TorchOps
@@ -34,7 +34,7 @@ def choose_runner(
     decoder = read(model, description.context_tokens)
     reason = _why_not_cpu(decoder, layout)
     if reason is None:
-        paired = replace(layout, format=KvFormat.PAIRS)
+        paired = replace(layout, format="pairs")
         return CompactRunner(decoder, CpuOps(decoder)), paired
     log.info("plain torch operations: %s", reason)
     return CompactRunner(decoder, TorchOps(decoder)), layout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,30 +13,20 @@ class LayerShape:
     head_size: int
 
 
-class KvFormat(Enum):
-    """How a block keeps its elements.
-
-    PLAIN: [block_size, kv_heads, head_size]. PAIRS: by head, keys in pairs of dims for 16 tokens,
-    values in pairs of tokens (see engine/kernels/paged_cpu.cpp).
-    """
-
-    PLAIN = "plain"
-    PAIRS = "pairs"
-
-
 @dataclass(frozen=True, slots=True)
 class KvLayout:
     """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
 
     One block of one layer is keys then values, each of block_size * kv_heads * head_size elements,
-    in the order that `format` says.
+    in the order that `format` says. plain: [block_size, kv_heads, head_size]. pairs: by head, keys
+    in pairs of dims for 16 tokens, values in pairs of tokens (see engine/kernels/paged_cpu.cpp).
     """
 
     layers: tuple[LayerShape, ...]
     block_size: int
     dtype: str
     model_identity: str
-    format: KvFormat = KvFormat.PLAIN
+    format: str = "plain"
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks hold that many tokens."""

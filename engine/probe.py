@@ -10,7 +10,7 @@ from engine import attention
 from engine.batch import pack
 from engine.errors import UnsupportedModel
 from engine.kv_cache import KvCache
-from engine.layout import KvFormat, KvLayout, LayerShape
+from engine.layout import KvLayout, LayerShape
 from engine.model import ModelDescription
 from engine.runner import Runner, run_module
 from engine.sampling import SamplingParams
@@ -47,7 +47,6 @@ def probe_layout(description: ModelDescription, model: Any, block_size: int) -> 
         block_size=block_size,
         dtype=description.dtype,
         model_identity=description.identity,
-        format=KvFormat.PLAIN,
     )
 
 

@@ -37,6 +37,7 @@ def layout_to_proto(layout: KvLayout) -> pb.Layout:
         block_tokens=layout.block_size,
         dtype=layout.dtype,
         model_identity=layout.model_identity,
+        format=layout.format,
     )
 
 
@@ -47,6 +48,7 @@ def layout_from_proto(message: pb.Layout) -> KvLayout:
         block_size=message.block_tokens,
         dtype=message.dtype,
         model_identity=message.model_identity,
+        format=message.format,
     )
 
 
