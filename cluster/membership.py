@@ -27,6 +27,11 @@ class ReplicaLoad:
     block_size: int = 0
     context_tokens: int = 0
 
+    @property
+    def used(self) -> int:
+        """Requests and blocks that are taken; 0 when there is nothing to do."""
+        return self.waiting + self.running + self.blocks_total - self.blocks_free
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:

@@ -11,13 +11,13 @@ import torch
 from engine import attention
 from engine.batch import pack
 from engine.config import KvConfig
-from engine.errors import ConfigError, UnsupportedModel
+from engine.errors import ConfigError, Internal, UnsupportedModel
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout, LayerShape
 from engine.model import ModelDescription, load_weights
 from engine.sampler import sample
 from engine.sampling import SamplingParams
-from engine.sequence import SampledToken, Sequence, Span
+from engine.sequence import Outcome, Sequence, Span
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +69,15 @@ class Engine:
         return cls(description, model, KvCache(layout, blocks, device))
 
     @torch.inference_mode()
-    def forward(self, spans: list[Span]) -> list[SampledToken | None]:
+    def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
 
         KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
-        are in the order of `spans`; None where nothing was sampled.
+        are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
+        overflowed gets an Internal, and its blocks are cleared: a NaN left there would spread.
         """
         batch = pack(spans, self.cache)
-        results: list[SampledToken | None] = [None] * len(spans)
+        results: list[Outcome] = [None] * len(spans)
         sampling = [index for index in batch.order if spans[index].samples]
         logits = self._logits(batch.tokens, batch.positions, batch.last, batch.attention)
         if not sampling:
@@ -84,6 +85,8 @@ class Engine:
         tokens = sample(logits, [spans[index].sequence for index in sampling])
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
+            if isinstance(token, Internal):
+                self.cache.clear(spans[index].sequence.blocks)
         return results
 
     def _logits(

@@ -128,7 +128,9 @@ class Tokenizer:
                 f"{field}: not valid Unicode at character {error.start} ({error.reason})",
                 field=field,
             ) from error
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # A batch of one: unlike `encode`, it lets other threads run meanwhile.
+        encoded = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return list(encoded[0].ids)
 
     def _fallback_bytes(self) -> frozenset[int]:
         """The ids of `<0x00>` to `<0xFF>`, if the decoder joins those into characters."""

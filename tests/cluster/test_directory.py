@@ -286,3 +286,13 @@ async def test_a_watch_may_start_before_the_directory_answers() -> None:
     await heart.stop()
     await watch.stop()
     await nowhere.close()
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.0001, 0.0003, 0.001])
+async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s: float) -> None:
+    heart = Heartbeat(directory, record(), ReplicaLoad)
+    heart.start()
+    await asyncio.sleep(delay_s)
+    async with asyncio.timeout(5):
+        await heart.stop()
+    assert not heart.running
