@@ -109,6 +109,7 @@ class Door:
     def _encode(self, text: str) -> Sequence[int]:
         if not text:
             raise InvalidRequest("the prompt is empty", field="prompt")
+        self._check_length(text)
         return self._tokenizer.encode(text)
 
     def _render(self, prompt: ChatPrompt) -> Sequence[int]:
@@ -117,15 +118,20 @@ class Door:
         for message in prompt.messages:
             if message.role not in ROLES:
                 raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
+        self._check_length("".join(message.content for message in prompt.messages))
         return self._tokenizer.render_chat(
             [{"role": message.role, "content": message.content} for message in prompt.messages]
         )
+
+    def _check_length(self, text: str) -> None:
+        """Refuse what no tokenizer could make fit, before it costs the time to find out."""
+        self._room(len(text) // self._tokenizer.longest_token)
 
     def _room(self, tokens: int) -> int:
         room = self._card.context_tokens - tokens
         if room < 1:
             raise PromptTooLong(
-                f"the prompt has {tokens} tokens; the model's context holds "
+                f"the prompt has at least {tokens} tokens; the model's context holds "
                 f"{self._card.context_tokens} with the answer",
                 field="prompt",
             )

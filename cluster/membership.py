@@ -108,6 +108,9 @@ class Roster:
     def update(self, records: Iterable[ReplicaRecord], now: float) -> Change:
         """The directory answered with these members."""
         before, after = self._members, {record.id: record for record in records}
+        if len(before) > 1 and not after:
+            # All gone at once: more likely a directory that began anew than so many deaths.
+            self.unreadable(now)
         if self._forgiving_until is not None:
             if now < self._forgiving_until:
                 after = {**before, **after}

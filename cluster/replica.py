@@ -67,7 +67,12 @@ class Replica:
         self._pool = BlockPool(engine.cache.blocks)
         self._worker = EngineWorker(engine)
         self._server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
+            options=[
+                ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                # Routers ping every 10 s, also while a request waits; the default would hang up.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ]
         )
         self._transfer = TransferConfig(transport=config.kv.transport)
         self._prefill: PrefillScheduler | None = None

@@ -99,5 +99,10 @@ def _between(name: str, value: float, low: float, high: float, *, open_low: bool
     if not inside:
         opening = "more than" if open_low else "at least"
         raise InvalidRequest(
-            f"{name} must be {opening} {low:g} and at most {high:g}, not {value!r}", field=name
+            f"{name} must be {opening} {_plain(low)} and at most {_plain(high)}, not {value!r}",
+            field=name,
         )
+
+
+def _plain(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
