@@ -108,7 +108,7 @@ class Roster:
     def update(self, records: Iterable[ReplicaRecord], now: float) -> Change:
         """The directory answered with these members."""
         before, after = self._members, {record.id: record for record in records}
-        if len(before) > 1 and not after:
+        if len(before) > 1 and not after and self._forgiving_until is None:
             # All gone at once: more likely a directory that began anew than so many deaths.
             self.unreadable(now)
         if self._forgiving_until is not None:

@@ -300,7 +300,7 @@ async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s:
 
 def test_a_directory_that_begins_anew_is_no_mass_death() -> None:
     roster = Roster(grace_s=6.0)
-    both = [record(id="a"), record(id="b")]
+    both = [record("a"), record("b")]
     roster.update(both, now=0.0)
     assert roster.update([], now=1.0).lost == ()
     assert roster.update(both[:1], now=2.0).lost == ()
