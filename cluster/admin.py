@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cluster.directory import Directory
-from cluster.membership import ReplicaRecord
+from cluster.membership import Pool, ReplicaRecord
 from cluster.pools import Pools
 from engine.errors import Unavailable
 from protos import router_pb2, router_pb2_grpc
@@ -15,17 +16,18 @@ from protos.status import answers_errors
 class AdminServicer(router_pb2_grpc.AdminServicer):
     """Answers from the router's copy of the directory."""
 
-    def __init__(self, pools: Pools, directory: Directory) -> None:
+    def __init__(self, pools: Pools, directory: Directory, wanted: Mapping[Pool, int]) -> None:
         self._pools = pools
+        self._wanted = wanted
         self._directory = directory
 
     @answers_errors
     async def Status(  # noqa: N802
         self, request: router_pb2.StatusRequest, context: Any
     ) -> router_pb2.StatusResponse:
-        """Every replica as last reported, and the pools that have none."""
+        """Every replica as last reported, and the pools that have fewer than they should."""
         replicas = [self._describe(record) for record in self._pools.members()]
-        return router_pb2.StatusResponse(replicas=replicas, missing=self._pools.missing())
+        return router_pb2.StatusResponse(replicas=replicas, missing=self._short())
 
     @answers_errors
     async def Stop(  # noqa: N802
@@ -35,6 +37,14 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         if not await self._directory.request_stop():
             raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
         return router_pb2.StopResponse()
+
+    def _short(self) -> list[str]:
+        have = {pool: len(self._pools.healthy(pool)) for pool in self._wanted}
+        return [
+            f"{pool} ({have[pool]} of {wanted})"
+            for pool, wanted in self._wanted.items()
+            if have[pool] < wanted
+        ]
 
     def _describe(self, record: ReplicaRecord) -> router_pb2.ReplicaStatus:
         load = record.load

@@ -16,19 +16,23 @@ from typing import Any
 
 import grpc.aio
 
+from cluster import metrics
 from cluster.api import ChoiceSummary, Tokens
 from cluster.door import Prepared
 from cluster.membership import ReplicaRecord
 from cluster.placement import Pair
-from cluster.status import CLASS_TRAILER, error_from_rpc
-from engine.errors import Internal, ReplicaLost, TandemError
+from cluster.status import error_from_rpc
+from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
 from protos import decode_pb2, decode_pb2_grpc, inference_pb2, prefill_pb2, prefill_pb2_grpc
 from protos.convert import sampling_to_proto, tokens_from_proto
+from protos.status import CLASS_TRAILER
 
 log = logging.getLogger(__name__)
 
 Emit = Callable[[Tokens], Awaitable[None]]
 Lost = Callable[[ReplicaRecord], None]
+# How long the echo of a failure waits for the failure itself.
+_VERDICT_S = 0.5
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class ChoiceRun:
         timeout_s: float,
         emit: Emit,
         lost: Lost,
+        prefilled: Callable[[], None],
     ) -> None:
         self._prepared = prepared
         self._choice = choice
@@ -67,12 +72,21 @@ class ChoiceRun:
         self._timeout_s = timeout_s
         self._emit_event = emit
         self._lost = lost
+        self._prefilled = prefilled
         self._times = _Times(began_s)
         # Never the same twice: a client may send a request id again while its past is remembered.
         self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
         self._next_index = 0
         self._first_sent = asyncio.Event()
         self._finished = False
+        self._emitted = False
+        self._retired = False
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing more is to come: the last token was sent, and decode has closed."""
+        decoded = self._next_index > 1
+        return self._emitted and (self._retired or not decoded)
 
     @property
     def output_tokens(self) -> int:
@@ -81,18 +95,41 @@ class ChoiceRun:
 
     async def run(self) -> ChoiceSummary:
         """Stream the choice to its end; raises a TandemError. Cancelling ends both calls."""
-        placed_s = time.monotonic()
+        tasks = {asyncio.create_task(self._prefill())}
+        if self._prepared.sampling.max_tokens != 1:
+            tasks.add(asyncio.create_task(self._decode()))
         try:
-            async with asyncio.TaskGroup() as group:
-                decoding = group.create_task(self._decode())
-                group.create_task(self._prefill(placed_s, decoding))
-        except* TandemError as errors:
-            raise _most_telling(errors) from None
+            await self._settle(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if not self._finished:
             raise Internal("both replicas ended without a finish reason")
         return self._summary()
 
-    async def _prefill(self, placed_s: float, decoding: asyncio.Task[None]) -> None:
+    async def _settle(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Wait until the choice is finished or a call fails; raise what explains it best.
+
+        A broken transfer is told by both replicas, and is often the echo of something that one of
+        them is about to say: that it has no room, or nothing more, because it is dead.
+        """
+        waiting = tasks
+        while waiting and not self._over:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            errors = _errors(done)
+            if not errors or self._over:
+                continue
+            if waiting and all(isinstance(error, TransferFailed) for error in errors):
+                done, _ = await asyncio.wait(waiting, timeout=_VERDICT_S)
+                errors += _errors(done)
+                if self._over:
+                    return
+            others = (error for error in errors if not isinstance(error, TransferFailed))
+            raise next(others, errors[0])
+
+    async def _prefill(self) -> None:
+        placed_s = time.monotonic()
         stub = prefill_pb2_grpc.PrefillStub(self._channels[0])
         request = prefill_pb2.PrefillRequest(
             transfer=self._transfer,
@@ -104,17 +141,19 @@ class ChoiceRun:
             request_id=self._prepared.request_id,
         )
         call = stub.Prefill(request, timeout=self._timeout_s)
-        with self._ending(call, self._pair.prefill):
-            async for event in call:
-                if event.HasField("first_token"):
-                    await self._take_first(event.first_token, placed_s)
-                    if self._finished:
-                        decoding.cancel()
+        try:
+            with self._ending(call, self._pair.prefill):
+                async for event in call:
+                    if event.HasField("first_token"):
+                        await self._take_first(event.first_token, placed_s)
+        finally:
+            self._prefilled()
 
     async def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
         times = self._times
         await self._emit(first.tokens)
         times.ttft_s = time.monotonic() - times.began_s
+        metrics.TTFT.observe(times.ttft_s)
         times.queue_s = placed_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         self._first_sent.set()
@@ -146,16 +185,20 @@ class ChoiceRun:
         else:
             self._times.decode_s = event.retired.decode_s
             self._times.preemptions = event.retired.preemptions
+            self._retired = True
 
     async def _emit(self, wire: inference_pb2.Tokens) -> None:
         run = tokens_from_proto(wire)
         if run.index != self._next_index or self._finished:
             raise Internal(f"token {run.index} came where {self._next_index} was due")
         self._next_index += len(run.tokens)
+        # Said before the client is: what the other replica does from here on is no failure.
         self._finished = run.finish_reason is not None
+        metrics.GENERATED.inc(len(run.tokens))
         await self._emit_event(
             Tokens(self._choice, run.index, run.tokens, run.text, run.finish_reason)
         )
+        self._emitted = self._finished
 
     @contextmanager
     def _ending(self, call: Any, replica: ReplicaRecord) -> Iterator[None]:
@@ -163,7 +206,8 @@ class ChoiceRun:
         try:
             yield
         except grpc.aio.AioRpcError as failure:
-            raise self._error(failure, replica) from None
+            if not self._finished:
+                raise self._error(failure, replica) from None
         finally:
             call.cancel()
 
@@ -191,7 +235,5 @@ class ChoiceRun:
         )
 
 
-def _most_telling(errors: BaseExceptionGroup[TandemError]) -> TandemError:
-    """A lost replica explains the transfer that failed with it."""
-    found = [error for error in errors.exceptions if isinstance(error, TandemError)]
-    return next((error for error in found if isinstance(error, ReplicaLost)), found[0])
+def _errors(done: set[asyncio.Task[None]]) -> list[BaseException]:
+    return [error for task in done if (error := task.exception()) is not None]

@@ -158,7 +158,7 @@ class Client:
                     summary = event
         if started is None or summary is None:
             raise Internal("the reply ended early")
-        choices = tuple(_gather(runs.get(choice, ())) for choice in range(options.get("n", 1)))
+        choices = tuple(_gather(runs.get(choice, ())) for choice in range(options.get("n") or 1))
         return Completion(started, choices, summary)
 
     async def cancel(self, request_id: str) -> bool:

@@ -34,14 +34,16 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 class PoolReplica:
     """One engine in a Serve replica; registers under Serve's unique id, never the rank."""
 
-    async def __init__(self, config: TandemConfig, role: Pool) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, config: TandemConfig, role: Pool, memory_share: int
+    ) -> None:
         from cluster.replica import Replica
 
         configure_logging()
         telemetry.install(RayBackend(ray.util.metrics))
         self._directory = Directory.connect(config.directory)
         self._replica = await Replica.start(
-            config, role, _replica_id(), _host(config), self._directory
+            config, role, _replica_id(), _host(config), self._directory, memory_share
         )
 
     def check_health(self) -> None:
@@ -79,12 +81,17 @@ class Share:
 
     threads: int
     gpus: float
+    per_device: int
 
     @classmethod
     def of(cls, replicas: int, cores: int, gpus: int) -> Share:
         """An even share, in fractions that fit: two replicas on one GPU take half each."""
         per_gpu = -(-replicas // gpus) if gpus else 0
-        return cls(threads=max(1, cores // replicas), gpus=1 / per_gpu if per_gpu else 0)
+        return cls(
+            threads=max(1, cores // replicas),
+            gpus=1 / per_gpu if per_gpu else 0,
+            per_device=per_gpu or replicas,
+        )
 
 
 def build(config: TandemConfig, share: Share) -> serve.Application:
@@ -100,7 +107,11 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory and makes no use of these handles.
-    return router.bind(config, prefill.bind(config, "prefill"), decode.bind(config, "decode"))
+    return router.bind(
+        config,
+        prefill.bind(config, "prefill", share.per_device),
+        decode.bind(config, "decode", share.per_device),
+    )
 
 
 def share_of_cluster(config: TandemConfig) -> Share:

@@ -126,6 +126,11 @@ class Directory:
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
             reason = str(error) or f"no answer within {self._timeout_s:g} s"
             raise Unavailable(f"directory: {reason}") from error
+        finally:
+            # The client may swallow a cancel that comes while it connects.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError
 
 
 def _key(replica_id: str) -> str:

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
 from cluster.config import EndpointConfig
+from cluster.inbound import check_choices
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.sampling import SamplingParams, check_token
 from engine.tokenizer import Tokenizer
 
-MAX_CHOICES = 128
 _MAX_SEED = 2**63
 T = TypeVar("T")
 
@@ -51,24 +51,25 @@ class Door:
         self._endpoints = endpoints
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
 
-    async def prepare(self, request: GenerateRequest, capacity_tokens: int | None) -> Prepared:
+    async def prepare(
+        self, request: GenerateRequest, request_id: str, capacity_tokens: int | None
+    ) -> Prepared:
         """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
 
         `capacity_tokens` is what the decode pool can hold for one request, where that is known.
         """
         endpoint = self._endpoint(request)
         request.sampling.check(self._card.vocabulary)
-        if not 1 <= request.n <= MAX_CHOICES:
-            raise InvalidRequest(f"n must be 1 to {MAX_CHOICES}, not {request.n}", field="n")
+        check_choices(request.n)
         ids = await self._tokenize(request.prompt)
-        room = self._room(ids)
+        room = self._room(len(ids))
         sampling = request.sampling
         max_tokens = self._max_tokens(sampling.max_tokens, endpoint, room)
         if sampling.max_tokens is None and capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
         return Prepared(
-            request_id=request.request_id or secrets.token_hex(12),
+            request_id=request_id,
             prompt_ids=ids,
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
@@ -93,6 +94,7 @@ class Door:
         elif isinstance(prompt, ChatPrompt):
             ids = await self._threaded(self._render, prompt)
         else:
+            self._room(len(prompt.ids))
             for token in prompt.ids:
                 check_token("prompt", token, self._card.vocabulary)
             ids = prompt.ids
@@ -107,6 +109,7 @@ class Door:
     def _encode(self, text: str) -> Sequence[int]:
         if not text:
             raise InvalidRequest("the prompt is empty", field="prompt")
+        self._check_length(text)
         return self._tokenizer.encode(text)
 
     def _render(self, prompt: ChatPrompt) -> Sequence[int]:
@@ -115,15 +118,20 @@ class Door:
         for message in prompt.messages:
             if message.role not in ROLES:
                 raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
+        self._check_length("".join(message.content for message in prompt.messages))
         return self._tokenizer.render_chat(
             [{"role": message.role, "content": message.content} for message in prompt.messages]
         )
 
-    def _room(self, ids: tuple[int, ...]) -> int:
-        room = self._card.context_tokens - len(ids)
+    def _check_length(self, text: str) -> None:
+        """Refuse what no tokenizer could make fit, before it costs the time to find out."""
+        self._room(len(text) // self._tokenizer.longest_token)
+
+    def _room(self, tokens: int) -> int:
+        room = self._card.context_tokens - tokens
         if room < 1:
             raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens; the model's context holds "
+                f"the prompt has at least {tokens} tokens; the model's context holds "
                 f"{self._card.context_tokens} with the answer",
                 field="prompt",
             )

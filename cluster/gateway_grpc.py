@@ -17,11 +17,12 @@ from grpc_reflection.v1alpha import reflection
 from cluster.api import Generator
 from cluster.inbound import check_request_id
 from cluster.listen import cannot_listen, join
-from cluster.status import one_line, status_of, trailers
+from cluster.status import status_of
 from cluster.streams import closing, end
 from cluster.wire import event_to_proto, model_to_proto, request_from_proto
 from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
 from protos import inference_pb2, inference_pb2_grpc
+from protos.status import one_line, trailers
 
 log = logging.getLogger(__name__)
 

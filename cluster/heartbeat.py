@@ -39,6 +39,11 @@ class Heartbeat:
         """Whether the last beat arrived."""
         return self._link.up
 
+    @property
+    def running(self) -> bool:
+        """Whether it beats, well or not."""
+        return self._task is not None and not self._task.done()
+
     def set_role(self, role: ReplicaRole) -> None:
         """The role to report from the next beat on."""
         self._record = replace(self._record, role=role)
@@ -71,7 +76,10 @@ class Heartbeat:
 
     async def _run(self) -> None:
         while True:
-            await self.beat()
+            try:
+                await self.beat()
+            except Exception:
+                logger.exception(f"a beat of {self._record.id} failed")
             await asyncio.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
@@ -150,7 +158,10 @@ class Watch:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception:
+                logger.exception("a reading of the directory failed")
 
 
 def longest_pause_s(directory: Directory) -> float:

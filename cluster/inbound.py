@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import cast
 
 from cluster.api import ROLES, ChatMessage, TextPrompt, TokenPrompt
 from engine.errors import InvalidRequest
@@ -49,9 +50,10 @@ def token_prompt(ids: Sequence[object], field: str) -> TokenPrompt:
     """`ids` as a prompt; raises InvalidRequest, naming `field`, unless all are token ids."""
     if not ids:
         raise InvalidRequest(f"{field} must not be empty", field=field)
-    return TokenPrompt(
-        tuple(token_id(token, f"{field}[{place}]", field) for place, token in enumerate(ids))
-    )
+    if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in ids):
+        for place, token in enumerate(ids):
+            token_id(token, f"{field}[{place}]", field)
+    return TokenPrompt(cast("tuple[int, ...]", tuple(ids)))
 
 
 def token_id(value: object, name: str, field: str) -> int:

@@ -143,7 +143,8 @@ class Launcher:
         say(f"  HTTP           http://{reachable(router.host, router.http_port)}/v1")
         if self._local:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
-            say(f"  Ray dashboard  http://{dashboard}  (its token: `ray get-auth-token`)")
+            ray_command = Path(sys.executable).with_name("ray")
+            say(f"  Ray dashboard  http://{dashboard}  (its token: {ray_command} get-auth-token)")
 
     async def _demo(self) -> None:
         """One question, answered on the terminal; a model that cannot chat continues it."""

@@ -27,6 +27,11 @@ class ReplicaLoad:
     block_size: int = 0
     context_tokens: int = 0
 
+    @property
+    def used(self) -> int:
+        """Requests and blocks that are taken; 0 when there is nothing to do."""
+        return self.waiting + self.running + self.blocks_total - self.blocks_free
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
@@ -103,6 +108,9 @@ class Roster:
     def update(self, records: Iterable[ReplicaRecord], now: float) -> Change:
         """The directory answered with these members."""
         before, after = self._members, {record.id: record for record in records}
+        if len(before) > 1 and not after and self._forgiving_until is None:
+            # All gone at once: more likely a directory that began anew than so many deaths.
+            self.unreadable(now)
         if self._forgiving_until is not None:
             if now < self._forgiving_until:
                 after = {**before, **after}

@@ -31,6 +31,21 @@ class _Held:
     last: int = 0
 
 
+class Hold:
+    """One request's share in a replica's load."""
+
+    def __init__(self, held: _Held, tokens: int) -> None:
+        self._held: _Held | None = held
+        self._tokens = tokens
+
+    def release(self) -> None:
+        """Take it back. Idempotent."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.requests -= 1
+            held.tokens -= self._tokens
+
+
 class Placement:
     """Chooses pairs and remembers what was placed where until it is released."""
 
@@ -56,19 +71,14 @@ class Placement:
             decode=min(second, key=self._load),
         )
 
-    def hold(self, replica: ReplicaRecord, tokens: int) -> None:
-        """Count a request with that many prompt tokens against the replica."""
+    def hold(self, replica: ReplicaRecord, tokens: int) -> Hold:
+        """Count a request with that many prompt tokens against the replica, until released."""
         held = self._held.setdefault(replica.id, _Held())
         self._turn += 1
         held.requests += 1
         held.tokens += tokens
         held.last = self._turn
-
-    def release(self, replica: ReplicaRecord, tokens: int) -> None:
-        """Take it back."""
-        held = self._held[replica.id]
-        held.requests -= 1
-        held.tokens -= tokens
+        return Hold(held, tokens)
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop what is known of replicas that hold nothing and are gone."""

@@ -42,7 +42,9 @@ class Pools:
 
     def suspect(self, record: ReplicaRecord) -> None:
         """A call to this replica broke: give it nothing until its lease had time to end."""
-        self._suspects[(record.id, record.generation)] = self._clock() + SUSPECT_S
+        now = self._clock()
+        self._suspects = {key: until for key, until in self._suspects.items() if until > now}
+        self._suspects[(record.id, record.generation)] = now + SUSPECT_S
 
     def trusted(self, record: ReplicaRecord) -> bool:
         """Whether no call to this replica broke lately."""

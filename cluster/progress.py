@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping
@@ -44,8 +45,9 @@ class Progress:
         self._shown: dict[str, int] = {}
 
     def say(self, line: str = "") -> None:
-        """One line as it is."""
-        print(line, file=self._out, flush=True)
+        """One line as it is; a reader that went away does not keep the cluster from ending."""
+        with contextlib.suppress(OSError):
+            print(line, file=self._out, flush=True)
 
     def stage(self, name: str) -> None:
         """A stage that is done."""

@@ -47,7 +47,10 @@ class RayCluster:
 
     def deploy(self) -> None:
         """Deploy and wait until every replica is up; Unavailable says why one is not."""
-        application = build(self._config, share_of_cluster(self._config))
+        share = share_of_cluster(self._config)
+        if share.gpus and self._config.kv.transport in ("auto", "nccl"):
+            self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
+        application = build(self._config, share)
         failures: list[Exception] = []
 
         def run() -> None:

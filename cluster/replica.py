@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import grpc.aio
@@ -15,7 +16,7 @@ from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.listen import join
-from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
+from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
@@ -38,6 +39,7 @@ from protos import decode_pb2_grpc, prefill_pb2_grpc
 log = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 64 << 20
+_DRAIN_POLL_S = 0.05
 
 
 class Replica:
@@ -49,7 +51,7 @@ class Replica:
     def __init__(
         self,
         config: TandemConfig,
-        role: ReplicaRole,
+        role: Pool,
         replica_id: str,
         host: str,
         engine: Engine,
@@ -65,11 +67,17 @@ class Replica:
         self._pool = BlockPool(engine.cache.blocks)
         self._worker = EngineWorker(engine)
         self._server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
+            options=[
+                ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                # Routers ping every 10 s, also while a request waits; the default would hang up.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ]
         )
         self._transfer = TransferConfig(transport=config.kv.transport)
         self._prefill: PrefillScheduler | None = None
         self._decode: DecodeScheduler | None = None
+        self._decode_loop: DecodeLoop | None = None
         self._sender: KvSender | None = None
         self._receiver: KvReceiver | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -79,14 +87,18 @@ class Replica:
     async def start(
         cls,
         config: TandemConfig,
-        role: ReplicaRole,
+        role: Pool,
         replica_id: str,
         host: str,
         directory: Directory,
+        share: int = 1,
     ) -> Replica:
-        """Load the model, serve on a free port of `host`, register; raises a TandemError."""
+        """Load the model, serve on a free port of `host`, register; raises a TandemError.
+
+        `share` replicas share the memory of this one's device.
+        """
         began_s = time.monotonic()
-        engine, tokenizer = await asyncio.to_thread(_load, config)
+        engine, tokenizer = await asyncio.to_thread(_load, config, share)
         replica = cls(config, role, replica_id, host, engine, tokenizer)
         await replica._serve()
         await replica._register(directory)
@@ -97,16 +109,24 @@ class Replica:
         return replica
 
     def check_health(self) -> None:
-        """Raise Internal if a loop of this replica has ended."""
+        """Raise Internal if a loop of this replica, or its heartbeat, has ended."""
         for loop in self._loops:
             if loop.done():
                 raise Internal(f"{loop.get_name()} ended")
+        if self._heartbeat is not None and not self._heartbeat.running:
+            raise Internal("the heartbeat ended")
 
     async def drain(self, timeout_s: float) -> None:
-        """Leave the directory, take no new calls, and let those in progress end."""
-        if self._heartbeat is not None:
-            await self._heartbeat.stop()
-        await self._server.stop(timeout_s)
+        """Leave the directory, and let the requests in progress end. Idempotent."""
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            await heartbeat.stop()
+        # Links are open calls too, so the server cannot tell when the last request has ended.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.load().used:  # noqa: ASYNC110 - blocks are freed in many places
+                    await asyncio.sleep(_DRAIN_POLL_S)
+        await self._server.stop(0)
 
     async def stop(self) -> None:
         """End everything that this replica started. Idempotent."""
@@ -123,9 +143,10 @@ class Replica:
         """What this replica is doing now; also sets its gauges."""
         schedulers = [s for s in (self._prefill, self._decode) if s is not None]
         counts = self._pool.counts()
+        expected = self._decode_loop.expected if self._decode_loop is not None else 0
         owners = frozenset[str]().union(*(s.owners() for s in schedulers))
         load = ReplicaLoad(
-            waiting=sum(s.waiting for s in schedulers),
+            waiting=sum(s.waiting for s in schedulers) + expected,
             running=sum(s.running for s in schedulers),
             blocks_total=counts.total,
             blocks_free=counts.free,
@@ -141,9 +162,9 @@ class Replica:
         return load
 
     async def _serve(self) -> None:
-        if self.role in ("prefill", "both"):
+        if self.role == "prefill":
             await self._serve_prefill()
-        if self.role in ("decode", "both"):
+        else:
             self._serve_decode()
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
@@ -175,7 +196,8 @@ class Replica:
             max_waiting=decode.max_waiting,
             chunk_tokens=self._config.prefill.chunk_tokens,
         )
-        loop = DecodeLoop(self._decode, self._worker)
+        most_jobs = decode.max_batch + decode.max_waiting
+        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs)
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
@@ -219,14 +241,15 @@ class Replica:
             metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
 
 
-def _load(config: TandemConfig) -> tuple[Engine, Tokenizer]:
+def _load(config: TandemConfig, share: int) -> tuple[Engine, Tokenizer]:
     """The engine and the tokenizer; blocks for as long as loading takes."""
     description = describe(config.model)
     tokenizer = Tokenizer.load(str(description.folder))
     engine = Engine.load(
         description,
         config.kv,
+        config.model,
         most_tokens=config.decode.max_batch * description.context_tokens,
-        share=config.prefill.replicas + config.decode.replicas,
+        share=share,
     )
     return engine, tokenizer

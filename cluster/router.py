@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -18,7 +19,6 @@ from cluster.channels import Channels
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
-from cluster.membership import ReplicaRecord
 from cluster.placement import Placement, capacity
 from cluster.pools import Pools
 from engine.errors import (
@@ -41,10 +41,10 @@ _QUEUE = 64
 class _Running:
     """A request in this router: its events, and the task that makes them."""
 
+    choices: int
     events: asyncio.Queue[Event | TandemError] = field(
         default_factory=lambda: asyncio.Queue(_QUEUE)
     )
-    cancelled: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -91,20 +91,17 @@ class Router:
         running = self._running.get(request_id)
         if running is None or running.task is None:
             return False
-        running.cancelled = True
         running.task.cancel()
+        # Here and not in the task, which may not have begun yet.
+        _overwrite(running.events, Cancelled("the request was cancelled"))
         return True
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
-        began_s = time.monotonic()
-        prepared = await self._door.prepare(request, self._capacity())
-        running = self._admit(prepared)
+        request_id = request.request_id or secrets.token_hex(12)
+        running = self._admit(request_id, request.n)
+        running.task = asyncio.create_task(self._drive(request, request_id, running))
         try:
-            running.task = asyncio.create_task(self._drive(prepared, running, began_s))
-            seed = prepared.sampling.seed or 0
-            prompt_tokens = len(prepared.prompt_ids)
-            yield Started(prepared.request_id, self._card.name, prompt_tokens, seed)
             while True:
                 event = await running.events.get()
                 if isinstance(event, TandemError):
@@ -113,7 +110,7 @@ class Router:
                 if isinstance(event, Summary):
                     return
         finally:
-            await self._release(prepared, running)
+            await self._release(request_id, running)
 
     async def forget_gone(self) -> None:
         """Drop channels and counts of replicas that left."""
@@ -132,57 +129,59 @@ class Router:
         """Tokens that the largest decode pool can hold, where one is known."""
         return max((capacity(record) for record in self._pools.healthy("decode")), default=None)
 
-    def _admit(self, prepared: Prepared) -> _Running:
+    def _admit(self, request_id: str, choices: int) -> _Running:
         """Take the request on, within the router's bound."""
-        if prepared.request_id in self._running:
+        if request_id in self._running:
             raise InvalidRequest(
-                f"request_id {prepared.request_id!r} is running already", field="request_id"
+                f"request_id {request_id!r} is running already", field="request_id"
             )
-        if len(self._running) >= self._config.max_requests:
+        most = self._config.max_requests
+        if sum(running.choices for running in self._running.values()) + choices > most:
             metrics.REFUSED.inc(reason="router_full")
-            raise Overloaded(
-                f"{self._config.max_requests} requests are running already", retry_after_s=1.0
-            )
-        running = self._running[prepared.request_id] = _Running()
+            raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
+        running = self._running[request_id] = _Running(choices)
         metrics.RUNNING.set(len(self._running))
         return running
 
-    async def _release(self, prepared: Prepared, running: _Running) -> None:
+    async def _release(self, request_id: str, running: _Running) -> None:
         """The one end of a request: its task is over, its name is free. Idempotent."""
-        self._running.pop(prepared.request_id, None)
+        self._running.pop(request_id, None)
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:
             running.task.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(running.task)
 
-    async def _drive(self, prepared: Prepared, running: _Running, began_s: float) -> None:
-        """Run every choice; the last event is the summary or the error."""
-        timeout_s = self._config.request_timeout_s
-        outcome = "ok"
+    async def _drive(self, request: GenerateRequest, request_id: str, running: _Running) -> None:
+        """Prepare the request and run its choices; the last event is the summary or the error."""
+        outcome = "cancelled"
+        last: Event | TandemError
         try:
-            async with asyncio.timeout(timeout_s):
-                summary = await self._run_choices(prepared, running, began_s)
-            await running.events.put(summary)
-        except TimeoutError:
-            outcome = "deadline"
-            error = DeadlineExceeded(f"the request took more than {timeout_s:g} s")
-            await running.events.put(error)
+            last = await self._serve(request, request_id, running)
+            outcome = "ok"
         except TandemError as error:
-            outcome = type(error).__name__
-            await running.events.put(error)
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            if running.cancelled:
-                _overwrite(running.events, Cancelled("the request was cancelled"))
-            raise
+            outcome, last = type(error).__name__, error
+            if isinstance(error, Overloaded):
+                metrics.REFUSED.inc(reason="replica_full")
         except Exception as error:
-            outcome = "internal"
-            log.exception("request failed", extra={"request_id": prepared.request_id})
-            await running.events.put(Internal(f"internal error: {type(error).__name__}"))
+            outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
+            log.exception("request failed", extra={"request_id": request_id})
         finally:
             metrics.REQUESTS.inc(outcome=outcome)
-            log.info("request ended", extra={"request_id": prepared.request_id, "outcome": outcome})
+            log.info("request ended", extra={"request_id": request_id, "outcome": outcome})
+        await running.events.put(last)
+
+    async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
+        """The phases in order: door, placement and streams of each choice, summary."""
+        began_s, timeout_s = time.monotonic(), self._config.request_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                prepared = await self._door.prepare(request, request_id, self._capacity())
+                seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
+                await running.events.put(Started(request_id, self._card.name, prompt_tokens, seed))
+                return await self._run_choices(prepared, running, began_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
 
     async def _run_choices(self, prepared: Prepared, running: _Running, began_s: float) -> Summary:
         choices = range(prepared.choices)
@@ -213,9 +212,8 @@ class Router:
             prompt_tokens,
             prepared.most_tokens,
         )
-        held: tuple[ReplicaRecord, ...] = (pair.prefill, pair.decode)
-        for replica in held:
-            self._placement.hold(replica, prompt_tokens)
+        prefill_held = self._placement.hold(pair.prefill, prompt_tokens)
+        decode_held = self._placement.hold(pair.decode, prompt_tokens)
         try:
             run = ChoiceRun(
                 prepared,
@@ -226,14 +224,12 @@ class Router:
                 timeout_s=self._config.request_timeout_s,
                 emit=running.events.put,
                 lost=self._pools.suspect,
+                prefilled=prefill_held.release,
             )
-            summary = await run.run()
+            return await run.run(), run.output_tokens
         finally:
-            for replica in held:
-                self._placement.release(replica, prompt_tokens)
-        metrics.TTFT.observe(summary.ttft_s)
-        metrics.GENERATED.inc(run.output_tokens)
-        return summary, run.output_tokens
+            prefill_held.release()
+            decode_held.release()
 
 
 def _overwrite(events: asyncio.Queue[Event | TandemError], last: TandemError) -> None:

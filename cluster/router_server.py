@@ -16,7 +16,7 @@ from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch
 from cluster.http_server import HttpServer
 from cluster.listen import join
-from cluster.membership import Change, ReplicaLoad, ReplicaRecord
+from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.pools import Pools
 from cluster.router import Router
@@ -71,13 +71,16 @@ class RouterServer:
         """Raise Internal if the doors are not open."""
         if self._grpc is None or self._http is None:
             raise Internal("the router has no open doors")
+        if self._heartbeat is not None and not self._heartbeat.running:
+            raise Internal("the heartbeat ended")
 
     async def drain(self, timeout_s: float) -> None:
         """Leave the directory, take nothing new, and let running requests end. Idempotent."""
         grpc_server, self._grpc = self._grpc, None
         http, self._http = self._http, None
-        if self._heartbeat is not None:
-            await self._heartbeat.stop()
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            await heartbeat.stop()
         if http is not None:
             await http.stop()
         if grpc_server is not None:
@@ -108,7 +111,11 @@ class RouterServer:
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
-        admin = AdminServicer(self._pools, self._directory)
+        wanted: dict[Pool, int] = {
+            "prefill": self._config.prefill.replicas,
+            "decode": self._config.decode.replicas,
+        }
+        admin = AdminServicer(self._pools, self._directory, wanted)
         self._grpc = await gateway_grpc.start(
             router,
             config.host,

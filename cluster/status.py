@@ -30,14 +30,13 @@ from engine.errors import (
     Unavailable,
     UnsupportedModel,
 )
-from protos.convert import valid_text
-from protos.status import KIND_KEY, RETRY_KEY
-
-CLASS_TRAILER = KIND_KEY
-FIELD_TRAILER = "tandem-field"
-RETRY_TRAILER = RETRY_KEY
-DEFAULT_RETRY_S = 1.0
-MAX_MESSAGE_BYTES = 800  # a gRPC status travels percent-encoded in a header block of 8 KiB
+from protos.status import (
+    CLASS_TRAILER,
+    FIELD_TRAILER,
+    RETRY_TRAILER,
+    one_line,
+    retry_after,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +84,6 @@ def status_of(error: TandemError) -> Status:
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
-def retry_after(error: TandemError) -> float | None:
-    """Seconds until trying again makes sense; None where it never does."""
-    if not error.retryable:
-        return None
-    return DEFAULT_RETRY_S if error.retry_after_s is None else max(0.0, error.retry_after_s)
-
-
-def one_line(message: str) -> str:
-    """`message` on one line, valid and short enough for a header."""
-    line = valid_text(" ".join(message.split()))
-    encoded = line.encode()
-    if len(encoded) <= MAX_MESSAGE_BYTES:
-        return line
-    return encoded[:MAX_MESSAGE_BYTES].decode(errors="ignore") + "…"
-
-
 def http_error(error: TandemError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """HTTP status, body in OpenAI's form, and headers."""
     status = status_of(error)
@@ -119,19 +102,6 @@ def error_body(message: str, kind: str, code: str | None, field: str | None) -> 
     """OpenAI's error form; `param` names the field that is wrong."""
     param = None if field is None else one_line(field)
     return {"error": {"message": one_line(message), "type": kind, "param": param, "code": code}}
-
-
-def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata that lets `error_from_rpc` rebuild the error."""
-    kind = next(kind for kind in type(error).__mro__ if kind in TABLE)
-    found = [(CLASS_TRAILER, kind.__name__)]
-    field = getattr(error, "field", None)
-    if field is not None:
-        found.append((FIELD_TRAILER, _printable(field)))
-    wait_s = retry_after(error)
-    if wait_s is not None:
-        found.append((RETRY_TRAILER, str(math.ceil(wait_s * 1000))))
-    return tuple(found)
 
 
 def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
@@ -158,8 +128,3 @@ def _kind(name: str) -> type[TandemError] | None:
             return kind
         tree.extend(kind.__subclasses__())
     return None
-
-
-def _printable(field: str) -> str:
-    """What a text trailer may hold: printable ASCII."""
-    return "".join(char if " " <= char <= "~" else "?" for char in one_line(field)[:200])

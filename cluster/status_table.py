@@ -54,4 +54,4 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([*lines, *(f"no healthy replica: {name}" for name in status.missing)])
+    return "\n".join([*lines, *(f"replicas are missing: {name}" for name in status.missing)])

@@ -29,6 +29,7 @@ class DecodeJob:
     def __init__(self, sequence: Sequence, completion: Completion) -> None:
         self.sequence = sequence
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.offered = False
         self.finished = False
         self.preemptions = 0
         self._completion = completion

@@ -9,8 +9,8 @@ import time
 from decode_pool import metrics
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
-from engine.errors import Internal, TandemError
-from engine.sequence import SampledToken, Span
+from engine.errors import Internal, Overloaded, TandemError
+from engine.sequence import Outcome, Span
 from engine.worker import EngineWorker
 
 log = logging.getLogger(__name__)
@@ -19,20 +19,24 @@ log = logging.getLogger(__name__)
 class DecodeLoop:
     """Steps the batch. `run` is the loop; the rest is called from servicers."""
 
-    def __init__(self, scheduler: DecodeScheduler, worker: EngineWorker) -> None:
+    def __init__(self, scheduler: DecodeScheduler, worker: EngineWorker, max_jobs: int) -> None:
         self._scheduler = scheduler
+        self._max_jobs = max_jobs
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
         self._wake = asyncio.Event()
 
     def register(self, job: DecodeJob) -> None:
-        """Take a request on, to be admitted when its KV is offered; PromptTooLong."""
+        """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
         self._scheduler.check_fits(job.sequence)
+        if len(self._jobs) >= self._max_jobs:
+            raise Overloaded(f"{self._max_jobs} requests are here already", retry_after_s=1.0)
         self._jobs[job.sequence.owner] = job
 
     async def admit(self, job: DecodeJob) -> None:
         """Wait for blocks for all of the job's tokens; Overloaded if too many wait."""
         self._scheduler.offer(job.sequence)
+        job.offered = True
         self._grant()
         await job.granted
 
@@ -40,6 +44,11 @@ class DecodeLoop:
         """The KV is here: the request joins the next step."""
         self._scheduler.commit(job.sequence.owner)
         self._wake.set()
+
+    @property
+    def expected(self) -> int:
+        """Requests whose KV was not offered yet."""
+        return sum(not job.offered for job in self._jobs.values())
 
     def release(self, job: DecodeJob) -> None:
         """End a request in whatever state it is, and free its blocks. Idempotent."""
@@ -72,20 +81,19 @@ class DecodeLoop:
             if not job.granted.done():
                 job.granted.set_result(None)
 
-    def _emit(self, spans: list[Span], results: list[SampledToken | None]) -> None:
+    def _emit(self, spans: list[Span], results: list[Outcome]) -> None:
         metrics.BATCH.observe(len(spans))
-        tokens = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         for span in self._scheduler.complete(spans):
             owner = span.sequence.owner
-            job, token = self._jobs[owner], tokens[owner]
-            if token is None:
-                continue
-            job.take(token)
-            metrics.TOKENS.inc(1)
-            if job.finished:
-                job.preemptions = self._scheduler.preemptions(owner)
-                metrics.PREEMPTIONS.inc(job.preemptions)
-                self._scheduler.remove(owner)
+            job, outcome = self._jobs[owner], outcomes[owner]
+            if isinstance(outcome, Internal):
+                self._end(job, outcome)
+            elif outcome is not None:
+                job.take(outcome)
+                metrics.TOKENS.inc(1)
+                if job.finished:
+                    self._end(job)
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
         """A step broke: its requests end with an error, the loop goes on."""
@@ -94,7 +102,15 @@ class DecodeLoop:
         fault = error if isinstance(error, TandemError) else Internal("a decode step failed")
         self._scheduler.complete([])
         for span in spans:
-            self._scheduler.remove(span.sequence.owner)
-            job = self._jobs.pop(span.sequence.owner, None)
+            job = self._jobs.get(span.sequence.owner)
             if job:
-                job.fail(fault)
+                self._end(job, fault)
+
+    def _end(self, job: DecodeJob, fault: TandemError | None = None) -> None:
+        """Retire a request, or fail it; its blocks are free for the next step."""
+        owner = job.sequence.owner
+        job.preemptions = self._scheduler.preemptions(owner)
+        metrics.PREEMPTIONS.inc(job.preemptions)
+        self._scheduler.remove(owner)
+        if fault is not None:
+            job.fail(fault)

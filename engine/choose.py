@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from engine import kernels
 from engine.compact import CompactRunner
 from engine.compact_weights import FAMILIES, Decoder, read
-from engine.config import ForwardName
+from engine.config import ModelConfig
 from engine.errors import UnsupportedModel
 from engine.layout import KvLayout
 from engine.model import ModelDescription
@@ -19,25 +18,27 @@ from engine.ops_cpu import CpuOps, why_not
 from engine.ops_torch import TorchOps
 from engine.runner import Runner, TransformersRunner
 
-log = logging.getLogger(__name__)
-
 
 def choose_runner(
-    description: ModelDescription, model: Any, layout: KvLayout, forward: ForwardName
+    description: ModelDescription, model: Any, layout: KvLayout, config: ModelConfig
 ) -> tuple[Runner, KvLayout]:
-    """The runner, and the layout in which it keeps KV. The compact one empties the module."""
+    """The runner, and the layout in which it keeps KV. The compact one empties the module.
+
+    What is asked for and cannot be had is refused, not replaced: replicas must agree.
+    """
+    forward = config.forward
     known = description.architecture in FAMILIES
     if forward == "compact" and not known:
         raise UnsupportedModel(f"{description.architecture} has no compact forward")
     if forward == "transformers" or not known:
         return TransformersRunner(model), layout
     decoder = read(model, description.context_tokens)
+    if config.operations == "torch":
+        return CompactRunner(decoder, TorchOps(decoder)), layout
     reason = _why_not_cpu(decoder, layout)
-    if reason is None:
-        paired = replace(layout, format="pairs")
-        return CompactRunner(decoder, CpuOps(decoder)), paired
-    log.info("plain torch operations: %s", reason)
-    return CompactRunner(decoder, TorchOps(decoder)), layout
+    if reason is not None:
+        raise UnsupportedModel(f"model.operations: cpp: {reason}")
+    return CompactRunner(decoder, CpuOps(decoder)), replace(layout, format="pairs")
 
 
 def _why_not_cpu(decoder: Decoder, layout: KvLayout) -> str | None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 ForwardName = Literal["auto", "compact", "transformers"]
+OperationsName = Literal["torch", "cpp"]
 TransportName = Literal["auto", "gloo", "nccl", "loopback"]
 
 
@@ -30,7 +31,8 @@ class ModelConfig:
     """Which model is served, and in what precision.
 
     `forward` picks who computes: `compact` is our own forward for the main families,
-    `transformers` the model's module; `auto` takes the first where it can.
+    `transformers` the model's module; `auto` takes the first where it can. `operations` picks what
+    the compact forward is made of: `cpp` is for bfloat16 on a CPU, and built at the first start.
     """
 
     path: str = "demo"
@@ -38,6 +40,7 @@ class ModelConfig:
     dtype: Dtype = "auto"
     context_tokens: int | None = None
     forward: ForwardName = "auto"
+    operations: OperationsName = "torch"
 
     def __post_init__(self) -> None:
         require(bool(self.path), "path must not be empty")

@@ -10,15 +10,15 @@ import torch
 
 from engine.batch import pack
 from engine.choose import choose_runner
-from engine.config import KvConfig
-from engine.errors import ConfigError
+from engine.config import KvConfig, ModelConfig
+from engine.errors import ConfigError, Internal
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
 from engine.model import ModelDescription, load_weights
 from engine.probe import check_runner, check_tokens, probe_layout, reference_logits
 from engine.runner import Runner
 from engine.sampler import sample
-from engine.sequence import SampledToken, Span
+from engine.sequence import Outcome, Span
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +31,17 @@ class Engine:
         self.cache = cache
         self._runner = runner
 
+    @property
+    def forward_name(self) -> str:
+        """Which forward computes, for the log."""
+        return self._runner.name
+
     @classmethod
     def load(
         cls,
         description: ModelDescription,
         kv: KvConfig,
+        config: ModelConfig | None = None,
         *,
         device: torch.device | None = None,
         most_tokens: int,
@@ -50,7 +56,7 @@ class Engine:
         model: Any = load_weights(description, device)
         plain = probe_layout(description, model, kv.block_size)
         expected = reference_logits(model, check_tokens(description))
-        runner, layout = choose_runner(description, model, plain, description.forward)
+        runner, layout = choose_runner(description, model, plain, config or ModelConfig())
         check_runner(description, runner, layout, device, expected)
         blocks = kv.blocks or _fit_blocks(layout, device, kv.memory_fraction / share, most_tokens)
         log.info(
@@ -65,14 +71,15 @@ class Engine:
         return cls(description, runner, KvCache(layout, blocks, device))
 
     @torch.inference_mode()
-    def forward(self, spans: list[Span]) -> list[SampledToken | None]:
+    def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
 
         KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
-        are in the order of `spans`; None where nothing was sampled.
+        are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
+        overflowed gets an Internal, and its blocks are cleared: a NaN left there would spread.
         """
         batch = pack(spans, self.cache)
-        results: list[SampledToken | None] = [None] * len(spans)
+        results: list[Outcome] = [None] * len(spans)
         sampling = [index for index in batch.order if spans[index].samples]
         logits = self._runner.logits(batch)
         if not sampling:
@@ -80,6 +87,8 @@ class Engine:
         tokens = sample(logits, [spans[index].sequence for index in sampling])
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
+            if isinstance(token, Internal):
+                self.cache.clear(spans[index].sequence.blocks)
         return results
 
 

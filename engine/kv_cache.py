@@ -64,6 +64,11 @@ class KvCache:
             layer.index_copy_(1, index, part.to(self.device, non_blocking=True))
         self._synchronize()
 
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Overwrite blocks with zeros."""
+        for layer in self.layers:
+            layer[:, list(blocks)] = 0
+
     def _parts(
         self, count: int, layer_start: int, layer_stop: int, buffer: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:

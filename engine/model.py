@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.config import ForwardName, ModelConfig, is_hub_name
+from engine.config import ModelConfig, is_hub_name
 from engine.errors import UnsupportedModel
 from engine.kv_cache import TORCH_DTYPES
 
@@ -37,7 +37,6 @@ class ModelDescription:
     vocabulary: int
     eos_ids: frozenset[int]
     identity: str
-    forward: ForwardName
     config: Any
 
 
@@ -58,7 +57,6 @@ def describe(config: ModelConfig) -> ModelDescription:
         vocabulary=int(text.vocab_size),
         eos_ids=_eos_ids(folder, text),
         identity=_identity(folder),
-        forward=config.forward,
         config=loaded,
     )
 

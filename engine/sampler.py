@@ -26,13 +26,13 @@ _CPU_NUMBERS = 2**20
 
 
 @torch.no_grad()
-def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
+def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken | Internal]:
     """Choose the next token of each sequence.
 
     `logits` is [rows, vocabulary] of any float dtype and stays as it is; row i belongs to
     sequences[i], and its token gets the absolute position len(tokens). Log-probabilities are of
-    the model's own logits, in float32, for rows that ask. Raises Internal where a row's best
-    logit is NaN or infinite.
+    the model's own logits, in float32, for rows that ask. A row whose best logit is NaN or
+    infinite gets an Internal instead, so that it fails alone.
     """
     if logits.dim() != 2 or logits.shape[0] != len(sequences):
         raise Internal(f"logits of shape {tuple(logits.shape)} for {len(sequences)} sequences")
@@ -46,10 +46,12 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken
         parts.append(_choose(logits if len(rows) == len(sequences) else logits[rows], members))
     tokens = [0] * len(sequences)
     for row, token in zip(order, torch.cat(parts).tolist(), strict=True):
-        if token == _BAD:
-            raise Internal(f"the model's logits for {sequences[row].owner} are NaN or infinite")
         tokens[row] = token
-    return _with_logprobs(logits, sequences, tokens)
+    chosen: list[SampledToken | Internal] = [*_with_logprobs(logits, sequences, tokens)]
+    for row, token in enumerate(tokens):
+        if token == _BAD:
+            chosen[row] = Internal("the model's logits are NaN or infinite")
+    return chosen
 
 
 def _groups(logits: torch.Tensor, sequences: list[Sequence]) -> list[list[int]]:

@@ -50,7 +50,7 @@ class SamplingParams:
         _between("temperature", self.temperature, 0.0, 100.0)
         _between("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _between("min_p", self.min_p, 0.0, 1.0)
-        _between("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _between("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _between("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _between("top_k", self.top_k, 0, 2**31 - 1)
@@ -99,5 +99,10 @@ def _between(name: str, value: float, low: float, high: float, *, open_low: bool
     if not inside:
         opening = "more than" if open_low else "at least"
         raise InvalidRequest(
-            f"{name} must be {opening} {low:g} and at most {high:g}, not {value!r}", field=name
+            f"{name} must be {opening} {_plain(low)} and at most {_plain(high)}, not {value!r}",
+            field=name,
         )
+
+
+def _plain(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)

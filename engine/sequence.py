@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.errors import Internal
 from engine.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -59,3 +60,7 @@ class SampledToken:
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+# What a step gives for a span: a token, a fault of this sequence alone, or nothing was sampled.
+Outcome = SampledToken | Internal | None

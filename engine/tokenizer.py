@@ -25,7 +25,8 @@ _TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, Val
 class Tokenizer:
     """A model's tokenizer.
 
-    `vocabulary` counts its tokens, added ones too; the model's logits may be wider. `eos_ids` end
+    `vocabulary` counts its tokens, added ones too; the model's logits may be wider.
+    `longest_token` is in characters (in bytes for a byte-level tokenizer). `eos_ids` end
     a text: those of the tokenizer and of the model's generation config.
     """
 
@@ -37,6 +38,7 @@ class Tokenizer:
         self._backend = fast.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        self.longest_token = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
         self.vocabulary: int = self._backend.get_vocab_size(with_added_tokens=True)
         own = () if fast.eos_token_id is None else (fast.eos_token_id,)
         self.eos_ids = frozenset((*own, *eos_ids))
@@ -128,7 +130,9 @@ class Tokenizer:
                 f"{field}: not valid Unicode at character {error.start} ({error.reason})",
                 field=field,
             ) from error
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # A batch of one: unlike `encode`, it lets other threads run meanwhile.
+        encoded = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return list(encoded[0].ids)
 
     def _fallback_bytes(self) -> frozenset[int]:
         """The ids of `<0x00>` to `<0xFF>`, if the decoder joins those into characters."""

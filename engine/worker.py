@@ -6,13 +6,13 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from engine.sequence import SampledToken, Span
+from engine.sequence import Outcome, Span
 
 
 class Steps(Protocol):
     """What computes spans: the engine, or a stand-in for it in tests."""
 
-    def forward(self, spans: list[Span]) -> list[SampledToken | None]:
+    def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans; see `Engine.forward`."""
         ...
 
@@ -24,7 +24,7 @@ class EngineWorker:
         self._engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
-    async def step(self, spans: list[Span]) -> list[SampledToken | None]:
+    async def step(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans. Once begun a step is never cut short, even when this is cancelled."""
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._thread, self._engine.forward, spans)

@@ -24,7 +24,7 @@ from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdr
 from kv_transfer.frames import FramePart, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
 from kv_transfer.link import Link, Shared, view
-from kv_transfer.select import PROCESS
+from kv_transfer.select import PROCESS, device_name
 from kv_transfer.staging import Buffer
 from kv_transfer.transport import RECEIVER_RANK, LaneSpec
 from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, until
@@ -136,7 +136,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             generation=self._generation,
             layout=wire.layout_to_proto(cache.layout),
             transport=config.transport,
-            device=cache.device.type,
+            device=device_name(cache.device),
             process=PROCESS,
             frame_bytes=config.frame_bytes,
         )

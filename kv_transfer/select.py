@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+import torch
+
 from kv_transfer.errors import LinkRefused
 from kv_transfer.gloo import GlooLane
 from kv_transfer.loopback import LoopbackLane
@@ -16,7 +18,10 @@ PROCESS = uuid.uuid4().hex
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one replica brings to the choice: what it asks for, where its KV is, its process."""
+    """What one replica brings to the choice: what it asks for, where its KV is, its process.
+
+    `device` is what `device_name` says of the KV's device.
+    """
 
     transport: str
     device: str
@@ -31,13 +36,21 @@ class Choice:
     why: str
 
 
+def device_name(device: torch.device) -> str:
+    """A device's kind; for a GPU also which one, by UUID, as ordinals differ by process."""
+    if device.type != "cuda":
+        return device.type
+    return f"cuda:{torch.cuda.get_device_properties(device).uuid}"
+
+
 def choose(sender: Side, receiver: Side) -> Choice:
     """The pair's transport; LinkRefused names what does not fit."""
     asked = {side.transport for side in (sender, receiver)} - {"auto"}
     if len(asked) > 1:
         raise LinkRefused(f"transport: {sender.transport} here, {receiver.transport} there")
     same_process = sender.process == receiver.process
-    both_cuda = sender.device == receiver.device == "cuda"
+    both_cuda = sender.device.startswith("cuda") and receiver.device.startswith("cuda")
+    one_gpu = both_cuda and sender.device == receiver.device
     if asked:
         transport = asked.pop()
         if transport == "loopback" and not same_process:
@@ -46,9 +59,13 @@ def choose(sender: Side, receiver: Side) -> Choice:
             raise LinkRefused(
                 f"transport: nccl needs CUDA on both; {sender.device} here, {receiver.device} there"
             )
+        if transport == "nccl" and one_gpu:
+            raise LinkRefused("transport: nccl refuses two ranks on one GPU")
         return Choice(transport, "configured")
     if same_process:
         return Choice("loopback", "both ends are in one process")
+    if one_gpu:
+        return Choice("gloo", "both ends are on one GPU, where NCCL refuses two ranks")
     if both_cuda:
         return Choice("nccl", "CUDA on both ends")
     return Choice("gloo", f"KV is on {sender.device} here, on {receiver.device} there")

@@ -15,7 +15,7 @@ from kv_transfer import wire
 from kv_transfer.errors import LinkRefused
 from kv_transfer.gloo import open_store_server
 from kv_transfer.link import Shared
-from kv_transfer.select import PROCESS, Choice, Side, choose
+from kv_transfer.select import PROCESS, Choice, Side, choose, device_name
 from kv_transfer.sender_link import SenderLink
 from kv_transfer.threads import Worker
 from kv_transfer.transport import SENDER_RANK, LaneSpec
@@ -142,7 +142,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
             raise LinkRefused(f"generation {hello.generation} is not newer than the link's")
         if existing is None and len(self._links) >= config.max_links:
             raise LinkRefused(f"{len(self._links)} links are open, the most there may be")
-        here = Side(config.transport, cache.device.type, PROCESS)
+        here = Side(config.transport, device_name(cache.device), PROCESS)
         return choose(here, Side(hello.transport, hello.device, hello.process))
 
     def _new_lane(self, hello: pb.Hello, transport: str) -> LaneSpec:

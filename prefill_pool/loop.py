@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
-from engine.sequence import SampledToken, Sequence, Span
+from engine.sequence import Outcome, SampledToken, Sequence, Span
 from engine.worker import EngineWorker
 from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
@@ -85,18 +85,21 @@ class PrefillLoop:
                 job.started_s = now
                 metrics.QUEUE_WAIT.observe(now - job.arrived_s)
 
-    def _answer(self, spans: list[Span], results: list[SampledToken | None]) -> None:
+    def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
         now = time.monotonic()
         metrics.TOKENS.inc(sum(span.count for span in spans))
-        tokens = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         for sequence in self._scheduler.complete(spans):
-            job, token = self._jobs[sequence.owner], tokens[sequence.owner]
-            started_s = job.started_s
-            if token is None or started_s is None:
-                raise Internal("a whole prompt gave no token")
-            if not job.first_token.done():
-                queue_s = started_s - job.arrived_s
-                job.first_token.set_result(FirstToken(token, queue_s, now - started_s))
+            job, outcome = self._jobs[sequence.owner], outcomes[sequence.owner]
+            if job.first_token.done():
+                continue
+            if isinstance(outcome, Internal):
+                job.first_token.set_exception(outcome)
+            elif outcome is None or job.started_s is None:
+                job.first_token.set_exception(Internal("a whole prompt gave no token"))
+            else:
+                queue_s, prefill_s = job.started_s - job.arrived_s, now - job.started_s
+                job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
         """A step broke: its requests end with an error, the loop goes on."""

@@ -144,7 +144,7 @@ class PrefillScheduler:
         """Give a waiting request its blocks if there is room; True if it may run."""
         if entry.started:
             return True
-        if self._pool.counts().leased > self._parked_limit:
+        if sum(len(self._pool.held(owner)) for owner in self._parked) > self._parked_limit:
             return False
         needed = self._blocks_for(entry.sequence)
         if not self._pool.can_allocate(needed):

@@ -162,14 +162,14 @@ class Summary(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceSummary, _Mapping]]] = ..., total_s: _Optional[float] = ...) -> None: ...
 
 class ChoiceSummary(_message.Message):
-    __slots__ = ("choice", "queue_s", "prefill_s", "first_flush_s", "ttft_s", "transfer_s", "decode_admission_s", "decode_s", "preemptions", "prefill_replica", "decode_replica")
+    __slots__ = ("choice", "queue_s", "prefill_s", "first_flush_s", "ttft_s", "decode_admission_s", "transfer_s", "decode_s", "preemptions", "prefill_replica", "decode_replica")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
     FIRST_FLUSH_S_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
-    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
     DECODE_ADMISSION_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
     DECODE_S_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -179,13 +179,13 @@ class ChoiceSummary(_message.Message):
     prefill_s: float
     first_flush_s: float
     ttft_s: float
-    transfer_s: float
     decode_admission_s: float
+    transfer_s: float
     decode_s: float
     preemptions: int
     prefill_replica: str
     decode_replica: str
-    def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ...) -> None: ...
+    def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
@@ -12,23 +13,54 @@ import grpc
 import grpc.aio
 
 from engine.errors import Internal, TandemError
+from protos.convert import valid_text
 
 log = logging.getLogger(__name__)
 
-KIND_KEY = "tandem-error"
-RETRY_KEY = "retry-after-ms"
+CLASS_TRAILER = "tandem-error"
+FIELD_TRAILER = "tandem-field"
+RETRY_TRAILER = "retry-after-ms"
+DEFAULT_RETRY_S = 1.0
+MAX_MESSAGE_BYTES = 800  # a gRPC status travels percent-encoded in a header block of 8 KiB
 
 _Servicer = TypeVar("_Servicer")
 Method = Callable[[_Servicer, Any, Any], Awaitable[Any]]
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError) -> NoReturn:
-    """End the call with the error's status; its class and retry time travel as trailers."""
-    trailers = [(KIND_KEY, type(error).__name__)]
-    if error.retry_after_s is not None:
-        trailers.append((RETRY_KEY, str(round(error.retry_after_s * 1000))))
-    await context.abort(grpc.StatusCode[error.code], error.message, trailing_metadata=trailers)
+    """End the call with the error's status; trailers carry what the status cannot."""
+    code = grpc.StatusCode[error.code]
+    await context.abort(code, one_line(error.message), trailing_metadata=trailers(error))
     raise AssertionError("abort returned")
+
+
+def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata from which a caller rebuilds the error: class, field, retry time."""
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == TandemError.__module__)
+    found = [(CLASS_TRAILER, kind.__name__)]
+    field = getattr(error, "field", None)
+    if field is not None:
+        found.append((FIELD_TRAILER, _printable(field)))
+    wait_s = retry_after(error)
+    if wait_s is not None:
+        found.append((RETRY_TRAILER, str(math.ceil(wait_s * 1000))))
+    return tuple(found)
+
+
+def retry_after(error: TandemError) -> float | None:
+    """Seconds until trying again makes sense; None where it never does."""
+    if not error.retryable:
+        return None
+    return DEFAULT_RETRY_S if error.retry_after_s is None else max(0.0, error.retry_after_s)
+
+
+def one_line(message: str) -> str:
+    """`message` on one line, valid and short enough for a header."""
+    line = valid_text(" ".join(message.split()))
+    encoded = line.encode()
+    if len(encoded) <= MAX_MESSAGE_BYTES:
+        return line
+    return encoded[:MAX_MESSAGE_BYTES].decode(errors="ignore") + "…"
 
 
 def answers_errors(method: Method[_Servicer]) -> Method[_Servicer]:
@@ -47,3 +79,8 @@ def answers_errors(method: Method[_Servicer]) -> Method[_Servicer]:
             await abort(context, Internal(f"internal error: {type(error).__name__}"))
 
     return call
+
+
+def _printable(field: str) -> str:
+    """What a text trailer may hold: printable ASCII."""
+    return "".join(char if " " <= char <= "~" else "?" for char in one_line(field)[:200])

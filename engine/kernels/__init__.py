@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import logging
 import shutil
 from pathlib import Path
 
 import torch
-
-log = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("paged_cpu.cpp")
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffast-math", "-fno-finite-math-only", "-std=c++20"]

@@ -304,7 +304,7 @@ def test_status_exits_1_when_a_pool_is_missing(
     router.admin.missing = ["decode"]
     code, out, _ = run(capsys, "status", "--address", router.address)
     assert code == 1
-    assert out.endswith("no healthy replica: decode\n")
+    assert out.endswith("replicas are missing: decode\n")
 
 
 def test_stop_asks_or_is_refused(capsys: pytest.CaptureFixture[str], router: Router) -> None:

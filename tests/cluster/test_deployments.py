@@ -19,11 +19,11 @@ with warnings.catch_warnings():
 @pytest.mark.parametrize(
     ("replicas", "cores", "gpus", "expected"),
     [
-        (2, 2, 0, Share(threads=1, gpus=0)),
-        (2, 8, 2, Share(threads=4, gpus=1)),
-        (4, 2, 0, Share(threads=1, gpus=0)),
-        (2, 16, 1, Share(threads=8, gpus=0.5)),
-        (3, 16, 2, Share(threads=5, gpus=0.5)),  # 2/3 each would fit one to a GPU
+        (2, 2, 0, Share(threads=1, gpus=0, per_device=2)),
+        (2, 8, 2, Share(threads=4, gpus=1, per_device=1)),
+        (4, 2, 0, Share(threads=1, gpus=0, per_device=4)),
+        (2, 16, 1, Share(threads=8, gpus=0.5, per_device=2)),
+        (3, 16, 2, Share(threads=5, gpus=0.5, per_device=2)),  # 2/3 each would fit one to a GPU
     ],
 )
 def test_the_machine_is_shared_evenly(
@@ -38,7 +38,7 @@ def test_there_are_three_deployments_with_readable_names() -> None:
         decode=DecodeConfig(replicas=3),
         directory=DirectoryConfig(url="unix:///x"),
     )
-    application = build(config, Share(threads=1, gpus=0.5))
+    application = build(config, Share(threads=1, gpus=0.5, per_device=2))
     router = application._bound_deployment
     _, *pools = router.init_args
     prefill, decode = (pool._bound_deployment for pool in pools)
@@ -52,4 +52,4 @@ def test_there_are_three_deployments_with_readable_names() -> None:
 
 def test_without_a_directory_nothing_is_built() -> None:
     with pytest.raises(ConfigError, match=r"directory\.url"):
-        build(TandemConfig(), Share(threads=1, gpus=0))
+        build(TandemConfig(), Share(threads=1, gpus=0, per_device=2))

@@ -286,3 +286,22 @@ async def test_a_watch_may_start_before_the_directory_answers() -> None:
     await heart.stop()
     await watch.stop()
     await nowhere.close()
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.0001, 0.0003, 0.001])
+async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s: float) -> None:
+    heart = Heartbeat(directory, record(), ReplicaLoad)
+    heart.start()
+    await asyncio.sleep(delay_s)
+    async with asyncio.timeout(5):
+        await heart.stop()
+    assert not heart.running
+
+
+def test_a_directory_that_begins_anew_is_no_mass_death() -> None:
+    roster = Roster(grace_s=6.0)
+    both = [record("a"), record("b")]
+    roster.update(both, now=0.0)
+    assert roster.update([], now=1.0).lost == ()
+    assert roster.update(both[:1], now=2.0).lost == ()
+    assert [gone.id for gone in roster.update(both[:1], now=8.0).lost] == ["b"]

@@ -33,7 +33,7 @@ def request(prompt="hi", sampling=None, **rest):
 
 
 async def test_defaults_are_filled_in(door):
-    prepared = await door.prepare(request("hello"), None)
+    prepared = await door.prepare(request("hello"), "id", None)
     assert prepared.request_id
     assert prepared.sampling.seed is not None
     assert prepared.sampling.max_tokens == 20
@@ -45,7 +45,7 @@ async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
     async def most(max_tokens, prompt_tokens, endpoint, capacity=None):
         sampling = SamplingParams(max_tokens=max_tokens)
         wanted = request(tuple([1] * prompt_tokens), sampling, endpoint=endpoint)
-        return (await door.prepare(wanted, capacity)).sampling.max_tokens
+        return (await door.prepare(wanted, "id", capacity)).sampling.max_tokens
 
     assert await most(50, 10, "chat") == 20
     assert await most(100, 60, "report") == 40
@@ -60,11 +60,12 @@ async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
         (request(()), InvalidRequest, "prompt", "empty"),
         (request([]), InvalidRequest, "messages", "empty"),
         (request([ChatMessage("robot", "x")]), InvalidRequest, "messages", "unknown role 'robot'"),
-        (request(tuple([1] * 100)), PromptTooLong, "prompt", "100 tokens.*100"),
+        (request(tuple([1] * 100)), PromptTooLong, "prompt", "at least 100 tokens.*100"),
+        (request("word " * 2000), PromptTooLong, "prompt", "at least [0-9]+ tokens.*100"),
         (request((320,)), InvalidRequest, "prompt", r"token id 320 .*0 to 319"),
         (request((-1,)), InvalidRequest, "prompt", "token id -1"),
         (request("bad \ud800"), InvalidRequest, "prompt", "."),
-        (request("x", n=0), InvalidRequest, "n", "1 to 128"),
+        (request("x", n=0), InvalidRequest, "n", "between 1 and 128"),
         (request("x", model="gpt"), NotFound, "model", "'tiny' is"),
         (request("x", endpoint="web"), NotFound, "endpoint", "chat, report"),
         (
@@ -81,5 +82,5 @@ async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
 )
 async def test_what_is_wrong_is_named(door, wrong, error, field, text):
     with pytest.raises(error, match=text) as refusal:
-        await door.prepare(wrong, None)
+        await door.prepare(wrong, "id", None)
     assert refusal.value.field == field

@@ -24,11 +24,12 @@ def test_least_loaded_wins_and_ties_rotate():
     decode = [replica("d0", "decode", running=5), replica("d1", "decode")]
     placement = Placement()
     first = placement.choose(pool, decode, 10, 20)
-    placement.hold(first.prefill, 10)
+    held = placement.hold(first.prefill, 10)
     second = placement.choose(pool, decode, 10, 20)
     assert {first.prefill.id, second.prefill.id} == {"p0", "p1"}
     assert first.decode.id == "d1"
-    placement.release(first.prefill, 10)
+    held.release()
+    held.release()
     assert placement.choose(pool, decode, 10, 20).prefill.id == second.prefill.id
 
 

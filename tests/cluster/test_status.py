@@ -8,16 +8,8 @@ import pytest
 
 import engine.errors as errors
 import kv_transfer.errors
-from cluster.status import (
-    CLASS_TRAILER,
-    MAX_MESSAGE_BYTES,
-    TABLE,
-    error_from_rpc,
-    http_error,
-    one_line,
-    status_of,
-    trailers,
-)
+from cluster.status import TABLE, error_from_rpc, http_error, status_of
+from protos.status import CLASS_TRAILER, MAX_MESSAGE_BYTES, one_line, trailers
 
 
 def tree(root: type[errors.TandemError]) -> list[type[errors.TandemError]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -113,7 +112,7 @@ def _found(pattern: str, text: str) -> str:
 def _sockets(process: Path) -> set[str]:
     """Inodes of the sockets that a process holds."""
     try:
-        links = [os.readlink(link) for link in (process / "fd").iterdir()]
+        links = [str(link.readlink()) for link in (process / "fd").iterdir()]
     except OSError:
         return set()
     return {link[8:-1] for link in links if link.startswith("socket:[")}

@@ -79,6 +79,12 @@ def config_of(name: str, extra: dict[str, object]) -> transformers.PretrainedCon
     return kind(**{**_SMALL, **extra})
 
 
+def architecture(name: str) -> str:
+    """The class that transformers builds for a config."""
+    mapping = transformers.AutoModelForCausalLM._model_mapping
+    return mapping[getattr(transformers, name)].__name__
+
+
 def save(folder: Path, name: str, extra: dict[str, object]) -> torch.nn.Module:
     """Make the random model, save it to `folder`, and return it for reference."""
     torch.manual_seed(0)

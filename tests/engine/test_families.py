@@ -5,14 +5,16 @@ import random
 import pytest
 import torch
 
+from engine import kernels
 from engine.blocks import BlockPool
+from engine.compact_weights import FAMILIES
 from engine.config import KvConfig, ModelConfig
 from engine.engine import Engine
 from engine.errors import UnsupportedModel
 from engine.model import describe
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
-from tests.engine.families import REFUSED, SERVED, VOCABULARY, config_of, save
+from tests.engine.families import REFUSED, SERVED, VOCABULARY, architecture, config_of, save
 
 PROMPTS = (1, 5, 16, 17, 100, 333)
 NEW_TOKENS = 16
@@ -40,11 +42,18 @@ def generate(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return [s.tokens for s in sequences]
 
 
-@pytest.mark.parametrize("family", SERVED)
-def test_a_family_is_served_exactly(family, tmp_path):
+BOTH_WAYS = [
+    *((family, "transformers") for family in SERVED),
+    *((f, "compact") for f, (name, _) in SERVED.items() if architecture(name) in FAMILIES),
+]
+
+
+@pytest.mark.parametrize(("family", "forward"), BOTH_WAYS)
+def test_a_family_is_served_exactly(family, forward, tmp_path):
     reference = save(tmp_path, *SERVED[family])
-    description = describe(ModelConfig(path=str(tmp_path), dtype="float32"))
-    engine = Engine.load(description, KvConfig(blocks=BLOCKS), most_tokens=1)
+    config = ModelConfig(path=str(tmp_path), dtype="float32", forward=forward)
+    engine = Engine.load(describe(config), KvConfig(blocks=BLOCKS), config, most_tokens=1)
+    assert engine.forward_name.startswith(forward)
     rng = random.Random(0)
     prompts = [[rng.randrange(3, VOCABULARY) for _ in range(length)] for length in PROMPTS]
     expected = [
@@ -93,3 +102,20 @@ def test_identity_changes_with_the_weights(tmp_path):
 
 def _identity(folder):
     return describe(ModelConfig(path=str(folder))).identity
+
+
+def test_c_operations_serve_bfloat16_and_refuse_the_rest(tmp_path):
+    name, extra = SERVED["llama"]
+    save(tmp_path, name, {**extra, "head_dim": 32})
+    config = ModelConfig(path=str(tmp_path), dtype="float32", operations="cpp")
+    with pytest.raises(UnsupportedModel, match="are for bfloat16"):
+        Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+    if kernels.why_not_built() is not None:
+        pytest.skip(kernels.why_not_built())
+    config = ModelConfig(path=str(tmp_path), dtype="bfloat16", operations="cpp")
+    engine = Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+    assert engine.cache.layout.format == "pairs"
+    with pytest.raises(UnsupportedModel, match="has no compact forward"):
+        save(tmp_path / "other", *SERVED["mixtral"])
+        config = ModelConfig(path=str(tmp_path / "other"), forward="compact")
+        Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)

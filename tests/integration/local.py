@@ -44,8 +44,7 @@ class LocalCluster:
 
 def held(replica: Replica) -> int:
     """Blocks and requests that a replica holds."""
-    load = replica.load()
-    return load.waiting + load.running + load.blocks_total - load.blocks_free
+    return replica.load().used
 
 
 @asynccontextmanager

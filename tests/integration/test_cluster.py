@@ -6,8 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster.api import Started, Summary, Tokens
-from engine.errors import Cancelled, InvalidRequest, NotFound, Overloaded, PromptTooLong
+from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
+from engine.errors import (
+    Cancelled,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PromptTooLong,
+)
 from tests import exactness, tiny
 from tests.integration.local import LocalCluster, cluster, held
 
@@ -219,3 +226,66 @@ def test_the_reference_is_not_degenerate(model):
     cases = exactness.make_cases(model, 24)
     assert exactness.distinct(cases) >= 20
     assert torch.get_num_threads() == 1
+
+
+async def test_a_refusal_of_a_replica_reaches_the_client_as_such(config):
+    """With room for three in decode, the others are told to come back, and nothing is left."""
+    config = replace(config, decode=replace(config.decode, max_batch=1, max_waiting=2))
+    async with cluster(config) as local:
+        requests = (local.client.complete("x", max_tokens=200, ignore_eos=True) for _ in range(12))
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+        served = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        assert len(served) >= 3
+        assert len(refused) == 12 - len(served) > 0
+        assert all(error.retry_after_s for error in refused)
+        await local.idle()
+
+
+async def test_one_token_needs_no_decode_pool(config):
+    async with cluster(config) as local:
+        done = await local.client.complete("hello", max_tokens=1, ignore_eos=True, n=4)
+        assert done.summary.completion_tokens == 4
+        assert [choice.finish_reason for choice in done.choices] == ["length"] * 4
+
+
+async def test_cancel_at_once_is_an_answer(config):
+    """A cancel that comes before the request's own task has begun still ends the stream."""
+    async with cluster(config) as local:
+        router = local.router._router
+        assert router is not None
+        request = GenerateRequest(TokenPrompt((1,) * 50), request_id="early")
+        events = router.generate(request)
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        assert await router.cancel("early")
+        with pytest.raises(Cancelled):
+            async with asyncio.timeout(5):
+                await first
+        await local.idle()
+
+
+async def test_numbers_that_overflow_fail_one_request_alone(config):
+    """A replica-side fault of one sequence leaves the rest of its batch alone."""
+    async with cluster(config) as local:
+        engine = local.decode[0]._engine
+        forward = engine.forward
+
+        def poisoned(spans):
+            results = forward(spans)
+            for index, span in enumerate(spans):
+                if span.sequence.owner.startswith("bad") and len(span.sequence.tokens) > 8:
+                    results[index] = Internal("the model's logits are NaN or infinite")
+            return results
+
+        engine.forward = poisoned
+        names = ("bad", "good-1", "good-2")
+        requests = (
+            local.client.complete("x", max_tokens=30, ignore_eos=True, request_id=name)
+            for name in names
+        )
+        bad, *good = await asyncio.gather(*requests, return_exceptions=True)
+        assert isinstance(bad, Internal)
+        assert "NaN" in bad.message
+        assert [done.summary.completion_tokens for done in good] == [30, 30]
+        await local.idle()

@@ -25,10 +25,11 @@ def side(transport="auto", device="cpu", process="a"):
         (side(), side(), "loopback"),
         (side(), side(process="b"), "gloo"),
         (side(device="cuda"), side(process="b"), "gloo"),
-        (side(device="cuda"), side(device="cuda", process="b"), "nccl"),
+        (side(device="cuda:1"), side(device="cuda:2", process="b"), "nccl"),
+        (side(device="cuda:1"), side(device="cuda:1", process="b"), "gloo"),
         (side("gloo"), side(), "gloo"),
         (side(), side("gloo"), "gloo"),
-        (side("gloo", "cuda"), side("auto", "cuda", "b"), "gloo"),
+        (side("gloo", "cuda:1"), side("auto", "cuda:2", "b"), "gloo"),
     ],
 )
 def test_choice(sender, receiver, transport):
@@ -42,7 +43,8 @@ def test_choice(sender, receiver, transport):
     [
         (side("gloo"), side("nccl"), "gloo here, nccl there"),
         (side("loopback"), side(process="b"), "one process"),
-        (side("nccl"), side(device="cuda", process="b"), "CUDA on both"),
+        (side("nccl"), side(device="cuda:1", process="b"), "CUDA on both"),
+        (side("nccl", "cuda:1"), side(device="cuda:1", process="b"), "two ranks on one GPU"),
     ],
 )
 def test_what_does_not_fit_is_named(sender, receiver, reason):
