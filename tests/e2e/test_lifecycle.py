@@ -61,7 +61,17 @@ def test_it_says_what_it_did(serving):
     assert "the first after" in log
 
 
-def test_status_names_every_replica_and_its_blocks(serving):
+def idle(serving):
+    """Whether no replica holds anything; replicas report once a second."""
+    return all(
+        entry["running"] == entry["waiting"] == entry["blocks"]["used"] == 0
+        for entry in serving.replicas()
+        if entry["role"] != "router"
+    )
+
+
+async def test_status_names_every_replica_and_its_blocks(serving):
+    await until(lambda: idle(serving), 15)
     status = serving.tandem("status", "--json")
     assert status.returncode == 0
     replicas = {entry["role"]: entry for entry in json.loads(status.stdout)["replicas"]}
@@ -116,15 +126,7 @@ async def test_a_client_that_goes_away_leaves_nothing(serving):
             if isinstance(event, Tokens) and event.index > 3:
                 break
         await events.aclose()
-
-    def idle():
-        return all(
-            entry["running"] == entry["waiting"] == entry["blocks"]["used"] == 0
-            for entry in serving.replicas()
-            if entry["role"] != "router"
-        )
-
-    await until(idle, 15)
+    await until(lambda: idle(serving), 15)
 
 
 async def test_metrics_stand_in_prometheus_and_in_ray(serving):
