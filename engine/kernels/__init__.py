@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,12 +23,26 @@ def why_not_built() -> str | None:
     from torch.utils.cpp_extension import load
 
     try:
-        load(
-            name=f"tandem_cpu_{torch.__version__.replace('.', '_').replace('+', '_')}",
-            sources=[str(_SOURCE)],
-            extra_cflags=_FLAGS,
-            is_python_module=False,
-        )
+        with _ninja_on_path():
+            load(
+                name=f"tandem_cpu_{torch.__version__.replace('.', '_').replace('+', '_')}",
+                sources=[str(_SOURCE)],
+                extra_cflags=_FLAGS,
+                is_python_module=False,
+            )
     except (OSError, RuntimeError, ImportError) as error:
         return f"the C++ operations did not build: {str(error).splitlines()[0]}"
     return None
+
+
+@contextmanager
+def _ninja_on_path() -> Iterator[None]:
+    """The extension loader calls `ninja` by name, also where the environment is not activated."""
+    import ninja
+
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
