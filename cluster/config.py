@@ -76,7 +76,7 @@ class RayConfig:
 class EndpointConfig:
     """What one kind of traffic may expect and may ask for."""
 
-    ttft_budget_ms: float = 2000.0
+    ttft_budget_ms: float = 500.0
     max_output_tokens: int = 1024
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from engine.sequence import Sequence
 from engine.text import Completion
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from protos import decode_pb2, decode_pb2_grpc
-from protos.convert import sampling_from_proto, tokens_to_proto
+from protos.convert import sequence_from_proto, tokens_to_proto
 from protos.status import answers_errors
 
 log = logging.getLogger(__name__)
@@ -41,13 +41,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     @answers_errors
     async def Decode(self, request: decode_pb2.DecodeRequest, context: Any) -> None:  # noqa: N802
         """Receive the KV, join the batch, stream every token after the first."""
-        sequence = Sequence(
-            owner=request.transfer,
-            tokens=list(request.prompt_ids),
-            prompt_tokens=len(request.prompt_ids),
-            sampling=sampling_from_proto(request.sampling),
-            choice=request.choice,
-        )
+        sequence = sequence_from_proto(request)
         job = DecodeJob(sequence, self._new_completion(sequence))
         self._loop.register(job)
         try:

@@ -45,7 +45,6 @@ class CpuOps:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._ops = torch.ops.tandem_cpu
-        self._no_norm = torch.empty(0)
 
     def prepare(self, weights: Linear) -> Apply:
         """Prepacked for oneDNN, where this torch can."""

@@ -12,7 +12,7 @@ from kv_transfer.sender import KvSender, OutgoingKv
 from prefill_pool import metrics
 from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
 from protos import prefill_pb2, prefill_pb2_grpc
-from protos.convert import sampling_from_proto, tokens_to_proto
+from protos.convert import sequence_from_proto, tokens_to_proto
 from protos.status import answers_errors
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     @answers_errors
     async def Prefill(self, request: prefill_pb2.PrefillRequest, context: Any) -> None:  # noqa: N802
         """Compute the prompt, stream the first token, then hand the KV over."""
-        sequence = Sequence(
-            owner=request.transfer,
-            tokens=list(request.prompt_ids),
-            prompt_tokens=len(request.prompt_ids),
-            sampling=sampling_from_proto(request.sampling),
-            choice=request.choice,
-        )
+        sequence = sequence_from_proto(request)
         handed_over = False
         job = self._loop.submit(sequence, request.ttft_budget_s)
         try:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from engine.errors import Internal, InvalidRequest
 from engine.sampling import SamplingParams
 from engine.sequence import FinishReason, SampledToken
-from protos import inference_pb2
+from engine.sequence import Sequence as TokenSequence
+from protos import decode_pb2, inference_pb2, prefill_pb2
 
 _OPTIONAL = (
     "max_tokens",
@@ -74,6 +75,19 @@ def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
         stop_token_ids=tuple(wire.stop_token_ids),
         ignore_eos=wire.ignore_eos,
         **given,
+    )
+
+
+def sequence_from_proto(
+    request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest,
+) -> TokenSequence:
+    """The sequence that a router asks a replica for, owned by its transfer; no output yet."""
+    return TokenSequence(
+        owner=request.transfer,
+        tokens=list(request.prompt_ids),
+        prompt_tokens=len(request.prompt_ids),
+        sampling=sampling_from_proto(request.sampling),
+        choice=request.choice,
     )
 
 
