@@ -95,13 +95,13 @@ class DecodeLoop:
                 self._end(job, outcome)
             elif outcome is not None:
                 job.take(outcome)
-                metrics.TOKENS.inc(1)
                 self._unread.append(job)
                 if job.finished:
                     self._end(job)
 
     def _read(self) -> None:
         """Make text of what the last step gave, and send it off."""
+        metrics.TOKENS.inc(len(self._unread))
         for job in self._unread:
             ended = job.finished
             job.read()
