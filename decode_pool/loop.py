@@ -61,6 +61,7 @@ class DecodeLoop:
         """Generate for ever."""
         while True:
             self._wake.clear()
+            await self._worker.scrub(self._scheduler.pool)
             self._grant()
             spans = self._scheduler.schedule()
             if not spans:
@@ -84,6 +85,7 @@ class DecodeLoop:
     def _emit(self, spans: list[Span], results: list[Outcome]) -> None:
         metrics.BATCH.observe(len(spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        self._condemn(outcomes)
         for span in self._scheduler.complete(spans):
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
@@ -94,6 +96,11 @@ class DecodeLoop:
                 metrics.TOKENS.inc(1)
                 if job.finished:
                     self._end(job)
+
+    def _condemn(self, outcomes: dict[str, Outcome]) -> None:
+        for owner, outcome in outcomes.items():
+            if isinstance(outcome, Internal):
+                self._scheduler.pool.condemn(owner)
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
         """A step broke: its requests end with an error, the loop goes on."""

@@ -11,7 +11,7 @@ import torch
 from engine.batch import pack
 from engine.choose import choose_runner
 from engine.config import KvConfig, ModelConfig
-from engine.errors import ConfigError, Internal
+from engine.errors import ConfigError
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
 from engine.model import ModelDescription, load_weights
@@ -76,7 +76,8 @@ class Engine:
 
         KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
         are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
-        overflowed gets an Internal, and its blocks are cleared: a NaN left there would spread.
+        overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
+        gets them: a NaN left there would spread.
         """
         batch = pack(spans, self.cache)
         results: list[Outcome] = [None] * len(spans)
@@ -87,9 +88,11 @@ class Engine:
         tokens = sample(logits, [spans[index].sequence for index in sampling])
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
-            if isinstance(token, Internal):
-                self.cache.clear(spans[index].sequence.blocks)
         return results
+
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
+        self.cache.clear(blocks)
 
 
 def best_device() -> torch.device:

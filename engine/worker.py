@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from engine.blocks import BlockPool
 from engine.sequence import Outcome, Span
 
 
@@ -14,6 +15,10 @@ class Steps(Protocol):
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans; see `Engine.forward`."""
+        ...
+
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
         ...
 
 
@@ -29,6 +34,14 @@ class EngineWorker:
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._thread, self._engine.forward, spans)
         return await asyncio.shield(running)
+
+    async def scrub(self, pool: BlockPool) -> None:
+        """Clear the blocks that a faulty request left; before every step, as NaNs would spread."""
+        dirty = pool.take_dirty()
+        if dirty:
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(self._thread, self._engine.clear, dirty))
+            pool.cleaned(dirty)
 
     def close(self) -> None:
         """Let the step in progress end and take no more."""
