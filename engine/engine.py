@@ -91,7 +91,8 @@ class Engine:
 
         KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
         are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
-        overflowed gets an Internal, and its blocks are cleared: a NaN left there would spread.
+        overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
+        gets them: a NaN left there would spread.
         """
         results = self.begin(spans).advance()
         if results is None:
@@ -126,6 +127,10 @@ class Engine:
         self._improvement = self._pieces = None
         log.info("engine improved: %s", self.forward_name)
         return False
+
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
+        self.cache.clear(blocks)
 
 
 def best_device() -> torch.device:
