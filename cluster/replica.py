@@ -206,7 +206,9 @@ class Replica:
             identity=self._identity,
         )
         most_jobs = decode.max_batch + decode.max_waiting
-        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs)
+        loop = self._decode_loop = DecodeLoop(
+            self._decode, self._worker, most_jobs, decode.token_gap_budget_ms / 1000
+        )
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
