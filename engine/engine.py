@@ -20,6 +20,7 @@ from engine.passes import Pass
 from engine.probe import check_runner, check_tokens, probe_layout, reference_logits
 from engine.runner import Runner
 from engine.sequence import Outcome, Span
+from engine.stages import Stages
 
 log = logging.getLogger(__name__)
 
@@ -65,22 +66,28 @@ class Engine:
         device's memory.
         """
         device = device or best_device()
+        stages = Stages()
         model: Any = load_weights(description, device)
+        stages.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
         layout = probe_layout(description, model, kv.block_size)
         expected = reference_logits(model, check_tokens(description))
+        stages.ended("reference")
         config = config or ModelConfig()
         runner, improvement = choose_runner(description, model, kv.block_size, config)
+        stages.ended("operations")
         check_runner(description, runner, layout, device, expected)
+        stages.ended("check")
         blocks = kv.blocks or _fit_blocks(layout, device, kv.memory_fraction / share, most_tokens)
         log.info(
-            "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB)",
+            "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
             device,
             runner.name,
             blocks,
             layout.block_size,
             blocks * block_bytes(layout) / 2**20,
+            stages,
         )
         cache = KvCache(layout, blocks, device, runner.kv_format)
         cores = Cores(weight_bytes) if device.type == "cpu" else None
