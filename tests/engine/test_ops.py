@@ -1,9 +1,12 @@
-"""The layer operations: one suite for both kinds, against float64."""
+"""The layer operations: one suite for all kinds, against float64."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import random
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,10 @@ from engine.batch import pack
 from engine.compact_weights import Decoder, Layer, Linear, Rotary
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
+from engine.attention_triton import TritonAttention
 from engine.ops_cpu import CpuOps, why_not
+from engine.ops_cuda import TritonOps
+from engine.ops_cuda import why_not as why_not_triton
 from engine.ops_torch import TorchOps
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
@@ -21,7 +27,18 @@ from engine.sequence import Sequence, Span
 BLOCK, BLOCKS, POSITIONS = 16, 80, 400
 
 
-def decoder(*, heads=6, kv_heads=2, size=32, normed=False, window=None, offset=0.0, gelu=False):
+def decoder(
+    *,
+    heads=6,
+    kv_heads=2,
+    size=32,
+    normed=False,
+    window=None,
+    offset=0.0,
+    gelu=False,
+    softcap=None,
+    turning=None,
+):
     """A one-layer model of random bfloat16 weights, small but with every part."""
     generator = torch.Generator().manual_seed(0)
 
@@ -29,7 +46,7 @@ def decoder(*, heads=6, kv_heads=2, size=32, normed=False, window=None, offset=0
         return torch.randn(shape, generator=generator).mul_(0.3).bfloat16()
 
     hidden, inner = 64, 96
-    angles = torch.arange(POSITIONS)[:, None] * 0.9 ** torch.arange(size // 2)[None]
+    angles = torch.arange(POSITIONS)[:, None] * 0.9 ** torch.arange((turning or size) // 2)[None]
     norm = weights(size) if normed else None
     layer = Layer(
         input_norm=weights(hidden),
@@ -41,7 +58,7 @@ def decoder(*, heads=6, kv_heads=2, size=32, normed=False, window=None, offset=0
         rotary=Rotary(torch.cos(angles).float(), torch.sin(angles).float()),
         window=window,
         query_norm=norm,
-        key_norm=norm,
+        key_norm=None if norm is None else norm.flip(0),
     )
     return Decoder(
         embedding=weights(10, hidden),
@@ -55,25 +72,90 @@ def decoder(*, heads=6, kv_heads=2, size=32, normed=False, window=None, offset=0
         eps=1e-5,
         norm_offset=offset,
         scaling=size**-0.5,
-        softcap=None,
+        softcap=softcap,
         final_softcap=None,
         gelu=gelu,
     )
 
 
-@pytest.fixture(params=["torch", "C++"])
-def make_ops(request):
-    if request.param == "torch":
-        return TorchOps
-    reason = kernels.why_not_built()
+@dataclass(frozen=True)
+class Kind:
+    """One kind of operations, where they run and in what precision."""
+
+    make: Any
+    device: str
+    dtype: torch.dtype
+
+    def ops(self, model):
+        return self.make(self.there(model))
+
+    def there(self, value):
+        """The same on this kind's device in its precision; rotary tables stay float32."""
+        if isinstance(value, torch.Tensor):
+            return value.to(self.device, self.dtype if value.is_floating_point() else None)
+        if isinstance(value, Rotary):
+            return Rotary(value.cosine.to(self.device), value.sine.to(self.device))
+        if isinstance(value, tuple):
+            return tuple(map(self.there, value))
+        if isinstance(value, (Decoder, Layer, Linear)):
+            parts = {f.name: self.there(getattr(value, f.name)) for f in fields(value)}
+            return replace(value, **parts)
+        return value
+
+    def randn(self, *shape):
+        """The same random numbers for every kind, in its precision."""
+        return self.there(torch.randn(*shape).bfloat16())
+
+    def close(self, got, expected):
+        """Within the precision's rounding of the float64 answer (on the CPU)."""
+        narrow = self.dtype != torch.float32
+        rtol, atol = (0.02, 0.04) if narrow else (1e-5, 2e-5)
+        torch.testing.assert_close(got.cpu().double(), expected, rtol=rtol, atol=atol)
+
+
+def split_triton(model):
+    return TritonOps(model, TritonAttention(1, parts=8))
+
+
+def why_no_triton():
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        return "no CUDA device, and TRITON_INTERPRET is not 1"
+    return None
+
+
+MAKERS = {"torch": TorchOps, "C++": CpuOps, "Triton": TritonOps, "Triton, split": split_triton}
+KINDS = [
+    ("torch", "bfloat16"),
+    ("torch", "float32"),
+    ("torch on CUDA", "bfloat16"),
+    ("torch on CUDA", "float32"),
+    ("C++", "bfloat16"),
+    ("Triton", "bfloat16"),
+    ("Triton", "float16"),
+    ("Triton", "float32"),
+    ("Triton, split", "bfloat16"),
+    ("Triton, split", "float32"),
+]
+
+
+@pytest.fixture(params=KINDS, ids=", ".join)
+def kind(request):
+    torch.manual_seed(3)
+    name, dtype = request.param
+    reason, device = None, "cpu"
+    if name == "C++":
+        reason = kernels.why_not_built()
+    elif name == "torch on CUDA":
+        name, device = "torch", "cuda"
+        reason = None if torch.cuda.is_available() else "no CUDA device here"
+    elif name.startswith("Triton"):
+        reason = why_no_triton()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if reason is not None:
         pytest.skip(reason)
-    return CpuOps
-
-
-def close(got, expected):
-    """Within bfloat16's rounding of the float64 answer."""
-    torch.testing.assert_close(got.double(), expected, rtol=0.02, atol=0.04)
+    return Kind(MAKERS[name], device, getattr(torch, dtype))
 
 
 def rms(x, weight, model):
@@ -84,34 +166,35 @@ def rms(x, weight, model):
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("rows", [1, 7, 70])
-def test_norms(make_ops, rows, offset):
+def test_norms(kind, rows, offset):
     model = decoder(offset=offset)
-    ops, weight = make_ops(model), model.final_norm
+    ops, weight = kind.ops(model), kind.there(model.final_norm)
     x, branch = torch.randn(2, rows, 64).bfloat16()
-    close(ops.norm(x.clone(), weight), rms(x, weight, model))
-    total, normed = ops.add_norm(x.clone(), branch, weight)
-    close(total, x.double() + branch.double())
-    close(normed, rms(x + branch, weight, model))
+    kind.close(ops.norm(kind.there(x.clone()), weight), rms(x, model.final_norm, model))
+    total, normed = ops.add_norm(kind.there(x.clone()), kind.there(branch), weight)
+    kind.close(total, x.double() + branch.double())
+    kind.close(normed, rms(x.double() + branch.double(), model.final_norm, model))
 
 
 @pytest.mark.parametrize("gelu", [False, True])
-def test_gate(make_ops, gelu):
+def test_gate(kind, gelu):
     gate_up = torch.randn(9, 192).mul_(3).bfloat16()
     gate, up = gate_up.double().chunk(2, dim=-1)
     act = torch.nn.functional.gelu(gate, approximate="tanh") if gelu else gate * gate.sigmoid()
-    got = make_ops(decoder(gelu=gelu)).gate(gate_up)
-    torch.testing.assert_close(got.double(), act * up, rtol=0.02, atol=0.02)
+    got = kind.ops(decoder(gelu=gelu)).gate(kind.there(gate_up))
+    kind.close(got, act * up)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 40])
-def test_linear(make_ops, rows):
+def test_linear(kind, rows):
     model = decoder()
     for linear in (model.layers[0].down, model.layers[0].qkv):
         x = torch.randn(rows, linear.weight.shape[1]).bfloat16()
         expected = x.double() @ linear.weight.double().T
         if linear.bias is not None:
             expected += linear.bias.double()
-        close(make_ops(model).prepare(linear)(x), expected)
+        apply = kind.ops(model).prepare(kind.there(linear))
+        kind.close(apply(kind.there(x)), expected)
 
 
 SHAPES = {
@@ -121,40 +204,61 @@ SHAPES = {
     "normed": {"normed": True},
     "normed, offset": {"normed": True, "offset": 1.0},
     "window": {"window": 40},
-    "large heads": {"heads": 2, "kv_heads": 1, "size": 128},
+    "capped": {"softcap": 2.0},
+    "part of a head turns": {"size": 96, "turning": 64, "normed": True},
+    "heads of 64": {"heads": 4, "size": 64},
+    "heads of 80": {"heads": 2, "kv_heads": 1, "size": 80},
+    "heads of 128": {"heads": 2, "kv_heads": 1, "size": 128},
+    "heads of 256": {"heads": 2, "kv_heads": 1, "size": 256, "window": 100},
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_attention_over_scattered_blocks(make_ops, shape):
+def test_attention_over_scattered_blocks(kind, shape):
     """Chunks and single tokens in one batch, step after step, against attention over the whole."""
     model = decoder(**SHAPES[shape])
-    layer = model.layers[0]
-    ops = make_ops(model)
-    layout = KvLayout((LayerShape(model.kv_heads, model.head_size),), BLOCK, "bfloat16", "x")
-    cache = KvCache(layout, BLOCKS, torch.device("cpu"))
-    rng = random.Random(1)
-    blocks = rng.sample(range(BLOCKS), BLOCKS)
+    if kind.make is CpuOps and (reason := why_not(model, BLOCK)):
+        pytest.skip(reason)
+    ops, layer = kind.ops(model), kind.there(model.layers[0])
+    dtype = str(kind.dtype).removeprefix("torch.")
+    layout = KvLayout((LayerShape(model.kv_heads, model.head_size),), BLOCK, dtype, "x")
+    cache = KvCache(layout, BLOCKS, torch.device(kind.device))
     width = (model.heads + 2 * model.kv_heads) * model.head_size
     rows = [torch.randn(length, width).bfloat16() for length in (1, 15, 33, 150, 300)]
-    sequences = [
-        Sequence(str(i), [0] * len(qkv), len(qkv), SamplingParams()) for i, qkv in enumerate(rows)
-    ]
-    for sequence in sequences:
-        needed = layout.blocks_for(len(sequence.tokens))
-        sequence.blocks, blocks = blocks[:needed], blocks[needed:]
     got = [[] for _ in rows]
-    while running := [s for s in sequences if s.remaining]:
-        spans = [Span(s, s.computed, min(rng.choice((1, 2, 40)), s.remaining)) for s in running]
+    for spans in _steps([len(qkv) for qkv in rows]):
         batch = pack(spans, cache)
         packed = [spans[index] for index in batch.order]
         parts = [rows[int(s.sequence.owner)][s.start : s.start + s.count] for s in packed]
-        out = ops.attend(torch.cat(parts), layer, cache.layers[0], batch)
+        out = ops.attend(kind.there(torch.cat(parts)), layer, cache.layers[0], batch)
         for span, part in zip(packed, out.split([s.count for s in packed]), strict=True):
             got[int(span.sequence.owner)].append(part)
-            span.sequence.computed += span.count
     for qkv, parts in zip(rows, got, strict=True):
-        close(torch.cat(parts), _attention(qkv, layer, model))
+        kind.close(torch.cat(parts), _attention(qkv, model.layers[0], model))
+
+
+def _steps(lengths):
+    """Steps that compute sequences of these lengths over scattered blocks, in chunks and singly.
+
+    The last tokens of each come one by one, so that single queries meet long contexts.
+    """
+    rng = random.Random(1)
+    blocks = rng.sample(range(BLOCKS), BLOCKS)
+    running = []
+    for number, length in enumerate(lengths):
+        new = Sequence(str(number), [0] * length, length, SamplingParams())
+        needed = -(-length // BLOCK)
+        new.blocks, blocks = blocks[:needed], blocks[needed:]
+        running.append(new)
+    while running:
+        sizes = [rng.choice((1, 2, 70)) if s.remaining > 3 else 1 for s in running]
+        spans = [
+            Span(s, s.computed, min(n, s.remaining)) for s, n in zip(running, sizes, strict=True)
+        ]
+        yield spans
+        for span in spans:
+            span.sequence.computed += span.count
+        running = [s for s in running if s.remaining]
 
 
 def _attention(qkv, layer, model):
@@ -167,6 +271,8 @@ def _attention(qkv, layer, model):
     query, key = (_turned(x, layer.rotary) for x in (query, key))
     key, value = (x.repeat_interleave(heads // kv_heads, 1) for x in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query, key) * model.scaling
+    if model.softcap is not None:
+        scores = torch.tanh(scores / model.softcap) * model.softcap
     row, column = torch.arange(len(qkv))[:, None], torch.arange(len(qkv))[None]
     hidden = column > row
     if layer.window is not None:
@@ -177,8 +283,9 @@ def _attention(qkv, layer, model):
 
 def _turned(x, rotary):
     cosine, sine = (t[: len(x), None].double() for t in (rotary.cosine, rotary.sine))
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1)
+    half = cosine.shape[-1]
+    low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([low * cosine - high * sine, high * cosine + low * sine, rest], dim=-1)
 
 
 def test_what_the_c_operations_cannot_do_is_said():
@@ -187,3 +294,12 @@ def test_what_the_c_operations_cannot_do_is_said():
     assert "heads of 16" in why_not(decoder(size=16), 16)
     assert "caps" in why_not(replace(decoder(), softcap=5.0), 16)
     assert "share" in why_not(decoder(heads=26, kv_heads=2), 16)
+
+
+def test_what_the_triton_operations_cannot_do_is_said():
+    if importlib.util.find_spec("triton") is None:
+        assert why_not_triton(decoder()) == "triton is not installed"
+        return
+    assert why_not_triton(decoder()) is None
+    assert "heads of 512" in why_not_triton(decoder(size=512))
+    assert "share" in why_not_triton(decoder(heads=65, kv_heads=1))
