@@ -14,8 +14,10 @@ import triton.language as tl
 
 @triton.jit
 def tanh(x):
-    """Hyperbolic tangent, from exp alone; exact to float32's rounding of 1."""
-    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+    """Hyperbolic tangent from exp alone, which cannot overflow so."""
+    small = tl.exp(-2.0 * tl.abs(x))
+    size = (1.0 - small) / (1.0 + small)
+    return tl.where(x < 0.0, -size, size)
 
 
 @triton.jit
@@ -104,7 +106,8 @@ def decode(
         rows, position, acc, norm, top, keys, value_offset, table, full, high, scale,
         KV * SIZE, SIZE, DIMS, BLOCK, TILE, WINDOW, CAP, True,
     )  # fmt: skip
-    answer = acc / tl.where(norm == 0.0, 1.0, norm)[:, None]
+    norm = tl.where(norm == 0.0, 1.0, norm)
+    answer = acc / norm[:, None]
     if SPLITS == 1:
         tl.store(out + heads[:, None] * SIZE + dims[None, :], answer.to(out.dtype.element_ty), real)
     else:
