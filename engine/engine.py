@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engine.batch import pack
-from engine.choose import choose_runner
+from engine.choose import Improvement, choose_runner
 from engine.config import KvConfig, ModelConfig
+from engine.cores import Cores
 from engine.errors import ConfigError, Internal
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
 from engine.model import ModelDescription, load_weights
+from engine.passes import Pass
 from engine.probe import check_runner, check_tokens, probe_layout, reference_logits
 from engine.runner import Runner
-from engine.sampler import sample
 from engine.sequence import Outcome, Span
 
 log = logging.getLogger(__name__)
@@ -26,10 +27,21 @@ log = logging.getLogger(__name__)
 class Engine:
     """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time."""
 
-    def __init__(self, description: ModelDescription, runner: Runner, cache: KvCache) -> None:
+    def __init__(
+        self,
+        description: ModelDescription,
+        runner: Runner,
+        cache: KvCache,
+        *,
+        improvement: Improvement | None = None,
+        cores: Cores | None = None,
+    ) -> None:
         self.description = description
         self.cache = cache
         self._runner = runner
+        self._improvement = improvement
+        self._pieces: Iterator[None] | None = None
+        self._cores = cores
 
     @property
     def forward_name(self) -> str:
@@ -54,13 +66,15 @@ class Engine:
         """
         device = device or best_device()
         model: Any = load_weights(description, device)
-        plain = probe_layout(description, model, kv.block_size)
+        weight_bytes = sum(weight.nbytes for weight in model.parameters())
+        layout = probe_layout(description, model, kv.block_size)
         expected = reference_logits(model, check_tokens(description))
-        runner, layout = choose_runner(description, model, plain, config or ModelConfig())
+        config = config or ModelConfig()
+        runner, improvement = choose_runner(description, model, kv.block_size, config)
         check_runner(description, runner, layout, device, expected)
         blocks = kv.blocks or _fit_blocks(layout, device, kv.memory_fraction / share, most_tokens)
         log.info(
-            "engine ready: %s on %s, %s forward, %d KV blocks of %d tokens (%.1f MiB)",
+            "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB)",
             description.architecture,
             device,
             runner.name,
@@ -68,9 +82,10 @@ class Engine:
             layout.block_size,
             blocks * block_bytes(layout) / 2**20,
         )
-        return cls(description, runner, KvCache(layout, blocks, device))
+        cache = KvCache(layout, blocks, device, runner.kv_format)
+        cores = Cores(weight_bytes) if device.type == "cpu" else None
+        return cls(description, runner, cache, improvement=improvement, cores=cores)
 
-    @torch.inference_mode()
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
 
@@ -78,18 +93,39 @@ class Engine:
         are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
         overflowed gets an Internal, and its blocks are cleared: a NaN left there would spread.
         """
-        batch = pack(spans, self.cache)
-        results: list[Outcome] = [None] * len(spans)
-        sampling = [index for index in batch.order if spans[index].samples]
-        logits = self._runner.logits(batch)
-        if not sampling:
-            return results
-        tokens = sample(logits, [spans[index].sequence for index in sampling])
-        for index, token in zip(sampling, tokens, strict=True):
-            results[index] = token
-            if isinstance(token, Internal):
-                self.cache.clear(spans[index].sequence.blocks)
+        results = self.begin(spans).advance()
+        if results is None:
+            raise Internal("a pass without a limit was cut")
         return results
+
+    def begin(self, spans: list[Span]) -> Pass:
+        """The same as `forward`, to be computed in slices of layers; other steps may go between.
+
+        Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
+        """
+        return Pass(self._runner, self.cache, spans, self._cores)
+
+    def prepare_improvement(self) -> bool:
+        """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""
+        if self._improvement is None:
+            return False
+        reason = self._improvement.prepare()
+        if reason is not None:
+            log.info("%s: %s", self.forward_name, reason)
+        return reason is None
+
+    @torch.inference_mode()
+    def improve(self) -> bool:
+        """Swap in a piece of what was prepared, between two steps; whether more is to come."""
+        if self._improvement is None:
+            return False
+        if self._pieces is None:
+            self._pieces = self._improvement.pieces(self.cache)
+        for _ in self._pieces:
+            return True
+        self._improvement = self._pieces = None
+        log.info("engine improved: %s", self.forward_name)
+        return False
 
 
 def best_device() -> torch.device:

@@ -12,6 +12,7 @@ from engine.attention_triton import PagedAttention, TritonAttention, power_of_tw
 from engine.batch import PackedBatch
 from engine.compact import Apply
 from engine.compact_weights import Decoder, Layer, Linear
+from engine.kv_cache import KvFormat
 
 Tensor = torch.Tensor
 
@@ -41,6 +42,8 @@ class TritonOps:
 
     `attention` is how blocks are attended to; Triton's own kernels unless another is given.
     """
+
+    kv_format: KvFormat = "plain"
 
     def __init__(self, decoder: Decoder, attention: PagedAttention | None = None) -> None:
         from engine.kernels import fused_triton
