@@ -51,7 +51,8 @@ def decode_tiles(group: int, size: int, itemsize: int) -> Tiles:
     """The heads of a group, and keys that fill 16 KiB: two programs fit a processor."""
     rows = max(16, power_of_two(group))
     keys = max(16, min(128, _TILE_BYTES // (power_of_two(size) * itemsize)))
-    return Tiles(rows, keys, warps=4, stages=3)
+    # Loads that go through a table pass through the pipeline in two steps.
+    return Tiles(rows, keys, warps=4, stages=5)
 
 
 def prefill_tiles(queries: int, group: int, size: int, itemsize: int) -> Tiles:
@@ -142,9 +143,9 @@ class TritonAttention:
         tiles = self._decoding or decode_tiles(heads // kv_heads, size, query.element_size())
         reach = batch.tables.shape[1] * int(shape["BLOCK"])
         parts = self._parts or splits(spans, kv_heads, self._processors, reach, tiles.keys)
-        wide = {"dtype": torch.float32, "device": query.device}
-        partials = torch.empty((spans, heads, parts, size) if parts > 1 else 1, **wide)
-        weights = torch.empty((spans, heads, parts) if parts > 1 else 1, **wide)
+        cut = (spans, heads, parts) if parts > 1 else (1, 1, 1)
+        partials = query.new_empty((*cut, size), dtype=torch.float32)
+        weights = query.new_empty(cut, dtype=torch.float32)
         self._kernels.decode[(kv_heads, parts, spans)](
             query,
             store,

@@ -8,10 +8,12 @@ from functools import partial
 import torch
 from torch.nn.functional import linear
 
+from engine.attention_others import FlashInferAttention
 from engine.attention_triton import PagedAttention, TritonAttention, power_of_two
 from engine.batch import PackedBatch
 from engine.compact import Apply
 from engine.compact_weights import Decoder, Layer, Linear
+from engine.errors import UnsupportedModel
 from engine.kv_cache import KvFormat
 
 Tensor = torch.Tensor
@@ -53,6 +55,8 @@ class TritonOps:
         self._kernels = fused_triton
         self._attention = attention or TritonAttention(processors(device))
         self.name = f"Triton operations, {self._attention.name}"
+        # What plans each batch on the host cannot be part of a recorded step.
+        self.recordable = isinstance(self._attention, TritonAttention)
 
     def prepare(self, weights: Linear) -> Apply:
         """As they are."""
@@ -138,6 +142,15 @@ class TritonOps:
             gate_up, out, WIDTH=width, DIMS=_GATE_DIMS, GELU=self._decoder.gelu, num_warps=4
         )
         return out
+
+
+def attention_named(operations: str, device: torch.device) -> PagedAttention | None:
+    """The attention that `model.operations` names, None for Triton's own."""
+    if operations != "flashinfer":
+        return None
+    if importlib.util.find_spec("flashinfer") is None:
+        raise UnsupportedModel("model.operations: flashinfer: it is not installed")
+    return FlashInferAttention(device)
 
 
 def processors(device: torch.device) -> int:

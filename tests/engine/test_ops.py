@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from engine import kernels
+from engine.attention_triton import TritonAttention
 from engine.batch import pack
 from engine.compact_weights import Decoder, Layer, Linear, Rotary
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
-from engine.attention_triton import TritonAttention
 from engine.ops_cpu import CpuOps, why_not
 from engine.ops_cuda import TritonOps
 from engine.ops_cuda import why_not as why_not_triton

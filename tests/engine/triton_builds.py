@@ -76,9 +76,7 @@ def compiled(kernel, signature, constants, warps, stages):
         if kind.startswith("*") or n == "value_offset"
     }
     source = ASTSource(kernel, types, places, attributes)
-    return triton.compile(
-        source, target=HOPPER, options={"num_warps": warps, "num_stages": stages}
-    )
+    return triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": stages})
 
 
 def resources(binary):
