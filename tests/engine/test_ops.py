@@ -269,7 +269,7 @@ def _steps(lengths):
         new.blocks, blocks = blocks[:needed], blocks[needed:]
         running.append(new)
     while running:
-        sizes = [rng.choice((1, 5, 40)) if s.remaining > 1 else 1 for s in running]
+        sizes = [rng.choice((1, 30, 64)) if s.remaining > 1 else 1 for s in running]
         spans = [
             Span(s, s.computed, min(n, s.remaining)) for s, n in zip(running, sizes, strict=True)
         ]
