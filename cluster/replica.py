@@ -82,6 +82,7 @@ class Replica:
         self._receiver: KvReceiver | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._heartbeat: Heartbeat | None = None
+        self._improving: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -102,6 +103,7 @@ class Replica:
         replica = cls(config, role, replica_id, host, engine, tokenizer)
         await replica._serve()
         await replica._register(directory)
+        replica._improving = asyncio.create_task(replica._improve())
         log.info(
             "replica ready",
             extra={"replica": replica_id, "role": role, "seconds": time.monotonic() - began_s},
@@ -134,9 +136,10 @@ class Replica:
         for end in (self._sender, self._receiver):
             if end is not None:
                 await end.close()
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        tasks = [*self._loops, *([self._improving] if self._improving else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._worker.close()
 
     def load(self) -> ReplicaLoad:
@@ -203,6 +206,13 @@ class Replica:
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
         decode_pb2_grpc.add_DecodeServicer_to_server(servicer, self._server)
         self._run("decode loop", loop.run())
+
+    async def _improve(self) -> None:
+        """Make the engine faster while it serves already; it goes on as it is where that fails."""
+        try:
+            await self._worker.improve()
+        except Exception:
+            log.exception("the engine could not be improved", extra={"replica": self.id})
 
     def _run(self, name: str, loop: Coroutine[Any, Any, None]) -> None:
         self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))

@@ -35,6 +35,7 @@ class DecodeJob:
         self._completion = completion
         self._error: TandemError | None = None
         self._ready = asyncio.Event()
+        self._unread: list[SampledToken] = []
         self._tokens: list[SampledToken] = []
         self._text = ""
         self._finish_reason: FinishReason | None = None
@@ -46,17 +47,29 @@ class DecodeJob:
         self._completion.push(token)
 
     def take(self, token: SampledToken) -> None:
-        """Add a sampled token; sets `finished` when it is the last."""
+        """Add a sampled token; sets `finished` where its id or its place makes it the last.
+
+        Cheap, as the next step waits for it; its text is made by `read`.
+        """
         self.sequence.tokens.append(token.token)
-        piece = self._completion.push(token.token)
-        self._tokens.append(token)
-        self._text += piece.text
-        self._finish_reason = piece.finish_reason
-        self.finished = piece.finish_reason is not None
-        self._ready.set()
+        self._unread.append(token)
+        self.finished = self._completion.ends_with(token.token)
+
+    def read(self) -> None:
+        """Turn what was taken into text for the servicer; a stop string sets `finished` too."""
+        for token in self._unread:
+            piece = self._completion.push(token.token)
+            self._tokens.append(token)
+            self._text += piece.text
+            self._finish_reason = piece.finish_reason
+        if self._unread:
+            self._unread = []
+            self.finished = self._finish_reason is not None
+            self._ready.set()
 
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after what was sampled before."""
+        self.read()
         self._error = error
         self._ready.set()
         if not self.granted.done():

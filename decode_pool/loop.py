@@ -1,4 +1,4 @@
-"""The decode loop: grant, schedule, forward, emit, retire."""
+"""The decode loop: grant, schedule, forward, take, read, retire."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class DecodeLoop:
         self._max_jobs = max_jobs
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
+        self._unread: list[DecodeJob] = []
         self._wake = asyncio.Event()
 
     def register(self, job: DecodeJob) -> None:
@@ -58,22 +59,25 @@ class DecodeLoop:
         self._wake.set()
 
     async def run(self) -> None:
-        """Generate for ever."""
+        """Generate for ever. What a step gave becomes text while the next one runs."""
         while True:
             self._wake.clear()
             self._grant()
             spans = self._scheduler.schedule()
             if not spans:
+                self._read()
                 await self._wake.wait()
                 continue
             began = time.monotonic()
+            step = self._worker.step(spans)
+            self._read()
             try:
-                results = await self._worker.step(spans)
+                results = await step
             except Exception as error:
                 self._fail(spans, error)
                 continue
             metrics.STEP_TIME.observe(time.monotonic() - began)
-            self._emit(spans, results)
+            self._take(spans, results)
 
     def _grant(self) -> None:
         for sequence in self._scheduler.grant():
@@ -81,7 +85,7 @@ class DecodeLoop:
             if not job.granted.done():
                 job.granted.set_result(None)
 
-    def _emit(self, spans: list[Span], results: list[Outcome]) -> None:
+    def _take(self, spans: list[Span], results: list[Outcome]) -> None:
         metrics.BATCH.observe(len(spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         for span in self._scheduler.complete(spans):
@@ -92,8 +96,18 @@ class DecodeLoop:
             elif outcome is not None:
                 job.take(outcome)
                 metrics.TOKENS.inc(1)
+                self._unread.append(job)
                 if job.finished:
                     self._end(job)
+
+    def _read(self) -> None:
+        """Make text of what the last step gave, and send it off."""
+        for job in self._unread:
+            ended = job.finished
+            job.read()
+            if job.finished and not ended and self._jobs.get(job.sequence.owner) is job:
+                self._end(job)
+        self._unread.clear()
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
         """A step broke: its requests end with an error, the loop goes on."""
