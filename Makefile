@@ -47,8 +47,9 @@ tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for s
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
-	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini tests/gpu \
-		tests/engine/test_ops.py tests/engine/test_attention_others.py tests/engine/test_triton_builds.py
+	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
+		tests/engine/test_ops.py tests/engine/test_choose.py \
+		tests/engine/test_attention_others.py tests/engine/test_triton_builds.py
 
 bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
 	$(or $(wildcard $(BIN)/python),python3) -m bench.gpu $(ARGS)

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 from engine.batch import pack
 from engine.compact import CompactRunner
-from engine.config import KvConfig, ModelConfig
-from engine.engine import Engine
 from engine.graphs import BUCKETS, DecodeReplays
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
-from engine.model import describe
 from engine.ops_torch import TorchOps
 from engine.runner import whole
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
-from tests import tiny
-from tests.engine.test_families import BLOCKS, generate
 from tests.engine.test_ops import Kind, decoder
 
 BLOCK, CONTEXT, POOL = 4, 48, 60
@@ -152,23 +147,3 @@ def test_before_its_turn_a_size_is_not_recorded():
 def test_padding_is_bounded(rows):
     bucket = min(b for b in BUCKETS if b >= rows)
     assert bucket - rows <= max(rows // 2, 7 if rows > 8 else 3)
-
-
-def test_an_engine_generates_the_same_through_replays(tmp_path):
-    tiny.make(tmp_path)
-    description = describe(ModelConfig(path=str(tmp_path), dtype="float32"))
-    engine = Engine.load(description, KvConfig(blocks=BLOCKS), most_tokens=1)
-    prompts = [[(7 * i + n) % 250 for i in range(n)] for n in (1, 5, 17, 100)]
-    expected = generate(engine, prompts)
-    runner, used = engine._runner, []
-
-    def record(step):
-        return lambda: used.append(step.args) or step()
-
-    width = engine.cache.layout.blocks_for(512)
-    runner.replays = DecodeReplays(lambda b: whole(runner.layers(b)), engine.cache, width, record)
-    with torch.inference_mode():
-        for _ in runner.replays.pieces():
-            pass
-    assert generate(engine, prompts) == expected
-    assert (4,) in used
