@@ -27,7 +27,7 @@ def timed(run: Callable[[], object], device: torch.device, repeats: int) -> floa
         run()
         after.record()
     torch.cuda.synchronize()
-    return statistics.median(b.elapsed_time(a) for b, a in marks) / 1e3
+    return float(statistics.median(b.elapsed_time(a) for b, a in marks)) / 1e3
 
 
 def timed_on_host(run: Callable[[], object], repeats: int) -> float:
@@ -102,7 +102,7 @@ class Report:
         print(*(f"{name}: {_short(value)}" for name, value in values.items()), flush=True)
         self._write()
 
-    def row(self, section: str, **values: Any) -> None:
+    def row(self, section: str, /, **values: Any) -> None:
         """Add a row."""
         if section not in self._sections:
             print(f"\n{section}", flush=True)

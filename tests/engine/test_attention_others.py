@@ -15,7 +15,7 @@ from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
-from tests.engine.test_ops import why_no_triton
+from tests.engine.kinds import why_no_triton
 
 BLOCK, HEADS, KV, SIZE = 4, 6, 2, 32
 CUDA = torch.cuda.is_available()

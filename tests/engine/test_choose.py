@@ -15,8 +15,8 @@ from engine.ops_cuda import TritonOps
 from engine.probe import check_runner, check_tokens, probe_layout, reference_logits
 from tests import tiny
 from tests.engine.families import SERVED, architecture, save
+from tests.engine.kinds import why_no_triton
 from tests.engine.test_families import BLOCKS, generate
-from tests.engine.test_ops import why_no_triton
 
 COMPACT = [f for f, (name, _) in SERVED.items() if architecture(name) in FAMILIES]
 

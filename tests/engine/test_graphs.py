@@ -20,7 +20,7 @@ from engine.ops_torch import TorchOps
 from engine.runner import whole
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
-from tests.engine.test_ops import Kind, decoder
+from tests.engine.kinds import Kind, decoder
 
 BLOCK, CONTEXT, POOL = 4, 48, 60
 WIDTH = CONTEXT // BLOCK
