@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
     parser.add_argument("--output", type=Path, help="where the results go")
     parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that")
+    parser.add_argument("--commit", help="what is measured, where git cannot say")
     parser.add_argument("--no-tests", action="store_true", help="leave the tests out")
     options = parser.parse_args(arguments)
     if not options.dry_run and not torch.cuda.is_available():
@@ -70,7 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     device = torch.device("cpu" if options.dry_run else "cuda")
     output = options.output or (Path(tempfile.mkdtemp()) if options.dry_run else _RESULTS.parent)
     path = output if output.suffix == ".json" else output / "gpu.json"
-    report = Report(path, describe(device), options.seconds)
+    head = describe(device)
+    head["commit"] = head["commit"] or options.commit
+    report = Report(path, head, options.seconds)
     if not options.dry_run and not options.no_tests:
         _run_tests(report)
     with torch.inference_mode():
@@ -183,12 +186,11 @@ def _prefill(bench: Bench) -> None:
     """Prompts whole, and in chunks."""
     scale = bench.scale
     for prompt in scale.prompts:
-        for chunk in sorted({scale.chunk, prompt}):
+        for chunk in sorted({min(scale.chunk, prompt), prompt}):
             if bench.report.is_late:
                 return
             batches = [
-                packed(1, end, min(chunk, prompt), bench.cache)
-                for end in range(chunk, prompt + 1, chunk)
+                packed(1, end, chunk, bench.cache) for end in range(chunk, prompt + 1, chunk)
             ]
 
             def run(batches=batches) -> None:  # type: ignore[no-untyped-def]
