@@ -29,8 +29,8 @@ class ReplicaLoad:
 
     @property
     def used(self) -> int:
-        """Requests and blocks that are taken; 0 when there is nothing to do."""
-        return self.waiting + self.running + self.blocks_total - self.blocks_free
+        """Requests and the blocks they hold; 0 when there is nothing to do."""
+        return self.waiting + self.running + self.blocks_used
 
 
 @dataclass(frozen=True, slots=True)

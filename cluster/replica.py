@@ -23,7 +23,9 @@ from decode_pool.servicer import DecodeServicer
 from engine.blocks import BlockPool
 from engine.engine import Engine
 from engine.errors import Internal
+from engine.metrics import PREFIX_EVICTIONS
 from engine.model import describe
+from engine.prefix import identity_of
 from engine.sequence import Sequence
 from engine.text import Completion
 from engine.tokenizer import Tokenizer
@@ -65,6 +67,8 @@ class Replica:
         self._engine = engine
         self._tokenizer = tokenizer
         self._pool = BlockPool(engine.cache.blocks)
+        self._identity = identity_of(engine.cache.layout) if config.kv.prefix_cache else None
+        self._evictions_told = 0
         self._worker = EngineWorker(engine)
         self._server = grpc.aio.server(
             options=[
@@ -181,6 +185,7 @@ class Replica:
             chunk_tokens=prefill.chunk_tokens,
             max_waiting=prefill.max_waiting,
             parked_fraction=kv.parked_fraction,
+            identity=self._identity,
         )
         loop = PrefillLoop(self._prefill, self._worker)
         self._sender = KvSender(self.id, self._host, self._engine.cache, self._transfer)
@@ -198,6 +203,7 @@ class Replica:
             max_batch=decode.max_batch,
             max_waiting=decode.max_waiting,
             chunk_tokens=self._config.prefill.chunk_tokens,
+            identity=self._identity,
         )
         most_jobs = decode.max_batch + decode.max_waiting
         loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs)
@@ -249,6 +255,8 @@ class Replica:
         metrics.ACTIVE.set(load.running, **who)
         for state in ("free", "cached", "used", "leased", "quarantined", "orphaned"):
             metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
+        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=self.role)
+        self._evictions_told = self._pool.evictions
 
 
 def _load(config: TandemConfig, share: int) -> tuple[Engine, Tokenizer]:

@@ -62,6 +62,7 @@ class DecodeLoop:
         """Generate for ever. What a step gave becomes text while the next one runs."""
         while True:
             self._wake.clear()
+            await self._worker.scrub(self._scheduler.pool)
             self._grant()
             spans = self._scheduler.schedule()
             if not spans:
@@ -88,6 +89,7 @@ class DecodeLoop:
     def _take(self, spans: list[Span], results: list[Outcome]) -> None:
         metrics.BATCH.observe(len(spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        self._condemn(outcomes)
         for span in self._scheduler.complete(spans):
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
@@ -95,19 +97,24 @@ class DecodeLoop:
                 self._end(job, outcome)
             elif outcome is not None:
                 job.take(outcome)
-                metrics.TOKENS.inc(1)
                 self._unread.append(job)
                 if job.finished:
                     self._end(job)
 
     def _read(self) -> None:
         """Make text of what the last step gave, and send it off."""
+        metrics.TOKENS.inc(len(self._unread))
         for job in self._unread:
             ended = job.finished
             job.read()
             if job.finished and not ended and self._jobs.get(job.sequence.owner) is job:
                 self._end(job)
         self._unread.clear()
+
+    def _condemn(self, outcomes: dict[str, Outcome]) -> None:
+        for owner, outcome in outcomes.items():
+            if isinstance(outcome, Internal):
+                self._scheduler.pool.condemn(owner)
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
         """A step broke: its requests end with an error, the loop goes on."""

@@ -3,13 +3,14 @@
 A request's life here:
 
     offer ─▶ waiting ──grant──▶ arriving ──commit──▶ running ─▶ gone
-                                                     │    ▲
-                                            (out of blocks: the newest)
-                                                     ▼    │
-                                                    preempted
+                 │                                   ▲ │  ▲
+                 └────────── grant, local ───────────┘ (out of blocks: the newest)
+                                                       ▼  │
+                                                      preempted
 
-A preempted request gives up its blocks and is computed again, in chunks, from its tokens. It goes
-before every waiting one. `remove` ends a request in any state.
+A preempted request gives up its blocks and is computed again, in chunks, from its tokens, as far
+as they are no longer in the prefix cache. It goes before every waiting one. A local request, whose
+prompt is computed here, starts in the same way. `remove` ends a request in any state.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from enum import Enum
 
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
+from engine.prefix_cache import PrefixCache
 from engine.sequence import Sequence, Span
 
 
@@ -34,12 +36,16 @@ class _State(Enum):
 class _Entry:
     sequence: Sequence
     arrival: int
+    local: bool = False
     state: _State = _State.WAITING
     preemptions: int = 0
 
 
 class DecodeScheduler:
-    """Continuous batching over a block pool, with preemption of the newest."""
+    """Continuous batching over a block pool, with preemption of the newest.
+
+    `identity` is that of the model and its KV layout; without it there is no prefix cache.
+    """
 
     def __init__(
         self,
@@ -49,9 +55,10 @@ class DecodeScheduler:
         max_batch: int,
         max_waiting: int,
         chunk_tokens: int,
+        identity: str | None = None,
     ) -> None:
-        self._pool = pool
-        self._block_size = block_size
+        self.pool = pool
+        self._cache = PrefixCache(pool, block_size, identity, "decode")
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
@@ -83,35 +90,35 @@ class DecodeScheduler:
         """PromptTooLong if the request could not run to its end even alone."""
         # The last token's own KV is never needed.
         most = sequence.prompt_tokens + (sequence.sampling.max_tokens or 1) - 1
-        needed = self._blocks(most)
-        if needed > self._pool.total:
+        needed = self._cache.blocks_for(most)
+        if needed > self.pool.total:
             raise PromptTooLong(
-                f"prompt and answer need {needed} KV blocks, the decode pool has {self._pool.total}"
+                f"prompt and answer need {needed} KV blocks, the decode pool has {self.pool.total}"
             )
 
-    def offer(self, sequence: Sequence) -> None:
+    def offer(self, sequence: Sequence, *, local: bool = False) -> None:
         """Queue a request whose KV waits elsewhere; its tokens are prompt and first token.
 
-        Overloaded if the queue is full.
+        Those of a local one are the prompt alone. Overloaded if the queue is full.
         """
         if len(self._offers) >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
         self._arrivals += 1
-        entry = _Entry(sequence, self._arrivals)
+        entry = _Entry(sequence, self._arrivals, local)
         self._entries[sequence.owner] = entry
         self._offers.append(entry)
 
     def grant(self) -> list[Sequence]:
-        """Give blocks to waiting requests, oldest first, while there is room for their KV."""
+        """Give blocks to waiting requests, oldest first, while there is room for their KV.
+
+        A local one runs from here on, the others once their KV is committed.
+        """
         granted = []
         while self._offers and not self._count(_State.PREEMPTED):
             entry = self._offers[0]
-            if not self._has_room(entry.sequence):
+            if not (self._start(entry) if entry.local else self._expect(entry)):
                 break
             self._offers.popleft()
-            self._allocate_all(entry)
-            self._pool.set_phase(entry.sequence.owner, Phase.LEASED)
-            entry.state = _State.ARRIVING
             granted.append(entry.sequence)
         return granted
 
@@ -120,7 +127,8 @@ class DecodeScheduler:
         entry = self._entries[owner]
         entry.sequence.computed = len(entry.sequence.tokens) - 1
         entry.state = _State.RUNNING
-        self._pool.set_phase(owner, Phase.RUNNING)
+        self.pool.set_phase(owner, Phase.RUNNING)
+        self._cache.publish(entry.sequence)
 
     def schedule(self) -> list[Span]:
         """The next step: a token for each running request, chunks for those computed again."""
@@ -145,11 +153,12 @@ class DecodeScheduler:
         """
         self._in_step.clear()
         for owner in self._leaving:
-            self._pool.release(owner)
+            self.pool.release(owner)
         self._leaving.clear()
         kept = [span for span in spans if span.sequence.owner in self._entries]
         for span in kept:
             span.sequence.computed += span.count
+            self._cache.publish(span.sequence)
         return kept
 
     def remove(self, owner: str) -> None:
@@ -161,7 +170,7 @@ class DecodeScheduler:
             if entry is not None:
                 self._leaving.add(owner)
             return
-        self._pool.release(owner)
+        self.pool.release(owner)
 
     def _count(self, state: _State) -> int:
         return sum(entry.state is state for entry in self._entries.values())
@@ -176,21 +185,30 @@ class DecodeScheduler:
 
     def _resume(self) -> None:
         for entry in self._in_state(_State.PREEMPTED):
-            if not self._has_room(entry.sequence):
+            if not self._start(entry):
                 break
-            self._allocate_all(entry)
-            entry.state = _State.RUNNING
 
-    def _has_room(self, sequence: Sequence) -> bool:
-        """Whether a request fits, leaving each running one a block to grow into."""
+    def _start(self, entry: _Entry) -> bool:
+        """Run a request from what is cached of it, if it fits.
+
+        Here as in `_expect`, each running one must be left a block to grow into.
+        """
         headroom = self.running
-        needed = self._blocks(len(sequence.tokens))
-        return self.running < self._max_batch and self._pool.can_allocate(needed + headroom)
+        if headroom >= self._max_batch or not self._cache.start(entry.sequence, headroom):
+            return False
+        entry.state = _State.RUNNING
+        return True
 
-    def _allocate_all(self, entry: _Entry) -> None:
-        sequence = entry.sequence
-        sequence.computed = 0
-        sequence.blocks = self._pool.allocate(sequence.owner, self._blocks(len(sequence.tokens)))
+    def _expect(self, entry: _Entry) -> bool:
+        """Give a request blocks for its KV to arrive in, if it fits."""
+        headroom, sequence = self.running, entry.sequence
+        needed = self._cache.blocks_for(len(sequence.tokens))
+        if headroom >= self._max_batch or not self.pool.can_allocate(needed + headroom):
+            return False
+        self._cache.start_fresh(sequence)
+        self.pool.set_phase(sequence.owner, Phase.LEASED)
+        entry.state = _State.ARRIVING
+        return True
 
     def _make_room(self, entry: _Entry, tokens: int) -> bool:
         """Blocks for that many tokens, preempting the newest where none are free.
@@ -198,9 +216,9 @@ class DecodeScheduler:
         False when the request itself was preempted, or must wait for KV on its way to land.
         """
         sequence = entry.sequence
-        while (missing := self._blocks(tokens) - len(sequence.blocks)) > 0:
-            if self._pool.can_allocate(missing):
-                sequence.blocks = [*sequence.blocks, *self._pool.allocate(sequence.owner, missing)]
+        while (missing := self._cache.blocks_for(tokens) - len(sequence.blocks)) > 0:
+            if self.pool.can_allocate(missing):
+                sequence.blocks = [*sequence.blocks, *self.pool.allocate(sequence.owner, missing)]
                 continue
             running = self._running()
             if len(running) == 1:
@@ -211,11 +229,6 @@ class DecodeScheduler:
         return True
 
     def _preempt(self, entry: _Entry) -> None:
-        self._pool.release(entry.sequence.owner)
-        entry.sequence.blocks = []
-        entry.sequence.computed = 0
+        self._cache.stop(entry.sequence)
         entry.state = _State.PREEMPTED
         entry.preemptions += 1
-
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self._block_size)

@@ -57,7 +57,9 @@ class KvConfig:
     """The pool of KV blocks of each replica, and how blocks travel.
 
     `blocks` fixes the pool's size; without it `memory_fraction` of the free device memory is
-    used, capped at what the replica could ever need.
+    used, capped at what the replica could ever need. `prefix_cache` keeps the KV of finished
+    requests until its blocks are needed; `warm_prefixes` are texts that prefill replicas compute
+    once they serve, so that the first prompts that begin with them find them.
     """
 
     block_size: int = 16
@@ -66,6 +68,8 @@ class KvConfig:
     transport: TransportName = "auto"
     parked_fraction: float = 0.5
     lease_s: float = 120.0
+    prefix_cache: bool = True
+    warm_prefixes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(1 <= self.block_size <= 1024, "block_size must be between 1 and 1024")
@@ -73,3 +77,7 @@ class KvConfig:
         require(0 < self.memory_fraction <= 1, "memory_fraction must be in (0, 1]")
         require(0 < self.parked_fraction <= 1, "parked_fraction must be in (0, 1]")
         require(self.lease_s > 0, "lease_s must be positive")
+        require(all(self.warm_prefixes), "warm_prefixes must not hold an empty text")
+        require(
+            self.prefix_cache or not self.warm_prefixes, "warm_prefixes need prefix_cache: true"
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from engine.cores import Cores
 from engine.errors import ConfigError, Internal
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
+from engine.memory import free_bytes
 from engine.model import ModelDescription, load_weights
 from engine.passes import Pass
 from engine.probe import check_runner, check_tokens, probe_layout, reference_logits
@@ -91,7 +91,8 @@ class Engine:
 
         KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
         are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
-        overflowed gets an Internal, and its blocks are cleared: a NaN left there would spread.
+        overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
+        gets them: a NaN left there would spread.
         """
         results = self.begin(spans).advance()
         if results is None:
@@ -127,6 +128,10 @@ class Engine:
         log.info("engine improved: %s", self.forward_name)
         return False
 
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
+        self.cache.clear(blocks)
+
 
 def best_device() -> torch.device:
     """The CUDA device where there is one, else the CPU."""
@@ -135,18 +140,7 @@ def best_device() -> torch.device:
 
 def _fit_blocks(layout: KvLayout, device: torch.device, fraction: float, most_tokens: int) -> int:
     """Blocks that fit in that fraction of what is free now, at most for `most_tokens`."""
-    cuda = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if cuda else _available_memory()
-    fitting = int(free * fraction) // block_bytes(layout)
+    fitting = int(free_bytes(device) * fraction) // block_bytes(layout)
     if fitting < 1:
         raise ConfigError("kv: not enough free memory for a single block")
     return min(fitting, layout.blocks_for(most_tokens))
-
-
-def _available_memory() -> int:
-    """Bytes that Linux says can be had without swapping (MemAvailable)."""
-    with Path("/proc/meminfo").open() as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    raise ConfigError("kv: /proc/meminfo names no MemAvailable; set kv.blocks")

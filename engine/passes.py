@@ -9,7 +9,6 @@ import torch
 
 from engine.batch import PackedBatch, pack
 from engine.cores import Cores
-from engine.errors import Internal
 from engine.kv_cache import KvCache
 from engine.runner import Runner
 from engine.sampler import sample
@@ -69,6 +68,4 @@ class Pass:
         tokens = sample(logits, [spans[index].sequence for index in sampling])
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
-            if isinstance(token, Internal):
-                self._cache.clear(spans[index].sequence.blocks)
         return results

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.errors import Internal
+from engine.prefix import DEFAULT_TENANT, Chain
 from engine.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -16,8 +17,9 @@ class Sequence:
     """Token ids so far and where their KV lies.
 
     `tokens` is prompt and output in one list; `computed` counts the leading tokens whose KV is in
-    `blocks`. `owner` is the name under which the blocks are held in the pool. `sampling` is
-    complete: `seed` and `max_tokens` are set.
+    `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
+    which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
+    `cached_tokens` counts those whose KV was there at the first start; None before it.
     """
 
     owner: str
@@ -27,6 +29,10 @@ class Sequence:
     choice: int = 0
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
+    tenant: str = DEFAULT_TENANT
+    named: int = 0
+    cached_tokens: int | None = None
+    chain: Chain | None = None
 
     @property
     def output_tokens(self) -> int:

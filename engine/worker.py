@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from engine.blocks import BlockPool
 from engine.sequence import Outcome, Span
 
 T = TypeVar("T")
@@ -41,6 +42,10 @@ class Steps(Protocol):
         """A piece of making steps faster; see `Engine.improve`."""
         ...
 
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
+        ...
+
 
 class EngineWorker:
     """One thread in front of one engine; both loops of a replica share it."""
@@ -66,6 +71,13 @@ class EngineWorker:
         if await asyncio.to_thread(self._engine.prepare_improvement):
             while await self._run(self._engine.improve):
                 pass
+
+    async def scrub(self, pool: BlockPool) -> None:
+        """Clear the blocks that a faulty request left; before every step, as NaNs would spread."""
+        dirty = pool.take_dirty()
+        if dirty:
+            await self._run(lambda: self._engine.clear(dirty))
+            pool.cleaned(dirty)
 
     def close(self) -> None:
         """Let the step in progress end and take no more."""

@@ -11,14 +11,17 @@ from engine.config import require
 class PrefillConfig:
     """How many replicas read prompts, and how much of them per step.
 
-    `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue.
+    `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue. A prompt
+    of which a decode replica has all but `local_tokens` cached is prefilled there; 0: never.
     """
 
     replicas: int = 1
     chunk_tokens: int = 512
     max_waiting: int = 256
+    local_tokens: int = 256
 
     def __post_init__(self) -> None:
         require(self.replicas >= 1, "replicas must be at least 1")
         require(self.chunk_tokens >= 1, "chunk_tokens must be at least 1")
         require(self.max_waiting >= 1, "max_waiting must be at least 1")
+        require(self.local_tokens >= 0, "local_tokens must not be negative")

@@ -65,6 +65,7 @@ class PrefillLoop:
         """Compute prompts for ever."""
         while True:
             self._wake.clear()
+            await self._worker.scrub(self._scheduler.pool)
             spans = self._scheduler.schedule()
             if not spans:
                 await self._wake.wait()
@@ -89,17 +90,24 @@ class PrefillLoop:
         now = time.monotonic()
         metrics.TOKENS.inc(sum(span.count for span in spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        self._condemn(outcomes)
         for sequence in self._scheduler.complete(spans):
             job, outcome = self._jobs[sequence.owner], outcomes[sequence.owner]
             if job.first_token.done():
                 continue
             if isinstance(outcome, Internal):
+                self._scheduler.remove(sequence.owner)
                 job.first_token.set_exception(outcome)
             elif outcome is None or job.started_s is None:
                 job.first_token.set_exception(Internal("a whole prompt gave no token"))
             else:
                 queue_s, prefill_s = job.started_s - job.arrived_s, now - job.started_s
                 job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
+
+    def _condemn(self, outcomes: dict[str, Outcome]) -> None:
+        for owner, outcome in outcomes.items():
+            if isinstance(outcome, Internal):
+                self._scheduler.pool.condemn(owner)
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
         """A step broke: its requests end with an error, the loop goes on."""

@@ -5,6 +5,8 @@ A request's life here:
     submit ─▶ waiting ──(blocks for the whole prompt)──▶ running ──(last chunk)──▶ parked ─▶ gone
                  └────────────── remove, at any point ───────────┴───────────────────┘
 
+A prompt starts behind its cached prefix, and the blocks that a chunk fills are named at once.
+
 Earliest deadline first, shortest remaining first among equals; a later arrival has a later
 deadline, so nothing starves. Nothing is started while too many blocks are parked.
 """
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
+from engine.prefix_cache import PrefixCache
 from engine.sequence import Sequence, Span
 
 
@@ -31,7 +34,10 @@ class _Entry:
 
 
 class PrefillScheduler:
-    """Chunk batches over a block pool. Every owner is in one of waiting, running, parked."""
+    """Chunk batches over a block pool. Every owner is in one of waiting, running, parked.
+
+    `identity` is that of the model and its KV layout; without it there is no prefix cache.
+    """
 
     def __init__(
         self,
@@ -41,9 +47,10 @@ class PrefillScheduler:
         chunk_tokens: int,
         max_waiting: int,
         parked_fraction: float,
+        identity: str | None = None,
     ) -> None:
-        self._pool = pool
-        self._block_size = block_size
+        self.pool = pool
+        self._cache = PrefixCache(pool, block_size, identity, "prefill")
         self._chunk_tokens = chunk_tokens
         self._max_waiting = max_waiting
         self._parked_limit = parked_fraction * pool.total
@@ -74,10 +81,10 @@ class PrefillScheduler:
 
     def submit(self, sequence: Sequence, deadline: float) -> None:
         """Queue a prompt. PromptTooLong if it can never fit, Overloaded if the queue is full."""
-        needed = self._blocks_for(sequence)
-        if needed > self._pool.total:
+        needed = self._cache.blocks_for(len(sequence.tokens))
+        if needed > self.pool.total:
             raise PromptTooLong(
-                f"the prompt needs {needed} KV blocks, the prefill pool has {self._pool.total}"
+                f"the prompt needs {needed} KV blocks, the prefill pool has {self.pool.total}"
             )
         if self.waiting >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} prompts wait already", retry_after_s=1.0)
@@ -117,10 +124,11 @@ class PrefillScheduler:
             if sequence.owner not in self._active:
                 continue
             sequence.computed += span.count
+            self._cache.publish(sequence)
             if sequence.remaining == 0:
                 del self._active[sequence.owner]
                 self._parked.add(sequence.owner)
-                self._pool.set_phase(sequence.owner, Phase.LEASED)
+                self.pool.set_phase(sequence.owner, Phase.LEASED)
                 finished.append(sequence)
         return finished
 
@@ -132,26 +140,19 @@ class PrefillScheduler:
             if known:
                 self._leaving.add(owner)
             return
-        self._pool.release(owner)
+        self.pool.release(owner)
 
     def _end_step(self) -> None:
         self._in_step.clear()
         for owner in self._leaving:
-            self._pool.release(owner)
+            self.pool.release(owner)
         self._leaving.clear()
 
     def _start(self, entry: _Entry) -> bool:
         """Give a waiting request its blocks if there is room; True if it may run."""
         if entry.started:
             return True
-        if sum(len(self._pool.held(owner)) for owner in self._parked) > self._parked_limit:
+        if self.pool.counts().leased > self._parked_limit:
             return False
-        needed = self._blocks_for(entry.sequence)
-        if not self._pool.can_allocate(needed):
-            return False
-        entry.sequence.blocks = self._pool.allocate(entry.sequence.owner, needed)
-        entry.started = True
-        return True
-
-    def _blocks_for(self, sequence: Sequence) -> int:
-        return -(-len(sequence.tokens) // self._block_size)
+        entry.started = self._cache.start(entry.sequence)
+        return entry.started

@@ -10,17 +10,31 @@ from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
+from tests.paper_kv import PaperKv
 
 BLOCK = 4
 
 
-def sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
-    return Sequence(owner, [0] * (prompt + 1), prompt, SamplingParams(max_tokens=max_tokens))
+MODEL = "model"
 
 
-def scheduler(pool: BlockPool, *, batch=8, waiting=100, chunk=6) -> DecodeScheduler:
+def sequence(owner: str, prompt: int, max_tokens: int = 8, tenant: str = "default") -> Sequence:
+    sampling = SamplingParams(max_tokens=max_tokens)
+    return Sequence(owner, [0] * (prompt + 1), prompt, sampling, tenant=tenant)
+
+
+def local_sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
+    return Sequence(owner, [0] * prompt, prompt, SamplingParams(max_tokens=max_tokens))
+
+
+def scheduler(pool: BlockPool, *, batch=8, waiting=100, chunk=6, identity=None) -> DecodeScheduler:
     return DecodeScheduler(
-        pool, block_size=BLOCK, max_batch=batch, max_waiting=waiting, chunk_tokens=chunk
+        pool,
+        block_size=BLOCK,
+        max_batch=batch,
+        max_waiting=waiting,
+        chunk_tokens=chunk,
+        identity=identity,
     )
 
 
@@ -30,10 +44,14 @@ def start(subject: DecodeScheduler, new: Sequence) -> None:
     subject.commit(new.owner)
 
 
-def step(subject: DecodeScheduler) -> list[Sequence]:
+def step(subject: DecodeScheduler, kv: PaperKv | None = None) -> list[Sequence]:
     """One step in which every span that reaches its end gains a token; returns who finished."""
     finished = []
-    for span in subject.complete(subject.schedule()):
+    spans = subject.schedule()
+    for span in spans:
+        if kv is not None:
+            kv.compute(span)
+    for span in subject.complete(spans):
         if span.sequence.remaining == 0:
             span.sequence.tokens.append(0)
             if span.sequence.output_tokens == span.sequence.sampling.max_tokens:
@@ -91,37 +109,115 @@ def test_the_batch_is_bounded():
     assert [new.owner for new in subject.grant()] == ["a", "b"]
 
 
+def run_out(subject: DecodeScheduler) -> None:
+    """Step until somebody finishes."""
+    assert any(step(subject) for _ in range(100))
+
+
+def test_a_local_request_starts_behind_what_a_finished_one_left():
+    subject = scheduler(BlockPool(20), identity=MODEL)
+    start(subject, sequence("turn one", 9, max_tokens=4))
+    run_out(subject)
+    # 12 tokens have KV: the prompt and all of the answer but its last.
+    turn = local_sequence("turn two", 17)
+    subject.offer(turn, local=True)
+    assert subject.grant() == [turn]
+    assert turn.cached_tokens == 12
+    (span,) = subject.schedule()
+    assert (span.start, span.count) == (12, 5)
+    assert span.samples
+
+
+def test_a_local_request_waits_its_turn_and_an_evicted_prefix_is_computed_again():
+    subject = scheduler(BlockPool(6), identity=MODEL, batch=1)
+    start(subject, sequence("a", 9, max_tokens=4))
+    subject.offer(sequence("b", 20, max_tokens=2))
+    late = local_sequence("late", 17)
+    subject.offer(late, local=True)
+    assert subject.grant() == []
+    run_out(subject)
+    assert [new.owner for new in subject.grant()] == ["b"]
+    subject.commit("b")
+    assert subject.grant() == []
+    run_out(subject)
+    assert subject.grant() == [late]
+    assert late.cached_tokens == 16
+    subject.remove("late")
+    subject.pool.allocate("everything", 6)
+    subject.pool.release("everything")
+    again = local_sequence("again", 17)
+    subject.offer(again, local=True)
+    assert subject.grant() == [again]
+    assert again.cached_tokens == 0
+
+
+def test_what_arrives_is_named_only_when_it_is_committed():
+    subject = scheduler(BlockPool(20), identity=MODEL)
+    arriving = sequence("a", 9)
+    subject.offer(arriving)
+    subject.grant()
+    subject.remove("a")
+    assert subject.pool.counts().cached == 0
+    start(subject, sequence("b", 9))
+    subject.remove("b")
+    assert subject.pool.counts().cached == 2
+
+
+def test_a_preempted_request_goes_on_from_what_is_still_cached():
+    subject = scheduler(BlockPool(9), identity=MODEL)
+    start(subject, sequence("old", 7, max_tokens=20))
+    foreign = sequence("new", 14, max_tokens=14, tenant="x")
+    start(subject, foreign)
+    for _ in range(100):
+        step(subject)
+        if subject.preemptions("new"):
+            break
+    assert (foreign.computed, foreign.blocks) == (0, [])
+    for _ in range(100):
+        subject.schedule()
+        if foreign.blocks:
+            break
+        step(subject)
+    assert foreign.computed >= 2 * BLOCK
+
+
 class DecodeMachine(RuleBasedStateMachine):
     """Offers, commits, steps and cancels in any order, over a pool that is too small."""
 
     def __init__(self):
         super().__init__()
         self.pool = BlockPool(9)
-        self.subject = scheduler(self.pool, batch=4, waiting=6)
+        self.subject = scheduler(self.pool, batch=4, waiting=6, identity=MODEL)
+        self.kv = PaperKv(self.pool, BLOCK, MODEL)
+        self.local: set[str] = set()
         self.alive: dict[str, Sequence] = {}
         self.arriving: set[str] = set()
         self.spans = []
         self.count = 0
 
-    @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20))
-    def offer(self, prompt, max_tokens):
+    @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20), local=st.booleans())
+    def offer(self, prompt, max_tokens, local):
         self.count += 1
-        new = sequence(f"r{self.count}", prompt, max_tokens)
+        new = (local_sequence if local else sequence)(f"r{self.count}", prompt, max_tokens)
         try:
             self.subject.check_fits(new)
-            self.subject.offer(new)
+            self.subject.offer(new, local=local)
         except PromptTooLong:
             assert prompt + max_tokens - 1 > 9 * BLOCK
         except Overloaded:
             pass
         else:
             self.alive[new.owner] = new
+            if local:
+                self.local.add(new.owner)
 
     @rule()
     def grant(self):
         for new in self.subject.grant():
             assert len(new.blocks) * BLOCK >= len(new.tokens)
-            self.arriving.add(new.owner)
+            if new.owner not in self.local:
+                self.kv.receive(new, 0, len(new.tokens) - 1)
+                self.arriving.add(new.owner)
 
     @precondition(lambda self: self.arriving)
     @rule(data=st.data())
@@ -148,6 +244,8 @@ class DecodeMachine(RuleBasedStateMachine):
             for span in spans:
                 self._remove(span.sequence.owner)
             return
+        for span in spans:
+            self.kv.compute(span)
         for span in self.subject.complete(spans):
             if span.sequence.remaining == 0:
                 self._append(span.sequence)
@@ -172,19 +270,23 @@ class DecodeMachine(RuleBasedStateMachine):
             for owner in sorted(self.arriving):
                 self.subject.commit(owner)
             self.arriving.clear()
-            for done in step(self.subject):
+            for done in step(self.subject, self.kv):
                 del self.alive[done.owner]
         assert not self.alive
-        assert self.pool.free == self.pool.total
+        assert self.pool.counts().used == 0
 
     @invariant()
     def accounts(self):
         assert self.pool.orphaned(self.subject.owners()) == 0
         assert self.subject.running <= 4
         assert self.subject.running + self.subject.waiting == len(self.alive)
-        spans = {span.sequence.owner for span in self.spans}
-        held = {block for owner in spans for block in self.pool.held(owner)}
-        assert len(held) == sum(len(self.pool.held(owner)) for owner in spans)
+        self.kv.check_names()
+        written = [
+            span.sequence.blocks[place // BLOCK]
+            for span in self.spans
+            for place in range(span.start, span.start + span.count, BLOCK)
+        ]
+        assert len(written) == len(set(written))
 
     def _append(self, sequence: Sequence) -> None:
         sequence.tokens.append(0)

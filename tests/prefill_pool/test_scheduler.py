@@ -9,17 +9,27 @@ from engine.errors import Overloaded, PromptTooLong
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from prefill_pool.scheduler import PrefillScheduler
+from tests.paper_kv import PaperKv
 
 BLOCK = 4
+MODEL = "model"
 
 
-def sequence(owner: str, tokens: int) -> Sequence:
-    return Sequence(owner, list(range(tokens)), tokens, SamplingParams(max_tokens=4))
+def sequence(owner: str, tokens: int, first: int = 0, tenant: str = "default") -> Sequence:
+    prompt = [first, *range(1, tokens)]
+    return Sequence(owner, prompt, tokens, SamplingParams(max_tokens=4), tenant=tenant)
 
 
-def scheduler(pool: BlockPool, *, chunk=8, waiting=100, parked=1.0) -> PrefillScheduler:
+def scheduler(
+    pool: BlockPool, *, chunk=8, waiting=100, parked=1.0, identity=None
+) -> PrefillScheduler:
     return PrefillScheduler(
-        pool, block_size=BLOCK, chunk_tokens=chunk, max_waiting=waiting, parked_fraction=parked
+        pool,
+        block_size=BLOCK,
+        chunk_tokens=chunk,
+        max_waiting=waiting,
+        parked_fraction=parked,
+        identity=identity,
     )
 
 
@@ -80,22 +90,84 @@ def test_a_prompt_that_finds_no_blocks_does_not_hold_up_who_has_them():
     assert run_to_end(subject) == ["long", "short"]
 
 
+def prefill(subject: PrefillScheduler, new: Sequence) -> list[tuple[int, int]]:
+    """Compute a prompt alone, park it and let it go; returns its chunks."""
+    subject.submit(new, deadline=0)
+    chunks = []
+    while spans := subject.schedule():
+        chunks += [(span.start, span.count) for span in spans]
+        subject.complete(spans)
+    subject.remove(new.owner)
+    return chunks
+
+
+def test_a_prompt_starts_behind_its_cached_prefix_and_computes_at_least_its_last_token():
+    subject = scheduler(BlockPool(20), chunk=100, identity=MODEL)
+    assert prefill(subject, sequence("a", 12)) == [(0, 12)]
+    assert prefill(subject, sequence("same", 12)) == [(8, 4)]
+    longer = sequence("longer", 14)
+    assert prefill(subject, longer) == [(12, 2)]
+    assert longer.cached_tokens == 12
+    assert prefill(subject, sequence("other", 12, first=9)) == [(0, 12)]
+    assert prefill(subject, sequence("foreign", 12, tenant="x")) == [(0, 12)]
+
+
+def test_blocks_are_shared_from_the_first_chunk_on():
+    subject = scheduler(BlockPool(20), chunk=8, identity=MODEL)
+    subject.submit(sequence("a", 30), deadline=0)
+    subject.complete(subject.schedule())
+    subject.submit(sequence("b", 30), deadline=-1)
+    second = subject.schedule()[0]
+    assert (second.sequence.owner, second.start) == ("b", 8)
+    assert second.sequence.blocks[:2] == list(subject.pool.held("a")[:2])
+
+
+def test_an_evicted_prefix_is_computed_again():
+    subject = scheduler(BlockPool(5), chunk=100, identity=MODEL)
+    prefill(subject, sequence("a", 12))
+    prefill(subject, sequence("b", 16, first=9))
+    assert prefill(subject, sequence("c", 12)) == [(4, 8)]
+
+
+def test_nothing_of_a_failed_step_or_a_condemned_request_is_found():
+    subject = scheduler(BlockPool(20), chunk=8, identity=MODEL)
+    subject.submit(sequence("failed", 12), deadline=0)
+    subject.schedule()
+    subject.complete([])
+    subject.remove("failed")
+    assert prefill(subject, sequence("b", 9))[0] == (0, 8)
+    subject.submit(sequence("nan", 13), deadline=0)
+    spans = subject.schedule()
+    assert spans[0].start == 8
+    subject.pool.condemn("nan")
+    subject.complete(spans)
+    subject.remove("nan")
+    assert prefill(subject, sequence("c", 13))[0] == (0, 8)
+    assert subject.pool.counts().quarantined == len(subject.pool.take_dirty()) == 4
+
+
 class PrefillMachine(RuleBasedStateMachine):
     """Submit, cancel, step and hand over in any order."""
 
     def __init__(self):
         super().__init__()
         self.pool = BlockPool(10)
-        self.subject = scheduler(self.pool, chunk=6, waiting=5, parked=0.5)
+        self.subject = scheduler(self.pool, chunk=6, waiting=5, parked=0.5, identity=MODEL)
+        self.kv = PaperKv(self.pool, BLOCK, MODEL)
         self.alive: dict[str, Sequence] = {}
         self.parked: set[str] = set()
         self.spans = []
         self.count = 0
 
-    @rule(tokens=st.integers(1, 45), deadline=st.integers(0, 5))
-    def submit(self, tokens, deadline):
+    @rule(
+        tokens=st.integers(1, 45),
+        deadline=st.integers(0, 5),
+        first=st.integers(0, 1),
+        tenant=st.sampled_from(["a", "b"]),
+    )
+    def submit(self, tokens, deadline, first, tenant):
         self.count += 1
-        new = sequence(f"r{self.count}", tokens)
+        new = sequence(f"r{self.count}", tokens, first, tenant)
         try:
             self.subject.submit(new, deadline)
         except PromptTooLong:
@@ -119,6 +191,8 @@ class PrefillMachine(RuleBasedStateMachine):
     @rule(failed=st.booleans())
     def complete(self, failed):
         spans, self.spans = self.spans, []
+        for span in spans:
+            self.kv.compute(span)
         for done in self.subject.complete([] if failed else spans):
             assert done.owner in self.alive
             assert done.computed == len(done.tokens)
@@ -143,12 +217,18 @@ class PrefillMachine(RuleBasedStateMachine):
             self.subject.remove(owner)
             del self.alive[owner]
         self.parked.clear()
-        assert set(run_to_end(self.subject)) == set(self.alive)
-        self.alive.clear()
-        assert self.pool.free == self.pool.total
+        while spans := self.subject.schedule():
+            for span in spans:
+                self.kv.compute(span)
+            for done in self.subject.complete(spans):
+                self.subject.remove(done.owner)
+                del self.alive[done.owner]
+        assert not self.alive
+        assert self.pool.counts().used == 0
 
     @invariant()
     def accounts(self):
+        self.kv.check_names()
         assert self.pool.orphaned(self.subject.owners()) == 0
         assert self.subject.parked == len(self.parked)
         total = self.subject.waiting + self.subject.running + self.subject.parked

@@ -1,0 +1,15 @@
+"""What the engine's bookkeeping counts, in the pool of a prefill or a decode replica."""
+
+from __future__ import annotations
+
+from engine.telemetry import Counter
+
+PREFIX_LOOKUP_TOKENS = Counter(
+    "tandem_prefix_lookup_tokens_total", "Tokens looked up in the prefix cache.", ("pool",)
+)
+PREFIX_HIT_TOKENS = Counter(
+    "tandem_prefix_hit_tokens_total", "Tokens whose KV was in the prefix cache.", ("pool",)
+)
+PREFIX_EVICTIONS = Counter(
+    "tandem_prefix_evictions_total", "Cached blocks that were given out anew.", ("pool",)
+)
