@@ -11,7 +11,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu test-oldest constraints demo-model clean
+	test-gpu bench-gpu test-oldest constraints demo-model clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,7 +47,12 @@ tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for s
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
-	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini tests/gpu
+	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
+		tests/engine/test_ops.py tests/engine/test_choose.py \
+		tests/engine/test_attention_others.py tests/engine/test_triton_builds.py
+
+bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
+	$(or $(wildcard $(BIN)/python),python3) -m bench.gpu $(ARGS)
 
 test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldest torch and transformers
 	.venv-oldest/bin/python -m pytest tests/engine tests/kv_transfer tests/prefill_pool tests/decode_pool

@@ -12,13 +12,16 @@ import torch
 from engine import kernels
 from engine.compact import CompactRunner
 from engine.compact_weights import FAMILIES, Decoder, read
-from engine.config import ModelConfig
+from engine.config import ModelConfig, OperationsName
 from engine.errors import UnsupportedModel
+from engine.graphs import CudaGraphs, DecodeReplays
 from engine.kv_cache import KvCache
 from engine.model import ModelDescription
 from engine.ops_cpu import CpuOps, why_not
+from engine.ops_cuda import TritonOps, attention_named
+from engine.ops_cuda import why_not as why_not_triton
 from engine.ops_torch import TorchOps
-from engine.runner import Runner, TransformersRunner
+from engine.runner import Runner, TransformersRunner, whole
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,26 @@ class CpuOperations:
         return self.runner.take(CpuOps(self.decoder), cache)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """Decode steps as CUDA graphs, for contexts of that many tokens."""
+
+    runner: CompactRunner
+    context_tokens: int
+
+    def prepare(self) -> str | None:
+        """See Improvement: nothing to do before."""
+        return None
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """See Improvement: a batch size a piece."""
+        runner, width = self.runner, cache.layout.blocks_for(self.context_tokens)
+        runner.replays = DecodeReplays(
+            lambda batch: whole(runner.layers(batch)), cache, width, CudaGraphs(cache.device)
+        )
+        return runner.replays.pieces()
+
+
 def choose_runner(
     description: ModelDescription, model: Any, block_size: int, config: ModelConfig
 ) -> tuple[Runner, Improvement | None]:
@@ -66,6 +89,8 @@ def choose_runner(
     decoder = read(model, description.context_tokens)
     if config.operations == "torch":
         return CompactRunner(decoder, TorchOps(decoder)), None
+    if decoder.embedding.is_cuda or config.operations in ("triton", "flashinfer"):
+        return _choose_on_cuda(decoder, description.context_tokens, config.operations)
     reason = _why_not_cpu(decoder, block_size)
     wanted = config.operations == "cpp"
     if reason is None and (wanted or kernels.is_built()):
@@ -79,6 +104,25 @@ def choose_runner(
         log.info("torch operations: %s", reason)
         return runner, None
     return runner, CpuOperations(runner, decoder)
+
+
+def _choose_on_cuda(
+    decoder: Decoder, context_tokens: int, operations: OperationsName
+) -> tuple[Runner, Improvement | None]:
+    """Triton's operations where they can be had, else torch's, unless others were asked for."""
+    weights = decoder.embedding
+    reason = why_not_triton(decoder) if weights.is_cuda else f"the weights are on {weights.device}"
+    if operations == "cpp":
+        reason = f"the weights are on {weights.device}"
+    if reason is None:
+        ops = TritonOps(decoder, attention_named(operations, weights.device))
+        runner = CompactRunner(decoder, ops)
+        log.info("%s: unverified, they have not run on a GPU before", ops.name)
+        return runner, RecordedSteps(runner, context_tokens) if ops.recordable else None
+    if operations != "auto":
+        raise UnsupportedModel(f"model.operations: {operations}: {reason}")
+    log.info("torch operations: %s", reason)
+    return CompactRunner(decoder, TorchOps(decoder)), None
 
 
 def _why_not_cpu(decoder: Decoder, block_size: int) -> str | None:

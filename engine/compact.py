@@ -11,6 +11,7 @@ from torch.nn.functional import embedding
 
 from engine.batch import PackedBatch
 from engine.compact_weights import Decoder, Layer, Linear
+from engine.graphs import DecodeReplays
 from engine.kv_cache import KvCache, KvFormat
 
 Tensor = torch.Tensor
@@ -74,6 +75,7 @@ class CompactRunner:
 
     def __init__(self, decoder: Decoder, ops: Ops) -> None:
         self.kv_format = ops.kv_format
+        self.replays: DecodeReplays | None = None
         self._decoder = decoder
         self._ops = ops
         self._stages = [_Stage.of(layer, ops) for layer in decoder.layers]

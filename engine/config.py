@@ -11,7 +11,7 @@ from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 ForwardName = Literal["auto", "compact", "transformers"]
-OperationsName = Literal["auto", "torch", "cpp"]
+OperationsName = Literal["auto", "torch", "cpp", "triton", "flashinfer"]
 TransportName = Literal["auto", "gloo", "nccl", "loopback"]
 
 
@@ -32,8 +32,9 @@ class ModelConfig:
 
     `forward` picks who computes: `compact` is our own forward for the main families,
     `transformers` the model's module; `auto` takes the first where it can. `operations` picks what
-    the compact forward is made of: `auto` takes C++ for bfloat16 on a CPU, and until that is built,
-    at the first start of all, torch's.
+    the compact forward is made of: `auto` takes Triton's on CUDA and C++ for bfloat16 on a CPU, and
+    until that is built, at the first start of all, torch's. `flashinfer` is Triton's with
+    FlashInfer's attention.
     """
 
     path: str = "demo"

@@ -22,9 +22,9 @@ KvFormat = Literal["plain", "pairs"]
 
 
 class KvCache:
-    """Preallocated keys and values of `blocks` blocks.
+    """Preallocated keys and values of `blocks` blocks, and a scratch block nobody owns.
 
-    `layers[i]` is [2, blocks, block_size, kv_heads, head_size]: keys at 0, values at 1. That is
+    `layers[i]` is [2, blocks + 1, block_size, kv_heads, head_size]: keys at 0, values at 1. That is
     also the order of the numbers while `formats[i]` is plain; blocks always travel as plain ones.
     """
 
@@ -33,12 +33,13 @@ class KvCache:
     ) -> None:
         self.layout = layout
         self.blocks = blocks
+        self.scratch = blocks
         self.device = device
         self.dtype = TORCH_DTYPES[layout.dtype]
         self.formats: list[KvFormat] = [kv_format] * len(layout.layers)
         self.layers = [
             torch.zeros(
-                (2, blocks, layout.block_size, shape.kv_heads, shape.head_size),
+                (2, blocks + 1, layout.block_size, shape.kv_heads, shape.head_size),
                 dtype=self.dtype,
                 device=device,
             )
@@ -91,7 +92,7 @@ class KvCache:
         with self._copying:
             if self.formats[number] == "plain":
                 index = torch.arange(self.blocks)
-                torch.ops.tandem_cpu.scatter_pairs(layer.clone(), index, layer)
+                torch.ops.tandem_cpu.scatter_pairs(layer[:, :-1].clone(), index, layer)
                 self.formats[number] = "pairs"
 
     def clear(self, blocks: Sequence[int]) -> None:

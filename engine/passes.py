@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import torch
 
@@ -44,6 +44,10 @@ class Pass:
 
     def _advance(self, until: float | None) -> list[Outcome] | None:
         if self._under_way is None:
+            replays = self._runner.replays
+            logits = None if replays is None else replays.logits(self.spans)
+            if logits is not None:
+                return self._sampled(range(len(self.spans)), logits)
             batch = pack(self.spans, self._cache)
             self._under_way = batch, self._runner.layers(batch)
         batch, layers = self._under_way
@@ -51,14 +55,14 @@ class Pass:
             try:
                 next(layers)
             except StopIteration as end:
-                return self._sampled(batch, end.value)
+                return self._sampled(batch.order, end.value)
             if until is not None and time.monotonic() >= until:
                 return None
 
-    def _sampled(self, batch: PackedBatch, logits: torch.Tensor) -> list[Outcome]:
+    def _sampled(self, order: Sequence[int], logits: torch.Tensor) -> list[Outcome]:
         spans = self.spans
         results: list[Outcome] = [None] * len(spans)
-        sampling = [index for index in batch.order if spans[index].samples]
+        sampling = [index for index in order if spans[index].samples]
         if not sampling:
             return results
         tokens = sample(logits, [spans[index].sequence for index in sampling])

@@ -13,13 +13,18 @@ import torch
 
 from engine import attention
 from engine.batch import PackedBatch
+from engine.graphs import DecodeReplays
 from engine.kv_cache import KvFormat
 
 
 class Runner(Protocol):
-    """One model, ready to compute; it keeps KV in the order that `kv_format` says."""
+    """One model, ready to compute; it keeps KV in the order that `kv_format` says.
+
+    `replays` are recordings of its decode steps, once there are some.
+    """
 
     kv_format: KvFormat
+    replays: DecodeReplays | None
 
     @property
     def name(self) -> str:
@@ -39,6 +44,7 @@ class TransformersRunner:
 
     name = "transformers"
     kv_format: KvFormat = "plain"
+    replays: DecodeReplays | None = None
 
     def __init__(self, model: Any) -> None:
         attention.register(attention.NAME, attention.paged_attention)
