@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 from engine.errors import TandemError
@@ -24,10 +25,13 @@ class DecodeJob:
     """Collects what the loop samples until the servicer has sent it.
 
     What was not read yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
+    The prompt of a `local` one is computed here, and its first token sampled.
     """
 
-    def __init__(self, sequence: Sequence, completion: Completion) -> None:
+    def __init__(self, sequence: Sequence, completion: Completion, *, local: bool = False) -> None:
         self.sequence = sequence
+        self.local = local
+        self.first_s: float | None = None
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.offered = False
         self.finished = False
@@ -38,7 +42,7 @@ class DecodeJob:
         self._tokens: list[SampledToken] = []
         self._text = ""
         self._finish_reason: FinishReason | None = None
-        self._next_index = 1
+        self._next_index = 0 if local else 1
 
     def take_first(self, token: int) -> None:
         """Note the first token, which the prefill replica has sent already."""
@@ -46,7 +50,9 @@ class DecodeJob:
         self._completion.push(token)
 
     def take(self, token: SampledToken) -> None:
-        """Add a sampled token; sets `finished` when it is the last."""
+        """Add a sampled token; sets `finished` when it is the last, `first_s` at the first."""
+        if self.first_s is None:
+            self.first_s = time.monotonic()
         self.sequence.tokens.append(token.token)
         piece = self._completion.push(token.token)
         self._tokens.append(token)
@@ -61,6 +67,11 @@ class DecodeJob:
         self._ready.set()
         if not self.granted.done():
             self.granted.set_exception(error)
+
+    @property
+    def drained(self) -> bool:
+        """Whether the last token was handed out."""
+        return self.finished and not self._tokens
 
     async def next(self) -> Emission:
         """Everything sampled since the last call, waiting for at least one token."""
