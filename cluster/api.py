@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from engine.prefix import DEFAULT_TENANT
 from engine.sampling import SamplingParams
 from engine.sequence import FinishReason, SampledToken
 
@@ -47,7 +48,10 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults."""
+    """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults.
+
+    Requests of one `tenant` may share cached KV.
+    """
 
     prompt: Prompt
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -55,6 +59,7 @@ class GenerateRequest:
     request_id: str = ""
     model: str = ""
     endpoint: str = ""
+    tenant: str = DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,11 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSummary:
-    """Where a choice's time went, in seconds. queue + prefill + first_flush = ttft."""
+    """Where a choice's time went, in seconds. queue + prefill + first_flush = ttft.
+
+    `cached_tokens` of the prompt had their KV in the prefix cache. Where `prefill_replica` and
+    `decode_replica` are the same, the prompt was computed on the decode replica.
+    """
 
     choice: int
     queue_s: float
@@ -97,6 +106,7 @@ class ChoiceSummary:
     preemptions: int
     prefill_replica: str
     decode_replica: str
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,11 @@ class Summary:
     completion_tokens: int
     choices: tuple[ChoiceSummary, ...]
     total_s: float
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that no choice had to compute."""
+        return min((choice.cached_tokens for choice in self.choices), default=0)
 
 
 Event = Started | Tokens | Summary

@@ -1,6 +1,7 @@
 """One choice of a request on one pair of replicas.
 
-The first token comes from prefill, the rest from decode; each is checked to be the next.
+The first token comes from prefill, the rest from decode, or all from a decode replica that computes
+the prompt itself; each is checked to be the next.
 """
 
 from __future__ import annotations
@@ -47,10 +48,14 @@ class _Times:
     admission_s: float = 0.0
     decode_s: float = 0.0
     preemptions: int = 0
+    cached_tokens: int = 0
 
 
 class ChoiceRun:
-    """Drives the two streams of a choice. `began_s` is when the request reached the router."""
+    """Drives the two streams of a choice. `began_s` is when the request reached the router.
+
+    `output` has the tokens sent so far.
+    """
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class ChoiceRun:
         lost: Lost,
         prefilled: Callable[[], None],
     ) -> None:
+        self.output: list[int] = []
         self._prepared = prepared
         self._choice = choice
         self._pair = pair
@@ -76,7 +82,6 @@ class ChoiceRun:
         self._times = _Times(began_s)
         # Never the same twice: a client may send a request id again while its past is remembered.
         self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
-        self._next_index = 0
         self._first_sent = asyncio.Event()
         self._finished = False
         self._emitted = False
@@ -85,18 +90,15 @@ class ChoiceRun:
     @property
     def _over(self) -> bool:
         """Whether nothing more is to come: the last token was sent, and decode has closed."""
-        decoded = self._next_index > 1
+        decoded = self._pair.local or len(self.output) > 1
         return self._emitted and (self._retired or not decoded)
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens sent so far."""
-        return self._next_index
 
     async def run(self) -> ChoiceSummary:
         """Stream the choice to its end; raises a TandemError. Cancelling ends both calls."""
-        tasks = {asyncio.create_task(self._prefill())}
-        if self._prepared.sampling.max_tokens != 1:
+        tasks = set()
+        if not self._pair.local:
+            tasks.add(asyncio.create_task(self._prefill()))
+        if self._pair.local or self._prepared.sampling.max_tokens != 1:
             tasks.add(asyncio.create_task(self._decode()))
         try:
             await self._settle(tasks)
@@ -139,6 +141,7 @@ class ChoiceRun:
             decode_replica=self._pair.decode.id,
             ttft_budget_s=self._prepared.ttft_budget_s,
             request_id=self._prepared.request_id,
+            tenant=self._prepared.tenant,
         )
         call = stub.Prefill(request, timeout=self._timeout_s)
         try:
@@ -156,9 +159,11 @@ class ChoiceRun:
         metrics.TTFT.observe(times.ttft_s)
         times.queue_s = placed_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
+        times.cached_tokens = first.cached_tokens
         self._first_sent.set()
 
     async def _decode(self) -> None:
+        placed_s = time.monotonic()
         stub = decode_pb2_grpc.DecodeStub(self._channels[1])
         request = decode_pb2.DecodeRequest(
             transfer=self._transfer,
@@ -168,11 +173,18 @@ class ChoiceRun:
             prefill_replica=self._pair.prefill.id,
             prefill_address=self._pair.prefill.address,
             request_id=self._prepared.request_id,
+            tenant=self._prepared.tenant,
+            local_prefill=self._pair.local,
+            flush_s=self._prepared.flush.ms / 1000,
+            flush_tokens=self._prepared.flush.tokens,
         )
         call = stub.Decode(request, timeout=self._timeout_s)
         with self._ending(call, self._pair.decode):
             async for event in call:
-                if event.HasField("tokens"):
+                if event.HasField("first_token"):
+                    self._prefilled()
+                    await self._take_first(event.first_token, placed_s)
+                elif event.HasField("tokens"):
                     await self._first_sent.wait()
                     await self._emit(event.tokens)
                 else:
@@ -189,9 +201,9 @@ class ChoiceRun:
 
     async def _emit(self, wire: inference_pb2.Tokens) -> None:
         run = tokens_from_proto(wire)
-        if run.index != self._next_index or self._finished:
-            raise Internal(f"token {run.index} came where {self._next_index} was due")
-        self._next_index += len(run.tokens)
+        if run.index != len(self.output) or self._finished:
+            raise Internal(f"token {run.index} came where {len(self.output)} was due")
+        self.output += [token.token for token in run.tokens]
         # Said before the client is: what the other replica does from here on is no failure.
         self._finished = run.finish_reason is not None
         metrics.GENERATED.inc(len(run.tokens))
@@ -232,6 +244,7 @@ class ChoiceRun:
             preemptions=times.preemptions,
             prefill_replica=self._pair.prefill.id,
             decode_replica=self._pair.decode.id,
+            cached_tokens=times.cached_tokens,
         )
 
 

@@ -130,7 +130,7 @@ class _router_at:  # noqa: N801
 
 
 def _sampling(options: argparse.Namespace) -> Options:
-    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "endpoint")
+    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "endpoint", "tenant")
     given = {name: getattr(options, name) for name in names}
     if given["stop"] is not None:
         given["stop"] = tuple(given["stop"])
@@ -197,6 +197,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--stop", action="append", metavar="TEXT", help="may be given repeatedly")
     parser.add_argument("--endpoint", metavar="NAME")
+    parser.add_argument("--tenant", metavar="NAME", help="whose prompts it may share KV with")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     request_id: str
     model: str
     endpoint: str
+    tenant: str
     max_tokens: int | None
     temperature: float
     top_k: int
@@ -195,7 +196,7 @@ async def _raising(call: Any) -> AsyncIterator[None]:
 
 def _request(prompt: Input, options: Options) -> GenerateRequest:
     sampling: dict[str, Any] = dict(options)
-    names = ("n", "request_id", "model", "endpoint")
+    names = ("n", "request_id", "model", "endpoint", "tenant")
     given = {name: sampling.pop(name) for name in names if name in sampling}
     if isinstance(sampling.get("stop"), str):
         sampling["stop"] = (sampling["stop"],)

@@ -6,13 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
-from cluster.config import EndpointConfig
-from cluster.inbound import check_choices
+from cluster.config import EndpointConfig, FlushConfig
+from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.prefix import DEFAULT_TENANT, Chain
 from engine.sampling import SamplingParams, check_token
 from engine.tokenizer import Tokenizer
 
@@ -22,22 +23,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that can be served: token ids, complete sampling, its endpoint's promises."""
+    """A request that can be served: token ids, complete sampling, its endpoint's promises.
+
+    `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     choices: int
     ttft_budget_s: float
+    flush: FlushConfig = field(default_factory=FlushConfig)
+    tenant: str = DEFAULT_TENANT
+    chain: Chain | None = None
 
     @property
     def most_tokens(self) -> int:
         """The most tokens whose KV a choice can need; the last token's own is never kept."""
         return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
 
+    def digests(self, output: Sequence[int] = ()) -> list[bytes]:
+        """Those of the full blocks of prompt and output."""
+        if self.chain is None:
+            return []
+        chain, tokens = self.chain.fork(), [*self.prompt_ids, *output]
+        chain.follow(tokens, len(tokens))
+        return chain.digests
+
 
 class Door:
-    """Checks requests against a model, its tokenizer and the endpoints."""
+    """Checks requests against a model, its tokenizer and the endpoints.
+
+    `new_chain` makes the empty chain of a tenant; None: there is no prefix cache.
+    """
 
     def __init__(
         self,
@@ -45,10 +63,12 @@ class Door:
         tokenizer: Tokenizer,
         endpoints: dict[str, EndpointConfig],
         threads: int,
+        new_chain: Callable[[str], Chain] | None = None,
     ) -> None:
         self._card = card
         self._tokenizer = tokenizer
         self._endpoints = endpoints
+        self._new_chain = new_chain
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
 
     async def prepare(
@@ -61,6 +81,7 @@ class Door:
         endpoint = self._endpoint(request)
         request.sampling.check(self._card.vocabulary)
         check_choices(request.n)
+        check_tenant(request.tenant)
         ids = await self._tokenize(request.prompt)
         room = self._room(len(ids))
         sampling = request.sampling
@@ -74,7 +95,17 @@ class Door:
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            flush=endpoint.flush,
+            tenant=request.tenant,
+            chain=self._chain(request.tenant, ids),
         )
+
+    def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
+        if self._new_chain is None:
+            return None
+        chain = self._new_chain(tenant)
+        chain.follow(ids, len(ids))
+        return chain
 
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
         if request.model and request.model != self._card.name:

@@ -21,12 +21,14 @@ from cluster.sse import EventStream, disconnected, dump
 from cluster.status import error_body, http_error
 from cluster.streams import unless
 from engine.errors import Internal, NotFound, TandemError
+from engine.prefix import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
+TENANT_HEADER = "x-tandem-tenant"
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -69,12 +71,13 @@ class HttpGateway:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         body = await read_json(request, self._max_body_bytes)
-        return await self._reply(request, CHAT, ChatRequest.read(body).call(_request_id(request)))
+        call = ChatRequest.read(body).call(_request_id(request), _tenant(request))
+        return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         body = await read_json(request, self._max_body_bytes)
-        call = CompletionRequest.read(body).call(_request_id(request))
+        call = CompletionRequest.read(body).call(_request_id(request), _tenant(request))
         return await self._reply(request, COMPLETION, call)
 
     async def models(self, request: Request) -> Response:
@@ -167,6 +170,10 @@ def _request_id(request: Request) -> str:
         request.state.request_id = uuid.uuid4().hex
     found: str = request.state.request_id
     return found
+
+
+def _tenant(request: Request) -> str:
+    return request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
 
 
 def _json(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

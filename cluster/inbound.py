@@ -13,6 +13,7 @@ from protos.convert import valid_text
 MAX_CHOICES = 128
 MAX_TOKEN_ID = 2**32 - 1
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def check_request_id(request_id: str) -> str:
@@ -23,6 +24,15 @@ def check_request_id(request_id: str) -> str:
             field="request_id",
         )
     return request_id
+
+
+def check_tenant(tenant: str) -> str:
+    """`tenant` if it is a name; raises InvalidRequest."""
+    if not _TENANT.fullmatch(tenant):
+        raise InvalidRequest(
+            "tenant must be 1 to 64 characters: letters, digits and . _ -", field="tenant"
+        )
+    return tenant
 
 
 def check_choices(n: int) -> int:

@@ -37,6 +37,7 @@ class Reply:
         self._model = generator.model.name
         self._choices = [_Choice() for _ in range(call.n * len(call.requests))]
         self._usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        self._cached_tokens = 0
         self._summaries = 0
 
     async def whole(self) -> Json:
@@ -60,7 +61,7 @@ class Reply:
             )
             for number, choice in enumerate(self._choices)
         ]
-        return self._envelope(self._form.whole_object, choices) | {"usage": self._usage}
+        return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
         """Server-sent events, none before the first token; raises a TandemError."""
@@ -74,7 +75,8 @@ class Reply:
                     self._note(event)
         self._check_whole()
         if self._call.include_usage:
-            yield data(self._envelope(self._form.chunk_object, []) | {"usage": self._usage})
+            envelope = self._envelope(self._form.chunk_object, [])
+            yield data(envelope | {"usage": self._whole_usage()})
         yield DONE
 
     def _merged(self) -> AsyncIterator[tuple[int, Event]]:
@@ -93,6 +95,10 @@ class Reply:
         self._usage["prompt_tokens"] += event.prompt_tokens
         self._usage["completion_tokens"] += event.completion_tokens
         self._usage["total_tokens"] += event.prompt_tokens + event.completion_tokens
+        self._cached_tokens += event.cached_tokens
+
+    def _whole_usage(self) -> Json:
+        return self._usage | {"prompt_tokens_details": {"cached_tokens": self._cached_tokens}}
 
     def _chunks(self, number: int, event: Tokens) -> bytes:
         """The event's chunk, after the choice's opening where it is the first."""

@@ -12,6 +12,7 @@ from cluster.inbound import (
     MAX_CHOICES,
     check_choices,
     check_request_id,
+    check_tenant,
     check_text,
     shown,
     token_id,
@@ -24,6 +25,7 @@ from cluster.openai_fields import (
     sift,
 )
 from engine.errors import InvalidRequest
+from engine.prefix import DEFAULT_TENANT
 from engine.sampling import MAX_LOGPROBS, SamplingParams
 
 
@@ -86,21 +88,21 @@ class _Request(BaseModel):
         except ValidationError as error:
             raise _first(error) from None
 
-    def call(self, request_id: str) -> Call:
-        """What to ask for; `request_id` is used where the request names none."""
+    def call(self, request_id: str, tenant: str = DEFAULT_TENANT) -> Call:
+        """What `tenant` asks for; `request_id` is used where the request names none."""
         name = check_request_id(self.request_id) or request_id
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
                 "stream_options is allowed with stream only", field="stream_options"
             )
         return Call(
-            requests=self._requests(name),
+            requests=self._requests(name, tenant),
             request_id=name,
             stream=self.stream,
             include_usage=self.stream_options is not None and self.stream_options.include_usage,
         )
 
-    def _requests(self, name: str) -> tuple[GenerateRequest, ...]:
+    def _requests(self, name: str, tenant: str) -> tuple[GenerateRequest, ...]:
         """One for each prompt, numbered where there are several."""
         prompts = self._prompts()
         total = len(prompts) * check_choices(self.n)
@@ -116,6 +118,7 @@ class _Request(BaseModel):
             request_id=name,
             model=check_text(self.model, "model"),
             endpoint=check_text(self.endpoint, "endpoint"),
+            tenant=check_tenant(tenant),
         )
         if len(prompts) == 1:
             return (request,)

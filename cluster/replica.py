@@ -36,6 +36,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
+from prefill_pool.warm import warm
 from protos import decode_pb2_grpc, prefill_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ class Replica:
         )
         self._transfer = TransferConfig(transport=config.kv.transport)
         self._prefill: PrefillScheduler | None = None
+        self._prefill_loop: PrefillLoop | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._decode: DecodeScheduler | None = None
         self._decode_loop: DecodeLoop | None = None
         self._sender: KvSender | None = None
@@ -108,6 +111,7 @@ class Replica:
         await replica._serve()
         await replica._register(directory)
         replica._improving = asyncio.create_task(replica._improve())
+        replica._warm()
         log.info(
             "replica ready",
             extra={"replica": replica_id, "role": role, "seconds": time.monotonic() - began_s},
@@ -127,6 +131,9 @@ class Replica:
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.stop()
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
         # Links are open calls too, so the server cannot tell when the last request has ended.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -187,7 +194,7 @@ class Replica:
             parked_fraction=kv.parked_fraction,
             identity=self._identity,
         )
-        loop = PrefillLoop(self._prefill, self._worker)
+        loop = self._prefill_loop = PrefillLoop(self._prefill, self._worker)
         self._sender = KvSender(self.id, self._host, self._engine.cache, self._transfer)
         await self._sender.start()
         self._sender.add_to(self._server)
@@ -240,6 +247,19 @@ class Replica:
             directory, record, self.load, self._config.directory.heartbeat_s
         )
         self._heartbeat.start()
+
+    def _warm(self) -> None:
+        """In the background, as requests are served already."""
+        kv = self._config.kv
+        if self._prefill_loop is not None and kv.warm_prefixes:
+            warming = warm(
+                self._prefill_loop,
+                kv.warm_prefixes,
+                self._tokenizer.encode,
+                kv.block_size,
+                self._engine.description.context_tokens,
+            )
+            self._warming = asyncio.create_task(warming, name=f"warming of {self.id}")
 
     def _new_completion(self, sequence: Sequence) -> Completion:
         description = self._engine.description

@@ -58,13 +58,14 @@ class Router:
         door: Door,
         tokenizer: Tokenizer,
         pools: Pools,
+        placement: Placement,
     ) -> None:
         self._config = config
         self._card = card
         self._door = door
         self._tokenizer = tokenizer
         self._pools = pools
-        self._placement = Placement()
+        self._placement = placement
         self._channels = Channels()
         self._running: dict[str, _Running] = {}
 
@@ -211,23 +212,29 @@ class Router:
             self._pools.healthy("decode"),
             prompt_tokens,
             prepared.most_tokens,
+            prepared.digests(),
         )
-        prefill_held = self._placement.hold(pair.prefill, prompt_tokens)
+        if not pair.local:
+            self._placement.learn(pair.prefill, prepared.digests())
+        prefill_held = self._placement.hold(pair.prefill, prompt_tokens - pair.cached_tokens)
         decode_held = self._placement.hold(pair.decode, prompt_tokens)
+        run = ChoiceRun(
+            prepared,
+            choice,
+            pair,
+            (self._channels.to(pair.prefill.address), self._channels.to(pair.decode.address)),
+            began_s=began_s,
+            timeout_s=self._config.request_timeout_s,
+            emit=running.events.put,
+            lost=self._pools.suspect,
+            prefilled=prefill_held.release,
+        )
         try:
-            run = ChoiceRun(
-                prepared,
-                choice,
-                pair,
-                (self._channels.to(pair.prefill.address), self._channels.to(pair.decode.address)),
-                began_s=began_s,
-                timeout_s=self._config.request_timeout_s,
-                emit=running.events.put,
-                lost=self._pools.suspect,
-                prefilled=prefill_held.release,
-            )
-            return await run.run(), run.output_tokens
+            return await run.run(), len(run.output)
         finally:
+            # The last token's own KV is never computed, and a first one may be prefill's alone.
+            if pair.local or len(run.output) > 1:
+                self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))
             prefill_held.release()
             decode_held.release()
 

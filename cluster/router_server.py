@@ -18,11 +18,13 @@ from cluster.http_server import HttpServer
 from cluster.listen import join
 from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
+from cluster.placement import Placement
 from cluster.pools import Pools
 from cluster.router import Router
 from engine import telemetry
 from engine.errors import Internal
 from engine.model import ModelDescription, describe
+from engine.prefix import Chain
 from engine.tokenizer import Tokenizer
 from protos import router_pb2_grpc
 
@@ -106,8 +108,19 @@ class RouterServer:
             endpoints=tuple(dict.fromkeys(endpoints)),
             created=int(time.time()),
         )
-        door = Door(card, tokenizer, dict(config.endpoints), config.router.tokenizer_threads)
-        return Router(config.router, card, door, tokenizer, self._pools)
+
+        def new_chain(tenant: str) -> Chain:
+            return Chain(tenant, description.identity, config.kv.block_size)
+
+        door = Door(
+            card,
+            tokenizer,
+            dict(config.endpoints),
+            config.router.tokenizer_threads,
+            new_chain if config.kv.prefix_cache else None,
+        )
+        placement = Placement(config.prefill.local_tokens, config.decode.max_batch)
+        return Router(config.router, card, door, tokenizer, self._pools, placement)
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router

@@ -29,6 +29,7 @@ from cluster.inbound import (
     token_prompt,
 )
 from engine.errors import Internal, InvalidRequest
+from engine.prefix import DEFAULT_TENANT
 from protos import inference_pb2
 from protos.convert import (
     sampling_from_proto,
@@ -43,7 +44,7 @@ _CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
 def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
     """`request` for the wire; raises InvalidRequest where a value has no place there."""
     wire = inference_pb2.GenerateRequest(sampling=sampling_to_proto(request.sampling))
-    for name in ("request_id", "model", "endpoint", "n"):
+    for name in ("request_id", "model", "endpoint", "n", "tenant"):
         try:
             setattr(wire, name, getattr(request, name))
         except (TypeError, ValueError) as error:
@@ -64,6 +65,7 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
         request_id=check_request_id(wire.request_id),
         model=wire.model,
         endpoint=wire.endpoint,
+        tenant=wire.tenant or DEFAULT_TENANT,
     )
 
 

@@ -44,10 +44,14 @@ class DecodeLoop:
         self._jobs[job.sequence.owner] = job
 
     async def admit(self, job: DecodeJob) -> None:
-        """Wait for blocks for all of the job's tokens; Overloaded if too many wait."""
-        self._scheduler.offer(job.sequence)
+        """Wait for blocks for all of the job's tokens; Overloaded if too many wait.
+
+        A local job joins the next step by this alone.
+        """
+        self._scheduler.offer(job.sequence, local=job.local)
         job.offered = True
         self._grant()
+        self._wake.set()
         await job.granted
 
     def commit(self, job: DecodeJob) -> None:

@@ -13,5 +13,8 @@ BATCH = Histogram(
     "Requests in a step.",
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
 )
+LOCAL_PREFILLS = Counter(
+    "tandem_decode_local_prefills_total", "Prompts computed on a decode replica, not handed over."
+)
 TRANSFER_TIME = Histogram("tandem_kv_transfer_seconds", "From pulling the KV to its commit.")
 TRANSFER_BYTES = Counter("tandem_kv_transfer_bytes_total", "KV bytes received.")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict
 from hashlib import blake2b
 
@@ -50,6 +51,12 @@ class Chain:
             block = struct.pack(self._format, *tokens[start : start + size])
             self._last = _hash(self._last + block)
             self.digests.append(self._last)
+
+    def fork(self) -> Chain:
+        """A chain that begins like this one and goes on by itself."""
+        other = copy(self)
+        other.digests = list(self.digests)
+        return other
 
 
 def _hash(data: bytes) -> bytes:

@@ -59,7 +59,10 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             job.sequence.choice, 0, [first.token], piece.text, piece.finish_reason
         )
         event = prefill_pb2.FirstToken(
-            tokens=tokens, queue_s=first.queue_s, prefill_s=first.prefill_s
+            tokens=tokens,
+            queue_s=first.queue_s,
+            prefill_s=first.prefill_s,
+            cached_tokens=job.sequence.cached_tokens or 0,
         )
         await context.write(prefill_pb2.PrefillEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.errors import Internal, InvalidRequest
+from engine.prefix import DEFAULT_TENANT
 from engine.sampling import SamplingParams
 from engine.sequence import FinishReason, SampledToken
 from engine.sequence import Sequence as TokenSequence
@@ -88,6 +89,7 @@ def sequence_from_proto(
         prompt_tokens=len(request.prompt_ids),
         sampling=sampling_from_proto(request.sampling),
         choice=request.choice,
+        tenant=request.tenant or DEFAULT_TENANT,
     )
 
 

@@ -45,7 +45,8 @@ class DecodeServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Decode(self, request, context):
-        """Admitted once the KV is here, then every token after the first. Closing the call cancels.
+        """Admitted once the KV is here, then every token after the first. With local_prefill: FirstToken,
+        then the others. Closing the call cancels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,7 +17,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "endpoint", "text", "token_ids", "chat", "sampling", "n")
+    __slots__ = ("request_id", "model", "endpoint", "text", "token_ids", "chat", "sampling", "n", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class GenerateRequest(_message.Message):
     CHAT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     endpoint: str
@@ -34,7 +35,8 @@ class GenerateRequest(_message.Message):
     chat: Chat
     sampling: Sampling
     n: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ...) -> None: ...
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -162,7 +164,7 @@ class Summary(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceSummary, _Mapping]]] = ..., total_s: _Optional[float] = ...) -> None: ...
 
 class ChoiceSummary(_message.Message):
-    __slots__ = ("choice", "queue_s", "prefill_s", "first_flush_s", "ttft_s", "decode_admission_s", "transfer_s", "decode_s", "preemptions", "prefill_replica", "decode_replica")
+    __slots__ = ("choice", "queue_s", "prefill_s", "first_flush_s", "ttft_s", "decode_admission_s", "transfer_s", "decode_s", "preemptions", "prefill_replica", "decode_replica", "cached_tokens")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +176,7 @@ class ChoiceSummary(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_REPLICA_FIELD_NUMBER: _ClassVar[int]
     DECODE_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     choice: int
     queue_s: float
     prefill_s: float
@@ -185,7 +188,8 @@ class ChoiceSummary(_message.Message):
     preemptions: int
     prefill_replica: str
     decode_replica: str
-    def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id",)

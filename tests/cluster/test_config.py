@@ -70,6 +70,11 @@ def test_the_first_endpoint_is_the_default_one() -> None:
         ({"kv": {"blocks": "12"}}, "t.yaml: kv.blocks: expected an integer, not '12'"),
         ({"kv": {"lease_s": "x"}}, "t.yaml: kv.lease_s: expected a number, not 'x'"),
         ({"kv": 3}, "t.yaml: kv: expected a mapping, not 3"),
+        ({"kv": {"warm_prefixes": [""]}}, "t.yaml: kv.warm_prefixes must not hold an empty text"),
+        (
+            {"kv": {"prefix_cache": False, "warm_prefixes": ["a"]}},
+            "t.yaml: kv.warm_prefixes need prefix_cache: true",
+        ),
         ({"decode": {"max_batch": 0}}, "t.yaml: decode.max_batch must be at least 1"),
         ({"endpoints": {}}, "t.yaml: endpoints must name at least one endpoint"),
         (

@@ -66,6 +66,9 @@ async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
         (request((-1,)), InvalidRequest, "prompt", "token id -1"),
         (request("bad \ud800"), InvalidRequest, "prompt", "."),
         (request("x", n=0), InvalidRequest, "n", "between 1 and 128"),
+        (request("x", tenant=""), InvalidRequest, "tenant", "1 to 64 characters"),
+        (request("x", tenant="a b"), InvalidRequest, "tenant", "letters, digits"),
+        (request("x", tenant="t" * 65), InvalidRequest, "tenant", "1 to 64 characters"),
         (request("x", model="gpt"), NotFound, "model", "'tiny' is"),
         (request("x", endpoint="web"), NotFound, "endpoint", "chat, report"),
         (

@@ -422,6 +422,17 @@ bodies = st.builds(
 )
 
 
+def test_the_tenant_is_a_header():
+    generator = ScriptedGenerator()
+    client = TestClient(create_app(generator, metrics))
+    for headers in ({}, {"X-Tandem-Tenant": "acme.eu-1"}):
+        assert client.post(CHAT, json=HELLO, headers=headers).status_code == 200
+    assert [request.tenant for request in generator.requests] == ["default", "acme.eu-1"]
+    refused = client.post(CHAT, json=HELLO, headers={"X-Tandem-Tenant": "a/b"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tenant"
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies | documents, st.sampled_from([CHAT, TEXT]))
 def test_no_body_makes_a_fault(body, path):

@@ -44,6 +44,7 @@ async def test_chat_whole(client, generator):
         "prompt_tokens": 2,
         "completion_tokens": 3,
         "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert generator.requests[0].prompt == ChatPrompt((ChatMessage("user", "hello there"),))
 

@@ -59,6 +59,72 @@ def test_an_empty_pool_is_unavailable_and_says_when_to_retry(missing):
     assert refusal.value.retry_after_s
 
 
+def test_prefill_goes_where_the_least_is_left_to_compute():
+    pool = [replica("p0", "prefill"), replica("p1", "prefill")]
+    decode = [replica("d0", "decode")]
+    placement = Placement()
+    digests = [bytes([number]) for number in range(6)]
+    placement.learn(pool[1], digests[:4])
+    for _ in range(3):
+        pair = placement.choose(pool, decode, 100, 120, digests)
+        assert (pair.prefill.id, pair.cached_tokens) == ("p1", 64)
+    placement.hold(pool[1], 65)
+    pair = placement.choose(pool, decode, 100, 120, digests)
+    assert (pair.prefill.id, pair.cached_tokens) == ("p0", 0)
+
+
+def test_the_last_token_of_a_prompt_is_never_expected_in_a_cache():
+    pool, decode = [replica("p0", "prefill")], [replica("d0", "decode")]
+    placement = Placement()
+    placement.learn(pool[0], [b"0", b"1"])
+    assert placement.choose(pool, decode, 32, 40, [b"0", b"1"]).cached_tokens == 16
+    assert placement.choose(pool, decode, 33, 40, [b"0", b"1"]).cached_tokens == 32
+
+
+@pytest.mark.parametrize(
+    ("local_tokens", "prompt", "on_prefill", "running", "local"),
+    [
+        (20, 80, 0, 0, True),
+        (20, 85, 0, 0, False),
+        (0, 80, 0, 0, False),
+        (20, 80, 4, 0, False),
+        (20, 80, 3, 0, True),
+        (20, 80, 0, 8, False),
+    ],
+)
+def test_a_short_rest_is_computed_where_the_chat_was_decoded(
+    local_tokens, prompt, on_prefill, running, local
+):
+    pool = [replica("p0", "prefill")]
+    decode = [replica("d0", "decode"), replica("d1", "decode", running=running)]
+    placement = Placement(local_tokens, decode_batch=8)
+    digests = [bytes([number]) for number in range(5)]
+    placement.learn(decode[1], digests[:4])
+    placement.learn(pool[0], digests[:on_prefill])
+    pair = placement.choose(pool, decode, prompt, 100, digests)
+    assert pair.local is local
+    if local:
+        assert (pair.prefill.id, pair.decode.id, pair.cached_tokens) == ("d1", "d1", 64)
+    else:
+        assert pair.prefill.id == "p0"
+
+
+def test_what_is_known_is_bounded_and_ends_with_the_replica():
+    pool = [replica("p0", "prefill", blocks=10)]
+    decode = [replica("d0", "decode")]
+    placement = Placement()
+
+    def known(digests):
+        return placement.choose(pool, decode, 100, 120, digests).cached_tokens // 16
+
+    old, new = [b"a%d" % n for n in range(6)], [b"b%d" % n for n in range(6)]
+    placement.learn(pool[0], old)
+    placement.learn(pool[0], new)
+    assert (known(old), known(new)) == (4, 6)
+    placement.forget(["d0"])
+    assert known(new) == 0
+
+
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.integers(1, 4))
 def test_requests_spread_evenly(holds, prefills, decodes):
     placement = Placement()

@@ -79,6 +79,7 @@ requests = st.builds(
     request_id=name,
     model=text,
     endpoint=text,
+    tenant=st.text(min_size=1),
 )
 sampled = st.builds(
     SampledToken,
@@ -96,7 +97,7 @@ runs = st.builds(
 )
 choice_summaries = st.builds(
     ChoiceSummary, uint32, *[number] * 7, preemptions=uint32, prefill_replica=text,
-    decode_replica=text,
+    decode_replica=text, cached_tokens=uint32,
 )  # fmt: skip
 events = st.one_of(
     runs,

@@ -1,0 +1,54 @@
+"""Prefixes that are computed before anybody asks for them, so that their KV is cached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from engine.errors import TandemError
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence
+from prefill_pool.loop import PrefillLoop
+
+log = logging.getLogger(__name__)
+
+# Due so late that every request comes first.
+_PATIENCE_S = 3600.0
+
+
+async def warm(
+    loop: PrefillLoop,
+    texts: Iterable[str],
+    encode: Callable[[str], list[int]],
+    block_size: int,
+    context_tokens: int,
+) -> None:
+    """Compute each text as a prompt of the default tenant, one after the other.
+
+    What fills no block or leaves no room in the context, or cannot be computed, is logged and
+    passed over.
+    """
+    for number, text in enumerate(texts):
+        try:
+            tokens = await asyncio.to_thread(encode, text)
+            if not block_size <= len(tokens) < context_tokens:
+                log.warning(
+                    "kv.warm_prefixes[%d] was not computed: it has %d tokens; a block has %d, the "
+                    "context %d",
+                    *(number, len(tokens), block_size, context_tokens),
+                )
+                continue
+            await _compute(loop, f"warm.{number}", tokens)
+            log.info("kv.warm_prefixes[%d] is cached: %d tokens", number, len(tokens))
+        except TandemError as error:
+            log.warning("kv.warm_prefixes[%d] was not computed: %s", number, error.message)
+
+
+async def _compute(loop: PrefillLoop, owner: str, tokens: list[int]) -> None:
+    sampling = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
+    job = loop.submit(Sequence(owner, tokens, len(tokens), sampling), _PATIENCE_S)
+    try:
+        await job.first_token
+    finally:
+        loop.release(job)
