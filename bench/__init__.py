@@ -1,0 +1,1 @@
+"""Benchmarks: the engine against the machine's limits, and against its peers."""
