@@ -6,6 +6,7 @@ While streams run, it only notes what arrived when; all parsing comes afterwards
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ async def ask(port: int, body: dict[str, object], deadline_s: float) -> Answer:
                     break
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
     return answer
 
 
@@ -104,7 +107,7 @@ def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     place = len(head) + 4
     if "transfer-encoding: chunked" not in headers:
         return [(moments.at(len(whole)), whole[place:])]
-    parts = []
+    parts: list[tuple[float, bytes]] = []
     while (size_end := whole.find(b"\r\n", place)) >= 0:
         size = int(whole[place:size_end], 16)
         end = size_end + 2 + size
@@ -131,7 +134,8 @@ class _Moments:
 
 def _lines(parts: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     """Whole lines, each with the moment of its end."""
-    found, rest = [], b""
+    found: list[tuple[float, bytes]] = []
+    rest = b""
     for moment, data in parts:
         *lines, rest = (rest + data).split(b"\n")
         found.extend((moment, line.strip()) for line in lines)

@@ -87,10 +87,10 @@ def figures(bench: Bench, plan: Plan, name: str) -> Figures:
         bench.decode_rate(max(plan.new_tokens), plan.prompt_tokens, 8, "warm")
         bench.prefill_rate(plan.long_prompt, _CHUNK, "warm")
     for batch, new in plan.new_tokens.items():
-        for repeat in range(plan.repeats):
+        for repeat in plan.rounds():
             key = f"{name}/{batch}/{repeat}"
             found.decode(batch, bench.decode_rate(batch, plan.prompt_tokens, new, key))
-    for repeat in range(plan.repeats):
+    for repeat in plan.rounds():
         found.prefill(bench.prefill_rate(plan.long_prompt, _CHUNK, f"{name}/long/{repeat}"))
     return found
 

@@ -107,12 +107,12 @@ def figures(llama: Llama, plan: Plan, name: str) -> Figures:
     for batch, new in plan.new_tokens.items():
         llama.open(batch, plan.prompt_tokens + new)
         decode_rate(llama, batch, plan.prompt_tokens, 16, "warm")
-        for repeat in range(plan.repeats):
+        for repeat in plan.rounds():
             key = f"{name}/{batch}/{repeat}"
             found.decode(batch, decode_rate(llama, batch, plan.prompt_tokens, new, key))
     llama.open(1, plan.long_prompt)
     prefill_rate(llama, plan.long_prompt, "warm")
-    for repeat in range(plan.repeats):
+    for repeat in plan.rounds():
         found.prefill(prefill_rate(llama, plan.long_prompt, f"{name}/long/{repeat}"))
     return found
 

@@ -39,10 +39,10 @@ async def figures(door: Door, plan: Plan, name: str) -> Figures:
         await _first_token_s(door, plan, f"{name}/warm/{batch}")
     found = Figures()
     for batch in plan.new_tokens:
-        for repeat in range(plan.repeats):
+        for repeat in plan.rounds():
             answers = await _decode(door, plan, batch, f"{name}/{repeat}")
             found.decode(batch, steady_rate([answer.stream() for answer in answers]))
-    for repeat in range(plan.repeats):
+    for repeat in plan.rounds():
         seconds = await _first_token_s(door, plan, f"{name}/{repeat}")
         found.prefill(plan.long_prompt / seconds)
     return found

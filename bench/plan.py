@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 from bench.rates import Spread
@@ -16,12 +18,14 @@ class Plan:
 
     More than 64 where many prompts come first: all streams must run at once for long enough to
     measure it, also where prefill and decode are separate and the first one is far ahead by then.
+    A column that has taken `column_s` is not repeated again.
     """
 
     prompt_tokens: int = 128
     new_tokens: dict[int, int] = field(default_factory=lambda: {1: 64, 8: 96, 32: 160})
     long_prompt: int = 1024
     repeats: int = 5
+    column_s: float = 40.0
 
     @classmethod
     def read(cls, text: str) -> Plan:
@@ -33,6 +37,14 @@ class Plan:
     def write(self) -> str:
         """As JSON."""
         return json.dumps(asdict(self))
+
+    def rounds(self) -> Iterator[int]:
+        """Numbers of the repeats of one column, the first in any case."""
+        started = time.monotonic()
+        for repeat in range(self.repeats):
+            if repeat and time.monotonic() - started > self.column_s:
+                return
+            yield repeat
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 _POLL_S = 0.5
 _END_S = 40.0
+_LEFTOVER_S = 10.0
 
 
 class NotReady(Exception):
@@ -56,15 +57,19 @@ def running(server: Server, log: Path) -> Iterator[None]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to end, then its group, which it leads."""
+    """Ask the process to end; whatever is left of the group that it leads is ended, too."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-    process.wait(_END_S)
+        deadline = time.monotonic() + _LEFTOVER_S
+        while _group_lives(process):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S / 10)
 
 
 def free_port() -> int:
@@ -98,3 +103,12 @@ def _answers(server: Server) -> bool:
 
 def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-600:]
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

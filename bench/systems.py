@@ -21,6 +21,7 @@ from bench.shape import Shape
 TANDEM, TANDEM_INSIDE = "tandem", "tandem-in-process"
 _PROGRAM_S = 900.0
 _KV_GIB = "2"
+_TRANSFORMERS_CACHE = ("--cb-max-memory-percent", "0.15")
 _VLLM_SMALL_STEPS = ("--max-num-batched-tokens", "256")
 
 
@@ -93,6 +94,8 @@ def visit_vllm(places: Places, plan: Plan, name: str, *extra: str) -> Figures:
     environment = {
         "LD_PRELOAD": _preloaded(places.peers / "vllm"),
         "VLLM_CPU_KVCACHE_SPACE": _KV_GIB,
+        # By default it keeps a core free for its server: one of two, on a small machine.
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
     }
     server = Server((*command, *options), port, environment=environment, start_s=420)
     extra_body = {"ignore_eos": True, **_USAGE}
@@ -109,7 +112,8 @@ def visit_transformers(places: Places, plan: Plan, name: str) -> Figures:
     """`transformers serve` with continuous batching. It knows no `ignore_eos`."""
     port = free_port()
     command = (places.peer("transformers", "transformers"), "serve", str(places.model))
-    options = ("--continuous-batching", "--dtype", DTYPE, "--device", "cpu")
+    # By default its cache takes most of the memory of the machine.
+    options = ("--continuous-batching", "--dtype", DTYPE, "--device", "cpu", *_TRANSFORMERS_CACHE)
     where = ("--host", "127.0.0.1", "--port", str(port))
     server = Server((*command, *options, *where), port)
     return _serve(places, plan, name, server, Door(port, str(places.model), Shape().vocabulary))
