@@ -46,6 +46,7 @@ _RAY_ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",  # its ports take code, so from holders of its token alone
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after ray.shutdown must not start a cluster
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
     "RAY_DEDUP_LOGS": "0",  # it holds lines of the log back for seconds
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -29,7 +30,7 @@ from engine.prefix import identity_of
 from engine.sequence import Sequence
 from engine.text import Completion
 from engine.tokenizer import Tokenizer
-from engine.worker import EngineWorker
+from engine.worker import EngineWorker, engine_thread
 from kv_transfer.config import TransferConfig
 from kv_transfer.receiver import KvReceiver
 from kv_transfer.sender import KvSender
@@ -58,6 +59,7 @@ class Replica:
         replica_id: str,
         host: str,
         engine: Engine,
+        thread: ThreadPoolExecutor,
         tokenizer: Tokenizer,
     ) -> None:
         self.address = ""
@@ -70,7 +72,7 @@ class Replica:
         self._pool = BlockPool(engine.cache.blocks)
         self._identity = identity_of(engine.cache.layout) if config.kv.prefix_cache else None
         self._evictions_told = 0
-        self._worker = EngineWorker(engine)
+        self._worker = EngineWorker(engine, thread)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -106,8 +108,10 @@ class Replica:
         `share` replicas share the memory of this one's device.
         """
         began_s = time.monotonic()
-        engine, tokenizer = await asyncio.to_thread(_load, config, share)
-        replica = cls(config, role, replica_id, host, engine, tokenizer)
+        thread = engine_thread()
+        loading = asyncio.get_running_loop().run_in_executor(thread, _load, config, share)
+        engine, tokenizer = await loading
+        replica = cls(config, role, replica_id, host, engine, thread, tokenizer)
         await replica._serve()
         await replica._register(directory)
         replica._improving = asyncio.create_task(replica._improve())

@@ -47,12 +47,21 @@ class Steps(Protocol):
         ...
 
 
+def engine_thread() -> ThreadPoolExecutor:
+    """The thread for one engine's computing, loading too.
+
+    All on one: each thread that computes keeps a pool of OpenMP threads, and where these are more
+    than the cores they sleep between operations instead of spinning, which halves the speed.
+    """
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+
 class EngineWorker:
     """One thread in front of one engine; both loops of a replica share it."""
 
-    def __init__(self, engine: Steps) -> None:
+    def __init__(self, engine: Steps, thread: ThreadPoolExecutor | None = None) -> None:
         self._engine = engine
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._thread = thread or engine_thread()
 
     def step(self, spans: list[Span]) -> Awaitable[list[Outcome]]:
         """Compute the spans, from now on. Never cut short, even when who waits is cancelled."""

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+
 from kv_transfer.waits import quietly
 
 T = TypeVar("T")
@@ -95,6 +97,9 @@ def _finish_calls() -> None:
 
 
 def _work(jobs: _Jobs) -> None:
+    # A second pool of OpenMP threads in the process would make the engine's own sleep between any
+    # two operations instead of spinning: half as many tokens a second.
+    torch.set_num_threads(1)
     while True:
         job = jobs.get()
         if job is None:
