@@ -8,10 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+PEERS ?= .venv-peers
+BENCH_CACHE ?= .bench
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu test-oldest constraints demo-model clean
+	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-peers clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,7 +49,12 @@ tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for s
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
-	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini tests/gpu
+	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
+		tests/engine/test_ops.py tests/engine/test_choose.py \
+		tests/engine/test_attention_others.py tests/engine/test_triton_builds.py
+
+bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
+	$(or $(wildcard $(BIN)/python),python3) -m bench.gpu $(ARGS)
 
 test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldest torch and transformers
 	.venv-oldest/bin/python -m pytest tests/engine tests/kv_transfer tests/prefill_pool tests/decode_pool
@@ -59,8 +66,15 @@ constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
 	@(sed -n '1p' constraints.txt; $(PIP) freeze --exclude-editable | sed 's/+cpu//') > constraints.new
 	@mv constraints.new constraints.txt
 
+bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
+	$(BIN)/python -m bench.engine --cache $(BENCH_CACHE) $(ARGS)
+
+bench-peers: $(VENV)/.installed  ## measure Tandem beside vLLM, transformers and llama.cpp
+	$(BIN)/python -m bench.install_peers --to $(PEERS)
+	$(BIN)/python -m bench.peers --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+
 clean:  ## remove the environments
-	rm -rf $(VENV) .venv-protos .venv-oldest
+	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and on the PATH" >&2; exit 1; }

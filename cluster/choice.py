@@ -175,6 +175,8 @@ class ChoiceRun:
             request_id=self._prepared.request_id,
             tenant=self._prepared.tenant,
             local_prefill=self._pair.local,
+            flush_s=self._prepared.flush.ms / 1000,
+            flush_tokens=self._prepared.flush.tokens,
         )
         call = stub.Decode(request, timeout=self._timeout_s)
         with self._ending(call, self._pair.decode):

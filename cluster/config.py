@@ -73,11 +73,24 @@ class RayConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushConfig:
+    """How tokens after the first are sent: together, every `ms` or `tokens`; 0 ms: one by one."""
+
+    ms: float = 40.0
+    tokens: int = 24
+
+    def __post_init__(self) -> None:
+        require(self.ms >= 0, "ms must not be negative")
+        require(self.tokens >= 1, "tokens must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointConfig:
     """What one kind of traffic may expect and may ask for."""
 
     ttft_budget_ms: float = 500.0
     max_output_tokens: int = 1024
+    flush: FlushConfig = field(default_factory=FlushConfig)
 
     def __post_init__(self) -> None:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")

@@ -6,11 +6,11 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
-from cluster.config import EndpointConfig
+from cluster.config import EndpointConfig, FlushConfig
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.prefix import DEFAULT_TENANT, Chain
@@ -33,6 +33,7 @@ class Prepared:
     sampling: SamplingParams
     choices: int
     ttft_budget_s: float
+    flush: FlushConfig = field(default_factory=FlushConfig)
     tenant: str = DEFAULT_TENANT
     chain: Chain | None = None
 
@@ -94,6 +95,7 @@ class Door:
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            flush=endpoint.flush,
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),
         )

@@ -89,6 +89,7 @@ class Replica:
         self._receiver: KvReceiver | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._heartbeat: Heartbeat | None = None
+        self._improving: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -109,6 +110,7 @@ class Replica:
         replica = cls(config, role, replica_id, host, engine, tokenizer)
         await replica._serve()
         await replica._register(directory)
+        replica._improving = asyncio.create_task(replica._improve())
         replica._warm()
         log.info(
             "replica ready",
@@ -145,9 +147,10 @@ class Replica:
         for end in (self._sender, self._receiver):
             if end is not None:
                 await end.close()
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        tasks = [*self._loops, *([self._improving] if self._improving else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._worker.close()
 
     def load(self) -> ReplicaLoad:
@@ -210,12 +213,21 @@ class Replica:
             identity=self._identity,
         )
         most_jobs = decode.max_batch + decode.max_waiting
-        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs)
+        loop = self._decode_loop = DecodeLoop(
+            self._decode, self._worker, most_jobs, decode.token_gap_budget_ms / 1000
+        )
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
         decode_pb2_grpc.add_DecodeServicer_to_server(servicer, self._server)
         self._run("decode loop", loop.run())
+
+    async def _improve(self) -> None:
+        """Make the engine faster while it serves already; it goes on as it is where that fails."""
+        try:
+            await self._worker.improve()
+        except Exception:
+            log.exception("the engine could not be improved", extra={"replica": self.id})
 
     def _run(self, name: str, loop: Coroutine[Any, Any, None]) -> None:
         self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))

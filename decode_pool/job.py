@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from engine.errors import TandemError
@@ -21,16 +22,33 @@ class Emission:
     finish_reason: FinishReason | None
 
 
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """How long tokens are held back to be sent together, and how many of them at most."""
+
+    seconds: float = 0.0
+    tokens: int = 1
+
+
 class DecodeJob:
     """Collects what the loop samples until the servicer has sent it.
 
-    What was not read yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
+    What was not sent yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
     The prompt of a `local` one is computed here, and its first token sampled.
     """
 
-    def __init__(self, sequence: Sequence, completion: Completion, *, local: bool = False) -> None:
+    def __init__(
+        self,
+        sequence: Sequence,
+        completion: Completion,
+        *,
+        local: bool = False,
+        flush: Flush | None = None,
+    ) -> None:
         self.sequence = sequence
         self.local = local
+        self._flush = flush or Flush()
+        self._due_s = 0.0
         self.first_s: float | None = None
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.offered = False
@@ -39,6 +57,8 @@ class DecodeJob:
         self._completion = completion
         self._error: TandemError | None = None
         self._ready = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._unread: list[SampledToken] = []
         self._tokens: list[SampledToken] = []
         self._text = ""
         self._finish_reason: FinishReason | None = None
@@ -50,38 +70,63 @@ class DecodeJob:
         self._completion.push(token)
 
     def take(self, token: SampledToken) -> None:
-        """Add a sampled token; sets `finished` when it is the last, `first_s` at the first."""
+        """Add a sampled token; sets `finished` where its id or its place makes it the last.
+
+        Also `first_s` at the first. Cheap, as the next step waits for it; `read` makes its text.
+        """
         if self.first_s is None:
             self.first_s = time.monotonic()
         self.sequence.tokens.append(token.token)
-        piece = self._completion.push(token.token)
-        self._tokens.append(token)
-        self._text += piece.text
-        self._finish_reason = piece.finish_reason
-        self.finished = piece.finish_reason is not None
-        self._ready.set()
+        self._unread.append(token)
+        self.finished = self._completion.ends_with(token.token)
+
+    def read(self) -> None:
+        """Turn what was taken into text for the servicer; a stop string sets `finished` too."""
+        for token in self._unread:
+            piece = self._completion.push(token.token)
+            self._tokens.append(token)
+            self._text += piece.text
+            self._finish_reason = piece.finish_reason
+        if self._unread:
+            self._unread = []
+            self.finished = self._finish_reason is not None
+            self._ready.set()
+            if self.finished or len(self._tokens) >= self._flush.tokens:
+                self._urgent.set()
 
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after what was sampled before."""
+        self.read()
         self._error = error
         self._ready.set()
+        self._urgent.set()
         if not self.granted.done():
             self.granted.set_exception(error)
 
     @property
     def drained(self) -> bool:
         """Whether the last token was handed out."""
-        return self.finished and not self._tokens
+        return self._finish_reason is not None and not self._tokens
 
     async def next(self) -> Emission:
-        """Everything sampled since the last call, waiting for at least one token."""
+        """Everything sampled since the last call, waiting for at least one token.
+
+        And until it is time to send some: after the last ones by `flush`, at once at the end.
+        """
         await self._ready.wait()
+        if asyncio.get_running_loop().time() < self._due_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due_s):
+                    await self._urgent.wait()
         self._ready.clear()
+        self._urgent.clear()
         if not self._tokens:
             raise self._error or AssertionError("woken without a token")
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
         self._next_index += len(self._tokens)
         self._tokens, self._text = [], ""
+        self._due_s = asyncio.get_running_loop().time() + self._flush.seconds
         if self._error:
             self._ready.set()
+            self._urgent.set()
         return emission

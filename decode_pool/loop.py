@@ -1,4 +1,4 @@
-"""The decode loop: grant, schedule, forward, emit, retire."""
+"""The decode loop: grant, schedule, forward, take, read, retire."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
 from engine.sequence import Outcome, Span
-from engine.worker import EngineWorker
+from engine.worker import EngineWorker, Slices
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +19,21 @@ log = logging.getLogger(__name__)
 class DecodeLoop:
     """Steps the batch. `run` is the loop; the rest is called from servicers."""
 
-    def __init__(self, scheduler: DecodeScheduler, worker: EngineWorker, max_jobs: int) -> None:
+    def __init__(
+        self,
+        scheduler: DecodeScheduler,
+        worker: EngineWorker,
+        max_jobs: int,
+        token_gap_s: float,
+    ) -> None:
         self._scheduler = scheduler
+        self._token_gap_s = token_gap_s
+        self._step_s = 0.0
+        self._chunk: Slices | None = None
         self._max_jobs = max_jobs
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
+        self._unread: list[DecodeJob] = []
         self._wake = asyncio.Event()
 
     def register(self, job: DecodeJob) -> None:
@@ -62,23 +72,59 @@ class DecodeLoop:
         self._wake.set()
 
     async def run(self) -> None:
-        """Generate for ever."""
+        """Generate for ever: a step, then a slice of what is computed beside the steps.
+
+        What either gave becomes text while the next one runs.
+        """
         while True:
             self._wake.clear()
             await self._worker.scrub(self._scheduler.pool)
             self._grant()
-            spans = self._scheduler.schedule()
-            if not spans:
+            stepped = await self._step()
+            if not await self._slice() and not stepped:
+                self._read()
                 await self._wake.wait()
-                continue
-            began = time.monotonic()
-            try:
-                results = await self._worker.step(spans)
-            except Exception as error:
-                self._fail(spans, error)
-                continue
-            metrics.STEP_TIME.observe(time.monotonic() - began)
-            self._emit(spans, results)
+
+    async def _step(self) -> bool:
+        """A token for each running request; False if there is none."""
+        spans = self._scheduler.schedule()
+        began = time.monotonic()
+        if not spans:
+            self._step_s = 0.0
+            return False
+        step = self._worker.step(spans)
+        self._read()
+        try:
+            results = await step
+        except Exception as error:
+            self._fail(spans, error)
+            return True
+        self._step_s = time.monotonic() - began
+        metrics.STEP_TIME.observe(self._step_s)
+        metrics.BATCH.observe(len(spans))
+        self._take(spans, results)
+        return True
+
+    async def _slice(self) -> bool:
+        """Compute some of what is due beside the steps; False if there is nothing."""
+        if self._chunk is None:
+            spans = self._scheduler.schedule_chunk()
+            if not spans:
+                return False
+            self._chunk = self._worker.begin(spans)
+        spans = self._chunk.spans
+        slice_ = self._worker.advance(self._chunk, max(0.0, self._token_gap_s - self._step_s))
+        self._read()
+        try:
+            results = await slice_
+        except Exception as error:
+            self._chunk = None
+            self._fail(spans, error)
+            return True
+        if results is not None:
+            self._chunk = None
+            self._take(spans, results)
+        return True
 
     def _grant(self) -> None:
         for sequence in self._scheduler.grant():
@@ -86,8 +132,7 @@ class DecodeLoop:
             if not job.granted.done():
                 job.granted.set_result(None)
 
-    def _emit(self, spans: list[Span], results: list[Outcome]) -> None:
-        metrics.BATCH.observe(len(spans))
+    def _take(self, spans: list[Span], results: list[Outcome]) -> None:
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
         for span in self._scheduler.complete(spans):
@@ -97,9 +142,19 @@ class DecodeLoop:
                 self._end(job, outcome)
             elif outcome is not None:
                 job.take(outcome)
-                metrics.TOKENS.inc(1)
+                self._unread.append(job)
                 if job.finished:
                     self._end(job)
+
+    def _read(self) -> None:
+        """Make text of what the last step gave, and send it off."""
+        metrics.TOKENS.inc(len(self._unread))
+        for job in self._unread:
+            ended = job.finished
+            job.read()
+            if job.finished and not ended and self._jobs.get(job.sequence.owner) is job:
+                self._end(job)
+        self._unread.clear()
 
     def _condemn(self, outcomes: dict[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
@@ -111,7 +166,7 @@ class DecodeLoop:
         log.exception("decode step failed, %d requests with it", len(spans))
         metrics.STEP_FAILURES.inc(1)
         fault = error if isinstance(error, TandemError) else Internal("a decode step failed")
-        self._scheduler.complete([])
+        self._scheduler.abandon(spans)
         for span in spans:
             job = self._jobs.get(span.sequence.owner)
             if job:

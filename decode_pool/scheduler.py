@@ -64,7 +64,7 @@ class DecodeScheduler:
         self._chunk_tokens = chunk_tokens
         self._entries: dict[str, _Entry] = {}
         self._offers: deque[_Entry] = deque()
-        self._in_step: set[str] = set()
+        self._under_way: set[str] = set()
         self._leaving: set[str] = set()
         self._arrivals = 0
 
@@ -131,42 +131,52 @@ class DecodeScheduler:
         self._cache.publish(entry.sequence)
 
     def schedule(self) -> list[Span]:
-        """The next step: a token for each running request, chunks for those computed again."""
+        """The next step: a token for each running request whose other tokens are computed."""
         self._resume()
-        budget = self._chunk_tokens
         spans = []
         for entry in self._running():
-            if entry.state is not _State.RUNNING:
-                continue
-            sequence = entry.sequence
-            count = 1 if sequence.remaining == 1 else min(sequence.remaining, budget)
-            if count and self._make_room(entry, sequence.computed + count):
-                spans.append(Span(sequence, sequence.computed, count))
-                budget -= count if count > 1 else 0
-        self._in_step = {span.sequence.owner for span in spans}
+            # Preempted since, to make room for an older one?
+            if entry.state is _State.RUNNING and entry.sequence.remaining == 1:
+                spans += self._span(entry, 1)
+        return spans
+
+    def schedule_chunk(self) -> list[Span]:
+        """A pass beside the steps, for requests that are computed (again) from their tokens."""
+        self._resume()
+        budget = self._chunk_tokens
+        spans: list[Span] = []
+        for entry in self._running():
+            count = min(entry.sequence.remaining, budget)
+            if entry.state is _State.RUNNING and entry.sequence.remaining > 1 and count:
+                added = self._span(entry, count)
+                budget -= count if added else 0
+                spans += added
         return spans
 
     def complete(self, spans: list[Span]) -> list[Span]:
-        """Note that a step was computed; returns the spans whose requests are still here.
-
-        A step that failed completes nothing: call with no spans.
-        """
-        self._in_step.clear()
-        for owner in self._leaving:
-            self.pool.release(owner)
-        self._leaving.clear()
+        """Note that a step or a pass was computed; returns the spans of requests still here."""
+        self.abandon(spans)
         kept = [span for span in spans if span.sequence.owner in self._entries]
         for span in kept:
             span.sequence.computed += span.count
             self._cache.publish(span.sequence)
         return kept
 
+    def abandon(self, spans: list[Span]) -> None:
+        """Note that a step or a pass has ended and computed nothing."""
+        for span in spans:
+            owner = span.sequence.owner
+            self._under_way.discard(owner)
+            if owner in self._leaving:
+                self._leaving.discard(owner)
+                self.pool.release(owner)
+
     def remove(self, owner: str) -> None:
-        """Forget a request and free its blocks, after the step that uses them. Idempotent."""
+        """Forget a request and free its blocks, after what is computed in them. Idempotent."""
         entry = self._entries.pop(owner, None)
         if entry is not None and entry.state is _State.WAITING:
             self._offers.remove(entry)
-        if owner in self._in_step:
+        if owner in self._under_way:
             if entry is not None:
                 self._leaving.add(owner)
             return
@@ -176,7 +186,17 @@ class DecodeScheduler:
         return sum(entry.state is state for entry in self._entries.values())
 
     def _running(self) -> list[_Entry]:
-        return self._in_state(_State.RUNNING)
+        """Those that a step or a pass could take up, oldest first."""
+        entries = self._in_state(_State.RUNNING)
+        return [entry for entry in entries if entry.sequence.owner not in self._under_way]
+
+    def _span(self, entry: _Entry, count: int) -> list[Span]:
+        """The request's next tokens, if there is room for them."""
+        sequence = entry.sequence
+        if not self._make_room(entry, sequence.computed + count):
+            return []
+        self._under_way.add(sequence.owner)
+        return [Span(sequence, sequence.computed, count)]
 
     def _in_state(self, state: _State) -> list[_Entry]:
         """Entries in that state, oldest first."""
@@ -213,20 +233,27 @@ class DecodeScheduler:
     def _make_room(self, entry: _Entry, tokens: int) -> bool:
         """Blocks for that many tokens, preempting the newest where none are free.
 
-        False when the request itself was preempted, or must wait for KV on its way to land.
+        False when the request itself was preempted, or must wait: for KV on its way to land, or
+        for what is under way, whose blocks are being written.
         """
         sequence = entry.sequence
         while (missing := self._cache.blocks_for(tokens) - len(sequence.blocks)) > 0:
             if self.pool.can_allocate(missing):
                 sequence.blocks = [*sequence.blocks, *self.pool.allocate(sequence.owner, missing)]
                 continue
-            running = self._running()
-            if len(running) == 1:
+            newest = self._running()[-1]
+            if newest is entry and self._may_wait(entry):
                 return False
-            self._preempt(running[-1])
-            if running[-1] is entry:
+            self._preempt(newest)
+            if newest is entry:
                 return False
         return True
+
+    def _may_wait(self, entry: _Entry) -> bool:
+        """Whether blocks will come without this one giving up its own: it is alone, or there is a
+        newer one, of which a pass is under way."""
+        others = [other for other in self._in_state(_State.RUNNING) if other is not entry]
+        return not others or others[-1].arrival > entry.arrival
 
     def _preempt(self, entry: _Entry) -> None:
         self._cache.stop(entry.sequence)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from decode_pool import metrics
-from decode_pool.job import DecodeJob, Emission
+from decode_pool.job import DecodeJob, Emission, Flush
 from decode_pool.loop import DecodeLoop
 from engine.sequence import Sequence
 from engine.text import Completion
@@ -45,7 +45,12 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     async def Decode(self, request: decode_pb2.DecodeRequest, context: Any) -> None:  # noqa: N802
         """Receive the KV or compute it, join the batch, stream every token not streamed yet."""
         sequence = sequence_from_proto(request)
-        job = DecodeJob(sequence, self._new_completion(sequence), local=request.local_prefill)
+        job = DecodeJob(
+            sequence,
+            self._new_completion(sequence),
+            local=request.local_prefill,
+            flush=Flush(request.flush_s, max(1, request.flush_tokens)),
+        )
         self._loop.register(job)
         try:
             if job.local:

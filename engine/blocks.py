@@ -23,14 +23,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from engine.errors import TandemError
+from engine.errors import Overloaded
 
 
-class OutOfBlocks(TandemError):
-    """The pool has fewer free and cached blocks than asked for; nothing was taken."""
-
-    code = "RESOURCE_EXHAUSTED"
-    retryable = True
+class OutOfBlocks(Overloaded):
+    """The pool has fewer free blocks than asked for; nothing was taken."""
 
 
 class Phase(Enum):

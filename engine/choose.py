@@ -2,49 +2,134 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from engine import kernels
 from engine.compact import CompactRunner
 from engine.compact_weights import FAMILIES, Decoder, read
-from engine.config import ModelConfig
+from engine.config import ModelConfig, OperationsName
 from engine.errors import UnsupportedModel
-from engine.layout import KvLayout
+from engine.graphs import CudaGraphs, DecodeReplays
+from engine.kv_cache import KvCache
 from engine.model import ModelDescription
 from engine.ops_cpu import CpuOps, why_not
+from engine.ops_cuda import TritonOps, attention_named
+from engine.ops_cuda import why_not as why_not_triton
 from engine.ops_torch import TorchOps
-from engine.runner import Runner, TransformersRunner
+from engine.runner import Runner, TransformersRunner, whole
+
+log = logging.getLogger(__name__)
+
+
+class Improvement(Protocol):
+    """Something that makes steps faster, but takes too long to make before the first one."""
+
+    def prepare(self) -> str | None:
+        """Do the slow part, on any thread; why it cannot be done, or None."""
+        ...
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """Swap it in, piece by piece, each between two steps or two layers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOperations:
+    """The C++ operations, for a runner that began with torch's."""
+
+    runner: CompactRunner
+    decoder: Decoder
+
+    def prepare(self) -> str | None:
+        """See Improvement: half a minute of compiling."""
+        return kernels.why_not_loaded()
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """See Improvement: a layer a piece."""
+        return self.runner.take(CpuOps(self.decoder), cache)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """Decode steps as CUDA graphs, for contexts of that many tokens."""
+
+    runner: CompactRunner
+    context_tokens: int
+
+    def prepare(self) -> str | None:
+        """See Improvement: nothing to do before."""
+        return None
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """See Improvement: a batch size a piece."""
+        runner, width = self.runner, cache.layout.blocks_for(self.context_tokens)
+        runner.replays = DecodeReplays(
+            lambda batch: whole(runner.layers(batch)), cache, width, CudaGraphs(cache.device)
+        )
+        return runner.replays.pieces()
 
 
 def choose_runner(
-    description: ModelDescription, model: Any, layout: KvLayout, config: ModelConfig
-) -> tuple[Runner, KvLayout]:
-    """The runner, and the layout in which it keeps KV. The compact one empties the module.
+    description: ModelDescription, model: Any, block_size: int, config: ModelConfig
+) -> tuple[Runner, Improvement | None]:
+    """The runner, and what will make it faster. The compact one empties the module.
 
-    What is asked for and cannot be had is refused, not replaced: replicas must agree.
+    What is asked for by name and cannot be had is refused, not replaced.
     """
-    forward = config.forward
     known = description.architecture in FAMILIES
-    if forward == "compact" and not known:
+    if config.forward == "compact" and not known:
         raise UnsupportedModel(f"{description.architecture} has no compact forward")
-    if forward == "transformers" or not known:
-        return TransformersRunner(model), layout
+    if config.forward == "transformers" or not known:
+        return TransformersRunner(model), None
     decoder = read(model, description.context_tokens)
     if config.operations == "torch":
-        return CompactRunner(decoder, TorchOps(decoder)), layout
-    reason = _why_not_cpu(decoder, layout)
-    if reason is not None:
+        return CompactRunner(decoder, TorchOps(decoder)), None
+    if decoder.embedding.is_cuda or config.operations in ("triton", "flashinfer"):
+        return _choose_on_cuda(decoder, description.context_tokens, config.operations)
+    reason = _why_not_cpu(decoder, block_size)
+    wanted = config.operations == "cpp"
+    if reason is None and (wanted or kernels.is_built()):
+        reason = kernels.why_not_loaded()
+        if reason is None:
+            return CompactRunner(decoder, CpuOps(decoder)), None
+    if reason is not None and wanted:
         raise UnsupportedModel(f"model.operations: cpp: {reason}")
-    return CompactRunner(decoder, CpuOps(decoder)), replace(layout, format="pairs")
+    runner = CompactRunner(decoder, TorchOps(decoder))
+    if reason is not None:
+        log.info("torch operations: %s", reason)
+        return runner, None
+    return runner, CpuOperations(runner, decoder)
 
 
-def _why_not_cpu(decoder: Decoder, layout: KvLayout) -> str | None:
-    """Why the C++ operations cannot serve, or None; builds them where they can."""
-    if decoder.embedding.device.type != "cpu":
-        return f"the weights are on {decoder.embedding.device.type}"
-    if decoder.embedding.dtype != torch.bfloat16:
-        return f"the C++ operations are for bfloat16, the weights are {layout.dtype}"
-    return why_not(decoder, layout.block_size) or kernels.why_not_built()
+def _choose_on_cuda(
+    decoder: Decoder, context_tokens: int, operations: OperationsName
+) -> tuple[Runner, Improvement | None]:
+    """Triton's operations where they can be had, else torch's, unless others were asked for."""
+    weights = decoder.embedding
+    reason = why_not_triton(decoder) if weights.is_cuda else f"the weights are on {weights.device}"
+    if operations == "cpp":
+        reason = f"the weights are on {weights.device}"
+    if reason is None:
+        ops = TritonOps(decoder, attention_named(operations, weights.device))
+        runner = CompactRunner(decoder, ops)
+        log.info("%s: unverified, they have not run on a GPU before", ops.name)
+        return runner, RecordedSteps(runner, context_tokens) if ops.recordable else None
+    if operations != "auto":
+        raise UnsupportedModel(f"model.operations: {operations}: {reason}")
+    log.info("torch operations: %s", reason)
+    return CompactRunner(decoder, TorchOps(decoder)), None
+
+
+def _why_not_cpu(decoder: Decoder, block_size: int) -> str | None:
+    """Why the C++ operations cannot serve the model, or None."""
+    weights = decoder.embedding
+    if weights.device.type != "cpu":
+        return f"the weights are on {weights.device.type}"
+    if weights.dtype != torch.bfloat16:
+        return f"the C++ operations are for bfloat16, the weights are {weights.dtype}"
+    return why_not(decoder, block_size)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch.nn.functional import embedding
 
 from engine.batch import PackedBatch
 from engine.compact_weights import Decoder, Layer, Linear
+from engine.graphs import DecodeReplays
+from engine.kv_cache import KvCache, KvFormat
 
 Tensor = torch.Tensor
 
@@ -27,6 +32,7 @@ class Ops(Protocol):
     """
 
     name: str
+    kv_format: KvFormat
 
     def prepare(self, linear: Linear) -> Apply:
         """Bring weights into the form that is fastest to multiply with."""
@@ -49,41 +55,75 @@ class Ops(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A layer made ready."""
+
+    ops: Ops
+    qkv: Apply
+    out: Apply
+    gate_up: Apply
+    down: Apply
+
+    @classmethod
+    def of(cls, layer: Layer, ops: Ops) -> _Stage:
+        return cls(ops, *map(ops.prepare, (layer.qkv, layer.out, layer.gate_up, layer.down)))
+
+
 class CompactRunner:
-    """Runs a Decoder; see engine.runner.Runner."""
+    """Runs a Decoder; see engine.runner.Runner. Operations can change from layer to layer."""
 
     def __init__(self, decoder: Decoder, ops: Ops) -> None:
-        self.name = f"compact, {ops.name}"
+        self.kv_format = ops.kv_format
+        self.replays: DecodeReplays | None = None
         self._decoder = decoder
         self._ops = ops
-        self._linears = [
-            tuple(map(ops.prepare, (layer.qkv, layer.out, layer.gate_up, layer.down)))
-            for layer in decoder.layers
-        ]
+        self._stages = [_Stage.of(layer, ops) for layer in decoder.layers]
         self._head = ops.prepare(decoder.head)
 
-    def logits(self, batch: PackedBatch) -> Tensor:
+    @property
+    def name(self) -> str:
         """See Runner."""
-        decoder, ops = self._decoder, self._ops
-        residual = torch.nn.functional.embedding(batch.tokens, decoder.embedding)
+        return f"compact, {self._ops.name}"
+
+    def layers(self, batch: PackedBatch) -> Generator[None, None, Tensor]:
+        """See Runner."""
+        decoder, stages, layers = self._decoder, self._stages, self._decoder.layers
+        residual = embedding(batch.tokens, decoder.embedding)
         if decoder.embedding_scale != 1.0:
             residual = residual * torch.tensor(decoder.embedding_scale, dtype=residual.dtype)
-        hidden = ops.norm(residual, decoder.layers[0].input_norm)
-        following = [layer.input_norm for layer in decoder.layers[1:]]
-        for index, layer in enumerate(decoder.layers):
-            qkv, out, gate_up, down = self._linears[index]
-            branch = out(ops.attend(qkv(hidden), layer, batch.cache.layers[index], batch))
-            branch = self._normed(branch, layer.post_attention)
+        hidden = stages[0].ops.norm(residual, layers[0].input_norm)
+        for index, layer in enumerate(layers):
+            # Looked up anew: `take` may have changed it since the pass began.
+            stage = stages[index]
+            ops = stage.ops
+            branch = ops.attend(stage.qkv(hidden), layer, batch.cache.layers[index], batch)
+            branch = _normed(ops, stage.out(branch), layer.post_attention)
             residual, hidden = ops.add_norm(residual, branch, layer.mlp_norm)
-            branch = self._normed(down(ops.gate(gate_up(hidden))), layer.post_mlp)
-            if index < len(following):
-                residual, hidden = ops.add_norm(residual, branch, following[index])
+            branch = stage.down(ops.gate(stage.gate_up(hidden)))
+            branch = _normed(ops, branch, layer.post_mlp)
+            if index + 1 < len(layers):
+                residual, hidden = ops.add_norm(residual, branch, layers[index + 1].input_norm)
+                yield
+        ops = self._ops
         _, hidden = ops.add_norm(residual[batch.last], branch[batch.last], decoder.final_norm)
         return self._capped(self._head(hidden))
 
-    def _normed(self, branch: Tensor, weight: Tensor | None) -> Tensor:
-        return branch if weight is None else self._ops.norm(branch, weight)
+    def take(self, ops: Ops, cache: KvCache) -> Iterator[None]:
+        """Go over to other operations, a layer at a time; between two passes or two layers."""
+        for index, layer in enumerate(self._decoder.layers):
+            self._stages[index] = _Stage.of(layer, ops)
+            if ops.kv_format == "pairs":
+                cache.pair(index)
+            yield
+        self._head = ops.prepare(self._decoder.head)
+        self._ops = ops
+        self.kv_format = ops.kv_format
 
     def _capped(self, logits: Tensor) -> Tensor:
         cap = self._decoder.final_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _normed(ops: Ops, branch: Tensor, weight: Tensor | None) -> Tensor:
+    return branch if weight is None else ops.norm(branch, weight)

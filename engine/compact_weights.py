@@ -22,9 +22,9 @@ FAMILIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Linear:
-    """weight [out, in] and perhaps bias [out]."""
+    """weight [out, in] and perhaps bias [out]. Who packs the weight empties this one."""
 
     weight: Tensor
     bias: Tensor | None = None

@@ -11,7 +11,7 @@ from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 ForwardName = Literal["auto", "compact", "transformers"]
-OperationsName = Literal["torch", "cpp"]
+OperationsName = Literal["auto", "torch", "cpp", "triton", "flashinfer"]
 TransportName = Literal["auto", "gloo", "nccl", "loopback"]
 
 
@@ -32,7 +32,9 @@ class ModelConfig:
 
     `forward` picks who computes: `compact` is our own forward for the main families,
     `transformers` the model's module; `auto` takes the first where it can. `operations` picks what
-    the compact forward is made of: `cpp` is for bfloat16 on a CPU, and built at the first start.
+    the compact forward is made of: `auto` takes Triton's on CUDA and C++ for bfloat16 on a CPU, and
+    until that is built, at the first start of all, torch's. `flashinfer` is Triton's with
+    FlashInfer's attention.
     """
 
     path: str = "demo"
@@ -40,7 +42,7 @@ class ModelConfig:
     dtype: Dtype = "auto"
     context_tokens: int | None = None
     forward: ForwardName = "auto"
-    operations: OperationsName = "torch"
+    operations: OperationsName = "auto"
 
     def __post_init__(self) -> None:
         require(bool(self.path), "path must not be empty")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from engine.batch import pack
-from engine.choose import choose_runner
+from engine.choose import Improvement, choose_runner
 from engine.config import KvConfig, ModelConfig
-from engine.errors import ConfigError
+from engine.cores import Cores
+from engine.errors import ConfigError, Internal
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
+from engine.memory import free_bytes
 from engine.model import ModelDescription, load_weights
+from engine.passes import Pass
 from engine.probe import check_runner, check_tokens, probe_layout, reference_logits
 from engine.runner import Runner
-from engine.sampler import sample
 from engine.sequence import Outcome, Span
+from engine.stages import Stages
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +28,21 @@ log = logging.getLogger(__name__)
 class Engine:
     """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time."""
 
-    def __init__(self, description: ModelDescription, runner: Runner, cache: KvCache) -> None:
+    def __init__(
+        self,
+        description: ModelDescription,
+        runner: Runner,
+        cache: KvCache,
+        *,
+        improvement: Improvement | None = None,
+        cores: Cores | None = None,
+    ) -> None:
         self.description = description
         self.cache = cache
         self._runner = runner
+        self._improvement = improvement
+        self._pieces: Iterator[None] | None = None
+        self._cores = cores
 
     @property
     def forward_name(self) -> str:
@@ -53,24 +66,33 @@ class Engine:
         device's memory.
         """
         device = device or best_device()
+        stages = Stages()
         model: Any = load_weights(description, device)
-        plain = probe_layout(description, model, kv.block_size)
+        stages.ended("weights")
+        weight_bytes = sum(weight.nbytes for weight in model.parameters())
+        layout = probe_layout(description, model, kv.block_size)
         expected = reference_logits(model, check_tokens(description))
-        runner, layout = choose_runner(description, model, plain, config or ModelConfig())
+        stages.ended("reference")
+        config = config or ModelConfig()
+        runner, improvement = choose_runner(description, model, kv.block_size, config)
+        stages.ended("operations")
         check_runner(description, runner, layout, device, expected)
+        stages.ended("check")
         blocks = kv.blocks or _fit_blocks(layout, device, kv.memory_fraction / share, most_tokens)
         log.info(
-            "engine ready: %s on %s, %s forward, %d KV blocks of %d tokens (%.1f MiB)",
+            "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
             device,
             runner.name,
             blocks,
             layout.block_size,
             blocks * block_bytes(layout) / 2**20,
+            stages,
         )
-        return cls(description, runner, KvCache(layout, blocks, device))
+        cache = KvCache(layout, blocks, device, runner.kv_format)
+        cores = Cores(weight_bytes) if device.type == "cpu" else None
+        return cls(description, runner, cache, improvement=improvement, cores=cores)
 
-    @torch.inference_mode()
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
 
@@ -79,16 +101,39 @@ class Engine:
         overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
         gets them: a NaN left there would spread.
         """
-        batch = pack(spans, self.cache)
-        results: list[Outcome] = [None] * len(spans)
-        sampling = [index for index in batch.order if spans[index].samples]
-        logits = self._runner.logits(batch)
-        if not sampling:
-            return results
-        tokens = sample(logits, [spans[index].sequence for index in sampling])
-        for index, token in zip(sampling, tokens, strict=True):
-            results[index] = token
+        results = self.begin(spans).advance()
+        if results is None:
+            raise Internal("a pass without a limit was cut")
         return results
+
+    def begin(self, spans: list[Span]) -> Pass:
+        """The same as `forward`, to be computed in slices of layers; other steps may go between.
+
+        Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
+        """
+        return Pass(self._runner, self.cache, spans, self._cores)
+
+    def prepare_improvement(self) -> bool:
+        """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""
+        if self._improvement is None:
+            return False
+        reason = self._improvement.prepare()
+        if reason is not None:
+            log.info("%s: %s", self.forward_name, reason)
+        return reason is None
+
+    @torch.inference_mode()
+    def improve(self) -> bool:
+        """Swap in a piece of what was prepared, between two steps; whether more is to come."""
+        if self._improvement is None:
+            return False
+        if self._pieces is None:
+            self._pieces = self._improvement.pieces(self.cache)
+        for _ in self._pieces:
+            return True
+        self._improvement = self._pieces = None
+        log.info("engine improved: %s", self.forward_name)
+        return False
 
     def clear(self, blocks: list[int]) -> None:
         """Overwrite blocks with zeros."""
@@ -102,18 +147,7 @@ def best_device() -> torch.device:
 
 def _fit_blocks(layout: KvLayout, device: torch.device, fraction: float, most_tokens: int) -> int:
     """Blocks that fit in that fraction of what is free now, at most for `most_tokens`."""
-    cuda = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if cuda else _available_memory()
-    fitting = int(free * fraction) // block_bytes(layout)
+    fitting = int(free_bytes(device) * fraction) // block_bytes(layout)
     if fitting < 1:
         raise ConfigError("kv: not enough free memory for a single block")
     return min(fitting, layout.blocks_for(most_tokens))
-
-
-def _available_memory() -> int:
-    """Bytes that Linux says can be had without swapping (MemAvailable)."""
-    with Path("/proc/meminfo").open() as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    raise ConfigError("kv: /proc/meminfo names no MemAvailable; set kv.blocks")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 
@@ -14,26 +16,37 @@ TORCH_DTYPES = {
     "float16": torch.float16,
 }
 
+# The order within a block of one layer. plain: [block_size, kv_heads, head_size]. pairs: by head,
+# keys in pairs of dims for 16 tokens, values in pairs of tokens; see engine/kernels/cpu/pairs.h.
+KvFormat = Literal["plain", "pairs"]
+
 
 class KvCache:
-    """Preallocated keys and values of `blocks` blocks.
+    """Preallocated keys and values of `blocks` blocks, and a scratch block nobody owns.
 
-    `layers[i]` is [2, blocks, block_size, kv_heads, head_size]: keys at 0, values at 1.
+    `layers[i]` is [2, blocks + 1, block_size, kv_heads, head_size]: keys at 0, values at 1. That is
+    also the order of the numbers while `formats[i]` is plain; blocks always travel as plain ones.
     """
 
-    def __init__(self, layout: KvLayout, blocks: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: KvLayout, blocks: int, device: torch.device, kv_format: KvFormat = "plain"
+    ) -> None:
         self.layout = layout
         self.blocks = blocks
+        self.scratch = blocks
         self.device = device
         self.dtype = TORCH_DTYPES[layout.dtype]
+        self.formats: list[KvFormat] = [kv_format] * len(layout.layers)
         self.layers = [
             torch.zeros(
-                (2, blocks, layout.block_size, shape.kv_heads, shape.head_size),
+                (2, blocks + 1, layout.block_size, shape.kv_heads, shape.head_size),
                 dtype=self.dtype,
                 device=device,
             )
             for shape in layout.layers
         ]
+        # Copies run beside the engine's steps, and a change of format must not meet one.
+        self._copying = threading.Lock()
 
     def block_bytes(self, layer_start: int, layer_stop: int) -> int:
         """Bytes of one block over these layers."""
@@ -48,21 +61,39 @@ class KvCache:
         another device; when this returns the bytes are there.
         """
         index = torch.tensor(blocks, dtype=torch.long, device=self.device)
-        for layer, part in self._parts(len(blocks), layer_start, layer_stop, out):
-            if out.device == self.device:
-                torch.index_select(layer, 1, index, out=part)
-            else:
-                part.copy_(torch.index_select(layer, 1, index), non_blocking=True)
-        self._synchronize()
+        with self._copying:
+            for number, part in self._parts(len(blocks), layer_start, layer_stop, out):
+                layer = self.layers[number]
+                if self.formats[number] == "pairs":
+                    torch.ops.tandem_cpu.gather_pairs(layer, index, part)
+                elif out.device == self.device:
+                    torch.index_select(layer, 1, index, out=part)
+                else:
+                    part.copy_(torch.index_select(layer, 1, index), non_blocking=True)
+            self._synchronize()
 
     def scatter(
         self, blocks: Sequence[int], layer_start: int, layer_stop: int, data: torch.Tensor
     ) -> None:
         """Copy `data`, laid out as `gather` does, into blocks; when this returns it is there."""
         index = torch.tensor(blocks, dtype=torch.long, device=self.device)
-        for layer, part in self._parts(len(blocks), layer_start, layer_stop, data):
-            layer.index_copy_(1, index, part.to(self.device, non_blocking=True))
-        self._synchronize()
+        with self._copying:
+            for number, part in self._parts(len(blocks), layer_start, layer_stop, data):
+                layer = self.layers[number]
+                if self.formats[number] == "pairs":
+                    torch.ops.tandem_cpu.scatter_pairs(part, index, layer)
+                else:
+                    layer.index_copy_(1, index, part.to(self.device, non_blocking=True))
+            self._synchronize()
+
+    def pair(self, number: int) -> None:
+        """Bring a layer's blocks from the plain order into pairs."""
+        layer = self.layers[number]
+        with self._copying:
+            if self.formats[number] == "plain":
+                index = torch.arange(self.blocks)
+                torch.ops.tandem_cpu.scatter_pairs(layer[:, :-1].clone(), index, layer)
+                self.formats[number] = "pairs"
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Overwrite blocks with zeros."""
@@ -71,20 +102,17 @@ class KvCache:
 
     def _parts(
         self, count: int, layer_start: int, layer_stop: int, buffer: torch.Tensor
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Pair each layer with its typed view of the flat buffer."""
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Pair each layer's number with its typed view of the flat buffer."""
         expected = count * self.block_bytes(layer_start, layer_stop)
         if buffer.dtype != torch.uint8 or buffer.numel() != expected:
             raise ValueError(f"buffer must be {expected} bytes, is {buffer.numel()} {buffer.dtype}")
-        pairs = []
         offset = 0
-        for index in range(layer_start, layer_stop):
-            layer = self.layers[index]
-            size = count * self.block_bytes(index, index + 1)
+        for number in range(layer_start, layer_stop):
+            size = count * self.block_bytes(number, number + 1)
             view = buffer[offset : offset + size].view(self.dtype)
-            pairs.append((layer, view.view(2, count, *layer.shape[2:])))
+            yield number, view.view(2, count, *self.layers[number].shape[2:])
             offset += size
-        return pairs
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -17,16 +17,13 @@ class LayerShape:
 class KvLayout:
     """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
 
-    One block of one layer is keys then values, each of block_size * kv_heads * head_size elements,
-    in the order that `format` says. plain: [block_size, kv_heads, head_size]. pairs: by head, keys
-    in pairs of dims for 16 tokens, values in pairs of tokens (see engine/kernels/paged_cpu.cpp).
+    One block of one layer travels as keys then values, each [block_size, kv_heads, head_size].
     """
 
     layers: tuple[LayerShape, ...]
     block_size: int
     dtype: str
     model_identity: str
-    format: str = "plain"
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks hold that many tokens."""
@@ -34,7 +31,7 @@ class KvLayout:
 
     def difference(self, other: KvLayout) -> str | None:
         """Name what differs between the two, or None when blocks can be exchanged."""
-        for name in ("block_size", "dtype", "format", "model_identity"):
+        for name in ("block_size", "dtype", "model_identity"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name}: {mine} here, {theirs} there"

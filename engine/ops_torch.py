@@ -11,6 +11,7 @@ from engine.attention import attend_segments, write_slots
 from engine.batch import PackedBatch
 from engine.compact import Apply
 from engine.compact_weights import Decoder, Layer, Linear, Rotary
+from engine.kv_cache import KvFormat
 
 Tensor = torch.Tensor
 
@@ -18,7 +19,8 @@ Tensor = torch.Tensor
 class TorchOps:
     """See engine.compact.Ops. Rounds where `transformers` does."""
 
-    name = "torch"
+    name = "torch operations"
+    kv_format: KvFormat = "plain"
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder

@@ -12,7 +12,7 @@ from engine.errors import UnsupportedModel
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
 from engine.model import ModelDescription
-from engine.runner import Runner, run_module
+from engine.runner import Runner, run_module, whole
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
 
@@ -77,13 +77,13 @@ def check_runner(
     tokens = check_tokens(description)
     sequence = Sequence("check", tokens, len(tokens), SamplingParams(temperature=0.0, max_tokens=1))
     needed = layout.blocks_for(len(tokens))
-    cache = KvCache(layout, 2 * needed, device)
+    cache = KvCache(layout, 2 * needed, device, runner.kv_format)
     sequence.blocks = list(range(2 * needed - 1, -1, -2))
     half = len(tokens) // 2
     logits = expected
     for span in (Span(sequence, 0, half), Span(sequence, half, len(tokens) - half)):
         if span.count:
-            logits = runner.logits(pack([span], cache))
+            logits = whole(runner.layers(pack([span], cache)))
     difference = (logits[0].float() - expected).abs().max() / expected.abs().max()
     if not difference.item() <= _CHECK_TOLERANCE[description.dtype]:
         raise UnsupportedModel(

@@ -6,21 +6,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Protocol
 
 import torch
 
 from engine import attention
 from engine.batch import PackedBatch
+from engine.graphs import DecodeReplays
+from engine.kv_cache import KvFormat
 
 
 class Runner(Protocol):
-    """One model, ready to compute."""
+    """One model, ready to compute; it keeps KV in the order that `kv_format` says.
 
-    name: str
+    `replays` are recordings of its decode steps, once there are some.
+    """
 
-    def logits(self, batch: PackedBatch) -> torch.Tensor:
-        """Store the batch's keys and values; logits [len(batch.last), vocabulary]."""
+    kv_format: KvFormat
+    replays: DecodeReplays | None
+
+    @property
+    def name(self) -> str:
+        """What computes, for the log."""
+        ...
+
+    def layers(self, batch: PackedBatch) -> Generator[None, None, torch.Tensor]:
+        """Store the batch's keys and values, pausing between layers where that can be done.
+
+        Gives logits [len(batch.last), vocabulary].
+        """
         ...
 
 
@@ -28,17 +43,30 @@ class TransformersRunner:
     """The model's own module, with the registered attention."""
 
     name = "transformers"
+    kv_format: KvFormat = "plain"
+    replays: DecodeReplays | None = None
 
     def __init__(self, model: Any) -> None:
         attention.register(attention.NAME, attention.paged_attention)
         model.set_attn_implementation(attention.NAME)
         self._model = model
 
-    def logits(self, batch: PackedBatch) -> torch.Tensor:
-        """See Runner."""
+    def layers(self, batch: PackedBatch) -> Generator[None, None, torch.Tensor]:
+        """See Runner; a module runs in one go."""
+        yield from ()
         return run_module(
             self._model, batch.tokens, batch.positions, batch.last, tandem_batch=batch
         )
+
+
+def whole(run: Generator[None, None, torch.Tensor]) -> torch.Tensor:
+    """What a pass gives, without pauses."""
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            logits: torch.Tensor = end.value
+            return logits
 
 
 def run_module(

@@ -78,8 +78,8 @@ def _choose(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         edit_logits(scores, sequences)
     if not sampling.greedy:
         return _draw(scores.float(), sequences, filtered=filters(sampling))
-    tokens = scores.argmax(dim=-1)
-    best = scores.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    # Not argmax, which is six times slower in bfloat16 on a CPU.
+    best, tokens = scores.max(dim=-1)
     return torch.where(best.isfinite(), tokens, _BAD)
 
 

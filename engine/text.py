@@ -51,6 +51,10 @@ class Completion:
         self.output_tokens = 0
         self.finish_reason: FinishReason | None = None
 
+    def ends_with(self, token: int) -> bool:
+        """Whether this next token is the last by its id or its place, whatever its text says."""
+        return token in self._ends or self.output_tokens + 1 >= self._most
+
     def push(self, token: int) -> Piece:
         """Take the next output token; raises Internal after the end."""
         if self.finish_reason is not None:

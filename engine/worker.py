@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.blocks import BlockPool
 from engine.sequence import Outcome, Span
+
+T = TypeVar("T")
+
+
+class Slices(Protocol):
+    """A pass that can be cut; see `engine.passes.Pass`."""
+
+    spans: list[Span]
+
+    def advance(self, for_s: float | None = None) -> list[Outcome] | None:
+        """Compute for about that long; None while there is more."""
+        ...
 
 
 class Steps(Protocol):
@@ -15,6 +28,18 @@ class Steps(Protocol):
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans; see `Engine.forward`."""
+        ...
+
+    def begin(self, spans: list[Span]) -> Slices:
+        """Compute the spans in slices; see `Engine.begin`."""
+        ...
+
+    def prepare_improvement(self) -> bool:
+        """The slow part of making steps faster; see `Engine.prepare_improvement`."""
+        ...
+
+    def improve(self) -> bool:
+        """A piece of making steps faster; see `Engine.improve`."""
         ...
 
     def clear(self, blocks: list[int]) -> None:
@@ -29,20 +54,34 @@ class EngineWorker:
         self._engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
-    async def step(self, spans: list[Span]) -> list[Outcome]:
-        """Compute the spans. Once begun a step is never cut short, even when this is cancelled."""
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._thread, self._engine.forward, spans)
-        return await asyncio.shield(running)
+    def step(self, spans: list[Span]) -> Awaitable[list[Outcome]]:
+        """Compute the spans, from now on. Never cut short, even when who waits is cancelled."""
+        return self._run(lambda: self._engine.forward(spans))
+
+    def begin(self, spans: list[Span]) -> Slices:
+        """A pass to `advance`, with other steps between its slices."""
+        return self._engine.begin(spans)
+
+    def advance(self, run: Slices, for_s: float) -> Awaitable[list[Outcome] | None]:
+        """Compute a pass for about that long; None while there is more."""
+        return self._run(lambda: run.advance(for_s))
+
+    async def improve(self) -> None:
+        """Make steps faster: slow preparations beside them, the rest piece by piece between."""
+        if await asyncio.to_thread(self._engine.prepare_improvement):
+            while await self._run(self._engine.improve):
+                pass
 
     async def scrub(self, pool: BlockPool) -> None:
         """Clear the blocks that a faulty request left; before every step, as NaNs would spread."""
         dirty = pool.take_dirty()
         if dirty:
-            loop = asyncio.get_running_loop()
-            await asyncio.shield(loop.run_in_executor(self._thread, self._engine.clear, dirty))
+            await self._run(lambda: self._engine.clear(dirty))
             pool.cleaned(dirty)
 
     def close(self) -> None:
         """Let the step in progress end and take no more."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, call: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, call))

@@ -37,7 +37,6 @@ def layout_to_proto(layout: KvLayout) -> pb.Layout:
         block_tokens=layout.block_size,
         dtype=layout.dtype,
         model_identity=layout.model_identity,
-        format=layout.format,
     )
 
 
@@ -48,7 +47,6 @@ def layout_from_proto(message: pb.Layout) -> KvLayout:
         block_size=message.block_tokens,
         dtype=message.dtype,
         model_identity=message.model_identity,
-        format=message.format,
     )
 
 

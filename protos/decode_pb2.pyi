@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "prefill_replica", "prefill_address", "request_id", "tenant", "local_prefill")
+    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "prefill_replica", "prefill_address", "request_id", "tenant", "local_prefill", "flush_s", "flush_tokens")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class DecodeRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LOCAL_PREFILL_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_S_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _inference_pb2.Sampling
@@ -28,7 +30,9 @@ class DecodeRequest(_message.Message):
     request_id: str
     tenant: str
     local_prefill: bool
-    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ...) -> None: ...
+    flush_s: float
+    flush_tokens: int
+    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
     __slots__ = ("admitted", "tokens", "retired", "first_token")

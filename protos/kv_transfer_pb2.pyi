@@ -65,18 +65,16 @@ class Hello(_message.Message):
     def __init__(self, receiver: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., transport: _Optional[str] = ..., device: _Optional[str] = ..., process: _Optional[str] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
 
 class Layout(_message.Message):
-    __slots__ = ("layers", "block_tokens", "dtype", "model_identity", "format")
+    __slots__ = ("layers", "block_tokens", "dtype", "model_identity")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MODEL_IDENTITY_FIELD_NUMBER: _ClassVar[int]
-    FORMAT_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedCompositeFieldContainer[LayerShape]
     block_tokens: int
     dtype: str
     model_identity: str
-    format: str
-    def __init__(self, layers: _Optional[_Iterable[_Union[LayerShape, _Mapping]]] = ..., block_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., model_identity: _Optional[str] = ..., format: _Optional[str] = ...) -> None: ...
+    def __init__(self, layers: _Optional[_Iterable[_Union[LayerShape, _Mapping]]] = ..., block_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., model_identity: _Optional[str] = ...) -> None: ...
 
 class LayerShape(_message.Message):
     __slots__ = ("kv_heads", "head_size")

@@ -1,38 +1,114 @@
-"""The C++ operations: built once by torch's extension loader, cached, loaded as torch.ops."""
+"""The C++ operations: built once by torch's extension loader, kept in its cache, loaded from it."""
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-_SOURCE = Path(__file__).with_name("paged_cpu.cpp")
-_FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffast-math", "-fno-finite-math-only", "-std=c++20"]
+_FOLDER = Path(__file__).with_name("cpu")
+_FLAGS = ("-O3", "-fopenmp", "-ffast-math", "-fno-finite-math-only", "-std=c++20")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One way to compile the operations; they are then in `torch.ops`, under `library`."""
+
+    library: str
+    machine: str
+
+    @property
+    def flags(self) -> list[str]:
+        """What the compiler is told."""
+        return [*_FLAGS, f"-march={self.machine}", f"-DTANDEM_LIBRARY={self.library}"]
+
+    @property
+    def path(self) -> Path:
+        """Where the cache has it: named by all that it depends on, the processor too."""
+        digest = hashlib.sha256(torch.__version__.encode())
+        for part in (*self.flags, processor()):
+            digest.update(part.encode())
+        for source in sorted(_FOLDER.iterdir()):
+            digest.update(source.read_bytes())
+        return _cache() / f"{self.library}_{digest.hexdigest()[:16]}.so"
+
+
+NATIVE = Build("tandem_cpu", "native")
+# What a processor without AVX-512 runs, for tests on one that has it.
+AVX2 = Build("tandem_cpu_avx2", "x86-64-v3")
+
+
+def is_built(build: Build = NATIVE) -> bool:
+    """Whether loading it will take no compiling."""
+    return build.path.is_file()
 
 
 @functools.cache
-def why_not_built() -> str | None:
-    """None once `torch.ops.tandem_cpu` is there; else why it cannot be built here."""
-    if shutil.which("c++") is None and shutil.which("g++") is None:
-        return "no C++ compiler on the PATH"
-    from torch.utils.cpp_extension import load
+def why_not_loaded(build: Build = NATIVE) -> str | None:
+    """None once the operations are in `torch.ops`; else why they cannot be had here.
 
+    Compiles them first where the cache has none, which takes about half a minute; of several
+    processes one does, and the others wait for it.
+    """
+    path = build.path
     try:
-        with _ninja_on_path():
-            load(
-                name=f"tandem_cpu_{torch.__version__.replace('.', '_').replace('+', '_')}",
-                sources=[str(_SOURCE)],
-                extra_cflags=_FLAGS,
-                is_python_module=False,
-            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock")):
+            if path.is_file():
+                torch.ops.load_library(path)
+            else:
+                _compile(build, path)
     except (OSError, RuntimeError, ImportError) as error:
         return f"the C++ operations did not build: {str(error).splitlines()[0]}"
     return None
+
+
+def _compile(build: Build, path: Path) -> None:
+    """Build in a folder of its own and load; the cache gets it whole or not at all."""
+    if shutil.which(os.environ.get("CXX", "c++")) is None:
+        raise OSError("no C++ compiler on the PATH")
+    from torch.utils.cpp_extension import load
+
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, _ninja_on_path():
+        load(
+            name=path.stem,
+            sources=[str(_FOLDER / "operations.cpp")],
+            extra_cflags=build.flags,
+            build_directory=folder,
+            is_python_module=False,
+        )
+        (Path(folder) / path.name).replace(path)
+
+
+def _cache() -> Path:
+    from torch.utils.cpp_extension import get_default_build_root
+
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()) / "tandem"
+
+
+@functools.cache
+def processor() -> str:
+    """What this processor can do, as the kernel lists it: a home folder may serve several."""
+    with Path("/proc/cpuinfo").open() as file:
+        lines = (line for line in file if line.startswith(("flags", "Features")))
+        return next(lines, "").partition(":")[2]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a file lock, which ends with the process that holds it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

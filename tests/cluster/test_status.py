@@ -6,6 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
+import engine.blocks  # noqa: F401 - for its errors
 import engine.errors as errors
 import kv_transfer.errors
 from cluster.status import TABLE, error_from_rpc, http_error, status_of

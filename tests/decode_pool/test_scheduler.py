@@ -47,7 +47,7 @@ def start(subject: DecodeScheduler, new: Sequence) -> None:
 def step(subject: DecodeScheduler, kv: PaperKv | None = None) -> list[Sequence]:
     """One step in which every span that reaches its end gains a token; returns who finished."""
     finished = []
-    spans = subject.schedule()
+    spans = subject.schedule() + subject.schedule_chunk()
     for span in spans:
         if kv is not None:
             kv.compute(span)
@@ -88,6 +88,23 @@ def test_out_of_blocks_preempts_the_newest_and_recomputes_it():
     assert pool.free == pool.total
 
 
+def test_an_older_request_waits_for_a_pass_instead_of_giving_up_its_blocks():
+    pool = BlockPool(6)
+    subject = scheduler(pool)
+    old = sequence("old", 7, max_tokens=14)
+    start(subject, old)
+    step(subject)
+    subject.offer(local_sequence("new", 9, max_tokens=2), local=True)
+    assert subject.grant()
+    chunk = subject.schedule_chunk()
+    pool.allocate("another", pool.free)
+    assert subject.schedule() == []
+    assert (subject.preemptions("old"), len(old.blocks)) == (0, 2)
+    subject.complete(chunk)
+    assert [span.sequence.owner for span in subject.schedule()] == ["old"]
+    assert subject.preemptions("new") == 1
+
+
 def test_a_request_that_could_not_run_alone_is_refused():
     subject = scheduler(BlockPool(2))
     subject.check_fits(sequence("a", 5, max_tokens=4))
@@ -123,7 +140,8 @@ def test_a_local_request_starts_behind_what_a_finished_one_left():
     subject.offer(turn, local=True)
     assert subject.grant() == [turn]
     assert turn.cached_tokens == 12
-    (span,) = subject.schedule()
+    assert subject.schedule() == []
+    (span,) = subject.schedule_chunk()
     assert (span.start, span.count) == (12, 5)
     assert span.samples
 
@@ -174,7 +192,7 @@ def test_a_preempted_request_goes_on_from_what_is_still_cached():
             break
     assert (foreign.computed, foreign.blocks) == (0, [])
     for _ in range(100):
-        subject.schedule()
+        subject.abandon(subject.schedule())
         if foreign.blocks:
             break
         step(subject)
@@ -192,8 +210,13 @@ class DecodeMachine(RuleBasedStateMachine):
         self.local: set[str] = set()
         self.alive: dict[str, Sequence] = {}
         self.arriving: set[str] = set()
-        self.spans = []
+        self.step = []
+        self.chunk = []
         self.count = 0
+
+    @property
+    def spans(self):
+        return self.step + self.chunk
 
     @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20), local=st.booleans())
     def offer(self, prompt, max_tokens, local):
@@ -226,21 +249,33 @@ class DecodeMachine(RuleBasedStateMachine):
         self.arriving.discard(owner)
         self.subject.commit(owner)
 
-    @precondition(lambda self: not self.spans)
+    @precondition(lambda self: not self.step)
     @rule()
     def schedule(self):
-        self.spans = self.subject.schedule()
-        for span in self.spans:
-            assert span.start == span.sequence.computed
-            assert len(span.sequence.blocks) * BLOCK >= span.start + span.count
-        assert sum(span.count for span in self.spans if span.count > 1) <= 6
+        self.step = self.subject.schedule()
+        assert all(span.count == 1 for span in self.step)
 
-    @precondition(lambda self: self.spans)
+    @precondition(lambda self: not self.chunk)
+    @rule()
+    def schedule_chunk(self):
+        self.chunk = self.subject.schedule_chunk()
+        assert sum(span.count for span in self.chunk) <= 6
+
+    @precondition(lambda self: self.step)
     @rule(failed=st.booleans())
     def complete(self, failed):
-        spans, self.spans = self.spans, []
+        spans, self.step = self.step, []
+        self._complete(spans, failed)
+
+    @precondition(lambda self: self.chunk)
+    @rule(failed=st.booleans())
+    def complete_chunk(self, failed):
+        spans, self.chunk = self.chunk, []
+        self._complete(spans, failed)
+
+    def _complete(self, spans, failed):
         if failed:
-            self.subject.complete([])
+            self.subject.abandon(spans)
             for span in spans:
                 self._remove(span.sequence.owner)
             return
@@ -274,6 +309,15 @@ class DecodeMachine(RuleBasedStateMachine):
                 del self.alive[done.owner]
         assert not self.alive
         assert self.pool.counts().used == 0
+
+    @invariant()
+    def what_is_under_way_keeps_its_blocks(self):
+        owners = [span.sequence.owner for span in self.spans]
+        assert len(owners) == len(set(owners))
+        for span in self.spans:
+            assert span.start == span.sequence.computed
+            assert len(span.sequence.blocks) * BLOCK >= span.start + span.count
+            assert self.pool.held(span.sequence.owner) == tuple(span.sequence.blocks)
 
     @invariant()
     def accounts(self):

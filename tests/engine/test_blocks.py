@@ -89,7 +89,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.phases.pop(owner, None)
         gone = before - self._held()
         assert self.pool.release(owner) == len(gone)
-        for block in dict.fromkeys(reversed(blocks)):
+        # Of a block that was held twice, the release of its first place is the last.
+        for block in reversed(dict.fromkeys(blocks)):
             if block in gone and block in self.names.values():
                 self.cached.append(block)
 

@@ -56,7 +56,6 @@ def test_everything_in_the_layout_is_in_the_identity():
         KvLayout((LayerShape(2, 16),), 32, "float32", "weights"),
         KvLayout((LayerShape(2, 16),), 16, "bfloat16", "weights"),
         KvLayout((LayerShape(2, 16),), 16, "float32", "other"),
-        KvLayout((LayerShape(2, 16),), 16, "float32", "weights", "pairs"),
     ]
     assert len({identity_of(one) for one in (layout, *others)}) == len(others) + 1
     assert identity_of(layout) == identity_of(

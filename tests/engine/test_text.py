@@ -234,3 +234,17 @@ def test_a_long_run_of_raw_bytes_is_cut_between_characters():
     completion = start(tokenizer)
     assert text_of(stream(completion, broken)).startswith("the" + "\ufffd" * 100)
     assert len(completion._detokenizer._window) < 60
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_the_end_by_id_or_place_is_known_before_the_text(ignore_eos):
+    tokenizer = TOKENIZERS["byte_level"]
+    eos = next(iter(tokenizer.eos_ids))
+    stop, other = (token for token in range(3) if token != eos)
+    completion = start(tokenizer, max_tokens=3, stop_token_ids=(stop,), ignore_eos=ignore_eos)
+    assert completion.ends_with(stop)
+    assert completion.ends_with(eos) is not ignore_eos
+    for _ in range(2):
+        assert not completion.ends_with(other)
+        completion.push(other)
+    assert completion.ends_with(other)

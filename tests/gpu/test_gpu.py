@@ -1,14 +1,19 @@
 """What only a CUDA device shows: exactness there, and the NCCL lane's code path."""
 
+import threading
+
 import pytest
 import torch
 
+from engine.batch import pack
 from engine.blocks import BlockPool
 from engine.config import KvConfig, ModelConfig
 from engine.engine import Engine
+from engine.graphs import BUCKETS
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
 from engine.model import describe
+from engine.runner import whole
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
 from tests import tiny
@@ -20,12 +25,16 @@ pytestmark = [
 NEW_TOKENS = 32
 
 
-def test_greedy_equals_generate_in_float32(tmp_path):
+@pytest.mark.parametrize("operations", ["torch", "triton", "triton, recorded"])
+def test_greedy_equals_generate_in_float32(tmp_path, operations):
     """Chunks, crowds and scattered blocks on the device, against `generate` on the device."""
     torch.backends.cuda.matmul.allow_tf32 = False
     reference = tiny.make(tmp_path).cuda()
-    description = describe(ModelConfig(path=str(tmp_path), dtype="float32"))
-    engine = Engine.load(description, KvConfig(blocks=400), most_tokens=1)
+    name, _, recorded = operations.partition(", ")
+    config = ModelConfig(path=str(tmp_path), dtype="float32", operations=name)
+    engine = Engine.load(describe(config), KvConfig(blocks=400), config, most_tokens=1)
+    if recorded:
+        _record_all(engine)
     pool = BlockPool(400)
     greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
     sequences = []
@@ -46,6 +55,54 @@ def test_greedy_equals_generate_in_float32(tmp_path):
             prompt, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
         )
         assert sequence.tokens == expected[0].tolist()
+
+
+def _record_all(engine):
+    """Record every batch size, with a copy of blocks on another thread meanwhile."""
+    cache, done = engine.cache, threading.Event()
+    buffer = torch.empty(3 * cache.block_bytes(0, 1), dtype=torch.uint8).pin_memory()
+
+    def copy():
+        while not done.is_set():
+            cache.gather([5, 0, 7], 0, 1, buffer)
+
+    copying = threading.Thread(target=copy)
+    copying.start()
+    try:
+        assert engine.prepare_improvement()
+        while engine.improve():
+            pass
+    finally:
+        done.set()
+        copying.join()
+    assert set(engine._runner.replays._recorded) == set(BUCKETS)
+
+
+def test_a_replay_gives_the_eager_logits(tmp_path):
+    """Bucket after bucket in bfloat16, and only its own slots of the cache change."""
+    tiny.make(tmp_path)
+    config = ModelConfig(path=str(tmp_path), dtype="bfloat16", operations="triton")
+    engine = Engine.load(describe(config), KvConfig(blocks=400), config, most_tokens=1)
+    _record_all(engine)
+    cache, runner = engine.cache, engine._runner
+    for layer in cache.layers:
+        layer.normal_()
+    for rows in (1, 3, 8, 17, 20, 3):
+        spans = []
+        for number in range(rows):
+            new = Sequence(str(number), [(number * 7 + i) % 250 for i in range(100)], 100, None)
+            new.blocks = list(range(number * 7, number * 7 + 7))
+            spans.append(Span(new, 99 - number, 1))
+            new.tokens = new.tokens[: 100 - number]
+        with torch.inference_mode():
+            before = [layer.clone() for layer in cache.layers]
+            got = runner.replays.logits(spans).clone()
+            written = {s.sequence.blocks[s.start // 16] * 16 + s.start % 16 for s in spans}
+            for layer, old in zip(cache.layers, before, strict=True):
+                changed = (layer != old)[:, :-1].flatten(1, 2).any(-1).any(-1).any(0)
+                assert set(changed.nonzero().flatten().tolist()) == written
+            expected = whole(runner.layers(pack(spans, cache)))
+        torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("staging", ["cpu", "cuda"])

@@ -1,0 +1,68 @@
+"""What the machine could do at best: its memory, its matrix product, and what follows from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bench.rates import Spread
+from bench.shape import Shape
+
+_READ_BYTES = 2**30
+_PRODUCT = 4096
+_BF16 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Measured: bytes read per second and bfloat16 operations per second, with all threads."""
+
+    bandwidth: Spread
+    products: Spread
+
+    def decode(self, shape: Shape, batch: int, context: float) -> float:
+        """Tokens per second of a step that only reads weights and KV once, or only multiplies.
+
+        The slower of the two counts; `context` is the mean number of tokens attended to.
+        """
+        weights = shape.layer_parameters + shape.head_parameters
+        read = _BF16 * weights + batch * context * shape.kv_bytes
+        work = batch * (2 * weights + _attention(shape, context))
+        return batch / self._seconds(read, work)
+
+    def prefill(self, shape: Shape, tokens: int) -> float:
+        """The same for a prompt of that many tokens; only the last one needs logits."""
+        read = _BF16 * (shape.layer_parameters + shape.head_parameters) + tokens * shape.kv_bytes
+        work = tokens * (2 * shape.layer_parameters + _attention(shape, tokens / 2))
+        return tokens / self._seconds(read, work + 2 * shape.head_parameters)
+
+    def _seconds(self, read: float, work: float) -> float:
+        return max(read / self.bandwidth.high, work / self.products.high)
+
+
+def measure(repeats: int = 7) -> Limits:
+    """Measure both; the best of the repeats is the limit."""
+    values = torch.ones(_READ_BYTES // 4)
+    left, right = (torch.randn(_PRODUCT, _PRODUCT).bfloat16() for _ in range(2))
+    return Limits(
+        bandwidth=_rates(_READ_BYTES, repeats, values.sum),
+        products=_rates(2 * _PRODUCT**3, repeats, lambda: left @ right),
+    )
+
+
+def _attention(shape: Shape, context: float) -> float:
+    """Operations of attention, for one query token: scores, and the sum of values."""
+    return 4 * context * shape.layers * shape.heads * shape.head_size
+
+
+def _rates(amount: int, repeats: int, run: Callable[[], object]) -> Spread:
+    run()
+    rates = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        rates.append(amount / (time.perf_counter() - started))
+    return Spread(tuple(rates))

@@ -1,0 +1,72 @@
+"""Where and with what a figure was measured."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+PACKAGES = ("torch", "transformers", "ray")
+
+
+def describe_machine() -> dict[str, str]:
+    """Processor, cores, memory, versions, commit and day, as words."""
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{_memory_gib():.0f} GiB",
+        "python": platform.python_version(),
+        **versions,
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def as_line(machine: dict[str, str]) -> str:
+    """The same on one line."""
+    return ", ".join(f"{name} {value}" for name, value in machine.items())
+
+
+def _processor() -> str:
+    flags, name, family = "", platform.processor(), ""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name":
+            name = value
+        elif key == "cpu family":
+            family = value
+        elif key == "flags":
+            flags = value
+            break
+    shown = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return f"{name} family {family} ({' '.join(shown)})"
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _commit() -> str:
+    """The commit, and whether the tree differs from it."""
+    try:
+        commit = _git("rev-parse", "--short=10", "HEAD")
+        return commit + (" with changes" if _git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()

@@ -1,0 +1,71 @@
+"""Decode and prefill of a server, through its OpenAI-compatible HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.client import Answer, BadAnswer, ask, ask_all
+from bench.plan import Figures, Plan
+from bench.prompts import as_text, prompt_ids
+from bench.rates import steady_rate
+
+_DEADLINE_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How a server is asked: its port, its name for the model, and what it wants in the body."""
+
+    port: int
+    model: str
+    vocabulary: int
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    def body(self, tokens: int, new: int, name: str) -> dict[str, object]:
+        """A greedy completion, streamed, of a prompt of that many tokens."""
+        prompt = as_text(prompt_ids(tokens, self.vocabulary, name))
+        body = {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0.0}
+        return {**body, "stream": True, **self.extra}
+
+
+async def figures(door: Door, plan: Plan, name: str) -> Figures:
+    """Run the plan after a warm-up of every part of it. Raises OSError, TimeoutError, ValueError.
+
+    The prompts are unique within a server's life, so a prefix cache is no help.
+    """
+    for batch in plan.new_tokens:
+        await _decode(door, plan, batch, f"{name}/warm")
+        await _first_token_s(door, plan, f"{name}/warm/{batch}")
+    found = Figures()
+    for batch in plan.new_tokens:
+        for repeat in plan.rounds():
+            answers = await _decode(door, plan, batch, f"{name}/{repeat}")
+            found.decode(batch, steady_rate([answer.stream() for answer in answers]))
+    for repeat in plan.rounds():
+        seconds = await _first_token_s(door, plan, f"{name}/{repeat}")
+        found.prefill(plan.long_prompt / seconds)
+    return found
+
+
+async def _decode(door: Door, plan: Plan, batch: int, name: str) -> list[Answer]:
+    bodies = [
+        door.body(plan.prompt_tokens, plan.new_tokens[batch], f"{name}/{batch}/{index}")
+        for index in range(batch)
+    ]
+    answers = await ask_all(door.port, bodies, _DEADLINE_S)
+    for answer in answers:
+        _check_prompt(answer, plan.prompt_tokens)
+    return answers
+
+
+async def _first_token_s(door: Door, plan: Plan, name: str) -> float:
+    answer = await ask(door.port, door.body(plan.long_prompt, 1, f"{name}/long"), _DEADLINE_S)
+    _check_prompt(answer, plan.long_prompt)
+    return answer.first_token_s()
+
+
+def _check_prompt(answer: Answer, tokens: int) -> None:
+    counted = answer.prompt_tokens()
+    if counted not in (None, tokens):
+        raise BadAnswer(f"the server counts {counted} prompt tokens, not {tokens}")

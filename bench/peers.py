@@ -1,0 +1,101 @@
+"""`make bench-peers`: Tandem and its peers in turn, round after round, on the same prompts.
+
+Only one runs at a time. What each round finds is kept in a file, so that a run can be made in
+parts: `--only NAME --keep` adds to what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+from bench.comparison import Found, as_data, as_markdown
+from bench.engine import DOCUMENT, RESULTS
+from bench.machine import describe_machine
+from bench.plan import Plan
+from bench.shape import make
+from bench.systems import SYSTEMS, Places
+from bench.tables import put
+
+# In process every prompt is computed before the batch is decoded, so 64 tokens are enough.
+_INSIDE = dict.fromkeys((1, 8, 32), 64)
+
+
+def visit(name: str, number: int, places: Places, repeats: int) -> Found:
+    """One system in one round; whatever goes wrong is a line in the report."""
+    inside = name in ("llama", "tandem-in-process")
+    plan = Plan(repeats=repeats, new_tokens=_INSIDE) if inside else Plan(repeats=repeats)
+    started = time.monotonic()
+    try:
+        figures = SYSTEMS[name].visit(places, plan, f"round {number}")
+        found = Found(name, number, figures.columns, None)
+    # The others still have their turn.
+    except Exception as error:
+        found = Found(name, number, {}, f"{type(error).__name__}: {error}")
+    spent = time.monotonic() - started
+    print(f"round {number}, {name}, {spent:.0f} s: {found.line()}", flush=True)
+    return found
+
+
+def load(path: Path) -> list[Found]:
+    """What earlier parts of a run have found."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [Found(**json.loads(line)) for line in lines]
+
+
+def write_report(found: list[Found], results: Path) -> None:
+    """Ratios and raw figures, as JSON and Markdown."""
+    results.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    text = as_markdown(found, machine)
+    (results / "peers.json").write_text(json.dumps(as_data(found, machine), indent=1) + "\n")
+    (results / "peers.md").write_text(text)
+    if results == RESULTS:
+        put(DOCUMENT, "peers", text)
+    print(text)
+
+
+def main() -> None:
+    """See the module."""
+    # As an exception, so that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options = _options()
+    cache = options.cache.absolute()
+    logs = cache / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    model = make(cache / "model-135m")
+    places = Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
+    record = cache / "peers.jsonl"
+    if not options.keep:
+        record.unlink(missing_ok=True)
+    done = load(record)
+    first = 1 + max((found.round for found in done), default=0)
+    if options.only and done and options.keep:
+        first = 1 + sum(found.system == options.only[0] for found in done)
+    for number in range(first, first + options.rounds):
+        for name in options.only or SYSTEMS:
+            found = visit(name, number, places, options.repeats)
+            with record.open("a") as file:
+                file.write(found.as_json() + "\n")
+    write_report(load(record), options.results)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", action="append", choices=SYSTEMS, help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=4, help="of each figure in a round")
+    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
+    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Starting a server, waiting until it answers, and ending it with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_POLL_S = 0.5
+_END_S = 40.0
+_LEFTOVER_S = 10.0
+
+
+class NotReady(Exception):
+    """The server ended or did not answer in time; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A command, and the path that answers 200 when it is up.
+
+    `ready_line` must be in its output, too, where a server announces itself.
+    """
+
+    command: tuple[str, ...]
+    port: int
+    health: str = "/health"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready_line: str | None = None
+    start_s: float = 300.0
+
+
+@contextlib.contextmanager
+def running(server: Server, log: Path) -> Iterator[None]:
+    """Run the server while the block runs; raises NotReady or OSError."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            server.command,
+            env={**os.environ, **server.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            _wait(server, process, log)
+            yield
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to end; whatever is left of the group that it leads is ended, too."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        deadline = time.monotonic() + _LEFTOVER_S
+        while _group_lives(process):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S / 10)
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + server.start_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise NotReady(f"it ended with {process.returncode}: {_tail(log)}")
+        if _answers(server) and (server.ready_line or "") in log.read_text(errors="replace"):
+            return
+        time.sleep(_POLL_S)
+    raise NotReady(f"no answer in {server.start_s:.0f} s: {_tail(log)}")
+
+
+def _answers(server: Server) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        connection.request("GET", server.health)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-600:]
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

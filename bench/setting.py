@@ -1,0 +1,32 @@
+"""How Tandem is configured when it is measured: the one place, in process and as a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.config import KvConfig, ModelConfig
+from engine.engine import Engine
+from engine.model import describe
+
+DTYPE = "bfloat16"
+# Keys of the configuration's `model` section beside path and dtype.
+MODEL_KEYS = {"operations": "cpp"}
+BLOCK_SIZE = 16
+
+
+def model_config(folder: Path) -> ModelConfig:
+    """The `model` section."""
+    return ModelConfig(path=str(folder), dtype=DTYPE, **MODEL_KEYS)  # type: ignore[arg-type]
+
+
+def load_engine(folder: Path, tokens: int) -> Engine:
+    """An engine with room for the KV of that many tokens."""
+    config = model_config(folder)
+    kv = KvConfig(block_size=BLOCK_SIZE, blocks=-(-tokens // BLOCK_SIZE))
+    return Engine.load(describe(config), kv, config, most_tokens=tokens)
+
+
+def server_config() -> str:
+    """What `tandem serve --config` reads, beside the flags; a YAML document."""
+    keys = "".join(f"  {key}: {value}\n" for key, value in MODEL_KEYS.items())
+    return f"model:\n{keys}" if keys else "{}\n"

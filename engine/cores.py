@@ -1,0 +1,131 @@
+"""How many threads a step may use: all cores for whoever is alone, a fair share among the busy.
+
+Engines of one user on one host find each other through small files in shared memory: each keeps one
+open, locked for as long as it lives, and writes there when it computes. So two replicas on two
+cores take one thread each while both are busy, and two while the other rests; threads beyond the
+cores would spin against each other, which costs far more than they bring.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import struct
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+# How long after its last step an engine still counts as busy, and how long a step can last.
+_RECENT_S = 0.03
+_LONGEST_STEP_S = 5.0
+_SCAN_S = 1.0
+# Below this a step is so short that threads cost more than they bring.
+_LEAST_WEIGHT_BYTES = 32 << 20
+_STATE = struct.Struct("dd")  # seconds since boot of the last step's begin and end
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    """Another engine's file."""
+
+    file: mmap.mmap
+
+    def busy(self, now: float) -> bool:
+        began, ended = _STATE.unpack_from(self.file)
+        if began > ended:
+            return bool(now - began < _LONGEST_STEP_S)
+        return bool(now - ended < _RECENT_S)
+
+
+class Cores:
+    """One engine's view of the host. Used by the engine's thread alone."""
+
+    def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
+        self._cores = usable_cores()
+        self._single = self._cores == 1 or weight_bytes < _LEAST_WEIGHT_BYTES
+        self._folder = folder or _shared_folder()
+        self._neighbours: dict[str, _Neighbour] = {}
+        self._scanned_s = 0.0
+        self._threads: int | None = None
+        self._began_s = 0.0
+        self._own: mmap.mmap | None = None
+        if self._folder is not None:
+            self._join(self._folder)
+
+    def enter(self) -> None:
+        """Before a step: say that one begins, and set torch's threads to this engine's share."""
+        now = self._began_s = time.monotonic()
+        if self._own is not None:
+            _STATE.pack_into(self._own, 0, now, 0.0)
+        threads = 1 if self._single else self._share(now)
+        if threads != self._threads:
+            torch.set_num_threads(threads)
+            self._threads = threads
+
+    def leave(self) -> None:
+        """After a step."""
+        if self._own is not None:
+            _STATE.pack_into(self._own, 0, self._began_s, time.monotonic())
+
+    def _share(self, now: float) -> int:
+        if now - self._scanned_s > _SCAN_S:
+            self._scan()
+            self._scanned_s = now
+        busy = sum(neighbour.busy(now) for neighbour in self._neighbours.values())
+        return max(1, self._cores // (1 + busy))
+
+    def _join(self, folder: Path) -> None:
+        # The descriptor stays open, and locked, until the process ends.
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._descriptor = os.open(folder / self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        os.ftruncate(self._descriptor, _STATE.size)
+        self._own = mmap.mmap(self._descriptor, _STATE.size)
+
+    def _scan(self) -> None:
+        """Find new neighbours; remove the files of dead ones."""
+        if self._folder is None:
+            return
+        names = {path.name for path in self._folder.iterdir()} - {self._name}
+        self._neighbours = {n: x for n, x in self._neighbours.items() if n in names}
+        for name in names:
+            with suppress(OSError, ValueError):
+                self._look(self._folder / name)
+
+    def _look(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if path.name not in self._neighbours:
+                    self._neighbours[path.name] = _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
+            else:
+                self._neighbours.pop(path.name, None)
+                path.unlink()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, by its affinity and its control group's quota."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def _shared_folder() -> Path | None:
+    """A folder of this user's alone, or None where there cannot be one."""
+    root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    folder = root / f"tandem-cores-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        owned = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+    except OSError:
+        return None
+    return folder if owned else None

@@ -1,0 +1,211 @@
+// Attention over paired blocks: the online softmax of FlashAttention (Dao et al., 2022), in base 2,
+// over tiles of query rows that share a KV head.
+
+#pragma once
+
+#include "vec.h"
+
+namespace {
+
+constexpr int kChunk = 128;  // keys per round of the online softmax
+constexpr int kMaxRows = 12;
+constexpr int kMaxHead = 256;
+// Sums kept in registers at once; 32 registers less operands.
+constexpr int kSums = 24;
+
+struct Span {
+  const int32_t* table;
+  int64_t first_row;  // of its queries among the packed tokens
+  int64_t queries;
+  int64_t position;  // of its first query
+};
+
+struct Shape {
+  int64_t heads, kv_heads, head_size, block_size, block_elements;
+  float scale;     // of the scores
+  float softcap;   // 0: none
+  int64_t window;  // 0: none
+};
+
+// Rows r of a tile: query first + r / heads of the span, head first_head + r % heads.
+struct Tile {
+  int64_t kv, first, first_head, heads;
+};
+
+struct Scratch {
+  alignas(64) float scores[kMaxRows][kChunk];
+  alignas(64) uint16_t weights[kMaxRows][kChunk];
+  alignas(64) float out[kMaxRows][kMaxHead];
+  alignas(64) uint16_t query[kMaxRows][kMaxHead];
+  float top[kMaxRows], total[kMaxRows];
+  int64_t position[kMaxRows];
+};
+
+inline Vec capped(Vec score, float cap) {
+  const Vec one = Vec::all(1.0f), two = Vec::all(2.0f);
+  // tanh(x) = 1 - 2 / (1 + e^2x)
+  return Vec::all(cap) * (one - two / (one + exp(score * Vec::all(2.0f / cap))));
+}
+
+// Scores of R rows with G groups of 16 keys, in units of log2.
+template <int R, int G>
+void score_groups(Scratch& s, const Shape& shape, const uint16_t* const* keys, int column) {
+  Vec sum[R][G];
+  for (int r = 0; r < R; ++r)
+    for (int g = 0; g < G; ++g) sum[r][g] = Vec::zero();
+  const int64_t pairs = shape.head_size / 2;
+  for (int64_t d = 0; d < pairs; ++d)
+    for (int r = 0; r < R; ++r) {
+      const uint32_t query = reinterpret_cast<const uint32_t*>(s.query[r])[d];
+      for (int g = 0; g < G; ++g)
+        sum[r][g] = dot_pairs(sum[r][g], query, keys[g] + d * 2 * kLanes);
+    }
+  for (int r = 0; r < R; ++r)
+    for (int g = 0; g < G; ++g) {
+      Vec score = sum[r][g] * Vec::all(shape.scale);
+      if (shape.softcap != 0.0f) score = capped(score, shape.softcap);
+      (score * Vec::all(kLog2E)).store(&s.scores[r][column + g * kLanes]);
+    }
+}
+
+// As many groups at once as there are registers for, then the rest by halves.
+template <int R, int G>
+void score(Scratch& s, const Shape& shape, const uint16_t* const* keys, int count, int column) {
+  if constexpr (R * G > kSums && G > 1) {
+    score<R, G / 2>(s, shape, keys, count, column);
+  } else {
+    for (; count >= G; count -= G, keys += G, column += G * kLanes)
+      score_groups<R, G>(s, shape, keys, column);
+    if constexpr (G > 1)
+      if (count) score<R, G / 2>(s, shape, keys, count, column);
+  }
+}
+
+template <int R>
+void mask_group(Scratch& s, const Shape& shape, int64_t first_key, int column) {
+  for (int r = 0; r < R; ++r)
+    for (int i = 0; i < kLanes; ++i) {
+      const int64_t key = first_key + i;
+      const bool seen = key <= s.position[r] && (!shape.window || key > s.position[r] - shape.window);
+      if (!seen) s.scores[r][column + i] = -INFINITY;
+    }
+}
+
+// Turns the chunk's scores into weights, and scales what was summed before to the new maximum.
+template <int R>
+void soften(Scratch& s, const Shape& shape, int columns) {
+  for (int r = 0; r < R; ++r) {
+    Vec top = Vec::load(s.scores[r]);
+    for (int c = kLanes; c < columns; c += kLanes) top = larger(top, Vec::load(&s.scores[r][c]));
+    const float highest = std::max(s.top[r], top.max());
+    if (highest == -INFINITY) {  // nothing seen so far
+      std::memset(s.weights[r], 0, columns * sizeof(uint16_t));
+      continue;
+    }
+    const float shrink = std::exp2(s.top[r] - highest);
+    Vec sum = Vec::zero();
+    for (int c = 0; c < columns; c += kLanes) {
+      const Vec weight = exp2(Vec::load(&s.scores[r][c]) - Vec::all(highest));
+      sum = sum + weight;
+      weight.store_bf16(&s.weights[r][c]);
+    }
+    s.total[r] = s.total[r] * shrink + sum.sum();
+    s.top[r] = highest;
+    if (shrink != 1.0f)
+      for (int64_t d = 0; d < shape.head_size; d += kLanes)
+        (Vec::load(&s.out[r][d]) * Vec::all(shrink)).store(&s.out[r][d]);
+  }
+}
+
+// out += weights x values, for V vectors of dims from `d` on.
+template <int R, int V>
+void weigh_dims(Scratch& s, const Shape& shape, const uint16_t* const* groups, int count, int64_t d) {
+  Vec sum[R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v] = Vec::load(&s.out[r][d + v * kLanes]);
+  for (int g = 0; g < count; ++g)
+    for (int pair = 0; pair < kLanes / 2; ++pair) {
+      const uint16_t* values = groups[g] + (pair * shape.head_size + d) * 2;
+      for (int r = 0; r < R; ++r) {
+        const uint32_t weight =
+            reinterpret_cast<const uint32_t*>(s.weights[r])[g * kLanes / 2 + pair];
+        for (int v = 0; v < V; ++v)
+          sum[r][v] = dot_pairs(sum[r][v], weight, values + v * 2 * kLanes);
+      }
+    }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v].store(&s.out[r][d + v * kLanes]);
+}
+
+template <int R>
+void weigh(Scratch& s, const Shape& shape, const uint16_t* const* groups, int count) {
+  int64_t d = 0;
+  if constexpr (R * 4 <= kSums)
+    for (; d + 4 * kLanes <= shape.head_size; d += 4 * kLanes)
+      weigh_dims<R, 4>(s, shape, groups, count, d);
+  for (; d < shape.head_size; d += 2 * kLanes) weigh_dims<R, 2>(s, shape, groups, count, d);
+}
+
+// Few rows are done with a key before the next one has come from memory: ask for it early.
+inline void prefetch(const uint16_t* const* groups, int count, int64_t elements) {
+  for (int g = 0; g < count; ++g)
+    for (int64_t i = 0; i < elements; i += 32) __builtin_prefetch(groups[g] + i);
+}
+
+template <int R>
+void attend_tile(Scratch& s, const Shape& shape, const Span& span, const uint16_t* keys,
+                 const uint16_t* values, const Tile& tile, const uint16_t* query, uint16_t* out) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  int64_t rows[R];
+  int64_t last_key = 0, first_key = INT64_MAX;
+  for (int r = 0; r < R; ++r) {
+    const int64_t token = tile.first + r / tile.heads;
+    const int64_t head = tile.kv * group + tile.first_head + r % tile.heads;
+    rows[r] = ((span.first_row + token) * shape.heads + head) * shape.head_size;
+    std::memcpy(s.query[r], query + rows[r], shape.head_size * 2);
+    s.position[r] = span.position + token;
+    s.top[r] = -INFINITY;
+    s.total[r] = 0;
+    std::memset(s.out[r], 0, shape.head_size * sizeof(float));
+    last_key = std::max(last_key, s.position[r]);
+    first_key = std::min(first_key, shape.window ? s.position[r] - shape.window + 1 : 0);
+  }
+  const int64_t groups = last_key / kLanes + 1;
+  const int64_t per_block = shape.block_size / kLanes;
+  const int64_t head_offset = tile.kv * shape.block_size * shape.head_size;
+  const int64_t group_elements = kLanes * shape.head_size;
+  const uint16_t *chunk_keys[kChunk / kLanes], *chunk_values[kChunk / kLanes];
+  for (int64_t g = std::max<int64_t>(first_key, 0) / kLanes; g < groups;) {
+    const int64_t from = g;
+    const int count = static_cast<int>(std::min<int64_t>(kChunk / kLanes, groups - g));
+    for (int i = 0; i < count; ++i, ++g) {
+      const int64_t offset = span.table[g / per_block] * shape.block_elements + head_offset +
+                             (g % per_block) * group_elements;
+      chunk_keys[i] = keys + offset;
+      chunk_values[i] = values + offset;
+    }
+    if constexpr (R <= 4) prefetch(chunk_values, count, group_elements);
+    score<R, kChunk / kLanes>(s, shape, chunk_keys, count, 0);
+    for (int i = 0; i < count; ++i) {
+      const int64_t key = (from + i) * kLanes;
+      if (key + kLanes - 1 > s.position[0] || (shape.window && key <= last_key - shape.window))
+        mask_group<R>(s, shape, key, i * kLanes);
+    }
+    soften<R>(s, shape, count * kLanes);
+    weigh<R>(s, shape, chunk_values, count);
+  }
+  for (int r = 0; r < R; ++r) {
+    const Vec scale = Vec::all(1.0f / s.total[r]);
+    for (int64_t d = 0; d < shape.head_size; d += kLanes)
+      (Vec::load(&s.out[r][d]) * scale).store_bf16(out + rows[r] + d);
+  }
+}
+
+using AttendTile = void (*)(Scratch&, const Shape&, const Span&, const uint16_t*, const uint16_t*,
+                            const Tile&, const uint16_t*, uint16_t*);
+constexpr AttendTile kAttendTile[kMaxRows + 1] = {
+    nullptr,         attend_tile<1>,  attend_tile<2>, attend_tile<3>, attend_tile<4>,
+    attend_tile<5>,  attend_tile<6>,  attend_tile<7>, attend_tile<8>, attend_tile<9>,
+    attend_tile<10>, attend_tile<11>, attend_tile<12>};
+
+}  // namespace

@@ -1,0 +1,87 @@
+"""What a layer does between its matrix products, as Triton kernels that touch memory once."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from engine.kernels.paged_triton import tanh
+
+
+@triton.jit
+def add_rms_norm(
+    branch, residual, weight, out, eps, offset, WIDTH: tl.constexpr, DIMS: tl.constexpr,
+    ADDS: tl.constexpr,
+):  # fmt: skip
+    """Row by row: residual += branch where ADDS; out = residual / rms * (weight + offset)."""
+    row = tl.program_id(0).to(tl.int64) * WIDTH
+    dims = tl.arange(0, DIMS)
+    real = dims < WIDTH
+    x = tl.load(residual + row + dims, mask=real, other=0.0)
+    if ADDS:
+        x = (x.to(tl.float32) + tl.load(branch + row + dims, mask=real, other=0.0)).to(x.dtype)
+        tl.store(residual + row + dims, x, real)
+    wide = x.to(tl.float32)
+    wide *= tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+    wide *= tl.load(weight + dims, mask=real, other=0.0).to(tl.float32) + offset
+    tl.store(out + row + dims, wide.to(out.dtype.element_ty), real)
+
+
+@triton.jit
+def rope_store(
+    qkv, cosine, sine, positions, slots, query_norm, key_norm, query, store, value_offset,
+    eps, offset,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, DIMS: tl.constexpr,
+    HALF: tl.constexpr, TAKE: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """Norm and rotate queries and keys; keys and values go to their slots, queries to `query`.
+
+    Grid [tokens, heads / TAKE] over qkv [tokens, HEADS + 2 * KV, SIZE]; HALF is half of the dims
+    that turn. `query` is [tokens, HEADS, SIZE].
+    """
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * TAKE + tl.arange(0, TAKE)[:, None]
+    dims = tl.arange(0, DIMS)[None, :]
+    real = (head < HEADS + 2 * KV) & (dims < SIZE)
+    turns = (head < HEADS + KV) & (dims < 2 * HALF)
+    partner = tl.where(dims < HALF, dims + HALF, dims - HALF)
+
+    source = qkv + (token * (HEADS + 2 * KV) + head) * SIZE
+    x = tl.load(source + dims, mask=real, other=0.0).to(tl.float32)
+    other = tl.load(source + partner, mask=real & turns, other=0.0).to(tl.float32)
+    if NORMED:
+        scale = tl.rsqrt(tl.sum(x * x, 1) / SIZE + eps)[:, None]
+        of_query = (head < HEADS) & real
+        of_key = (head >= HEADS) & (head < HEADS + KV) & real
+        weight = tl.load(query_norm + dims + head * 0, mask=of_query, other=0.0).to(tl.float32)
+        weight += tl.load(key_norm + dims + head * 0, mask=of_key, other=0.0).to(tl.float32)
+        mirror = tl.load(query_norm + partner + head * 0, mask=of_query & turns, other=0.0)
+        mirrored = tl.load(key_norm + partner + head * 0, mask=of_key & turns, other=0.0)
+        x = tl.where(head < HEADS + KV, x * scale * (weight + offset), x)
+        other *= scale * (mirror.to(tl.float32) + mirrored.to(tl.float32) + offset)
+
+    angle = tl.load(positions + token) * HALF + tl.where(dims < HALF, dims, dims - HALF)
+    cos = tl.load(cosine + angle, mask=dims < 2 * HALF, other=1.0)
+    sin = tl.load(sine + angle, mask=dims < 2 * HALF, other=0.0)
+    turned = x * cos + tl.where(dims < HALF, -other, other) * sin
+    answer = tl.where(turns, turned, x)
+    tl.store(query + (token * HEADS + head) * SIZE + dims, answer.to(query.dtype.element_ty),
+             real & (head < HEADS))  # fmt: skip
+    kv = head - HEADS
+    place = store + (tl.load(slots + token) * KV + kv % KV) * SIZE + (kv // KV) * value_offset
+    tl.store(place + dims, answer.to(store.dtype.element_ty), real & (kv >= 0))
+
+
+@triton.jit
+def gate(gate_up, out, WIDTH: tl.constexpr, DIMS: tl.constexpr, GELU: tl.constexpr):
+    """act(gate) * up; grid [rows, WIDTH / DIMS] over gate_up [rows, 2 * WIDTH]."""
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.program_id(1) * DIMS + tl.arange(0, DIMS)
+    real = dims < WIDTH
+    x = tl.load(gate_up + row * (2 * WIDTH) + dims, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * (2 * WIDTH) + WIDTH + dims, mask=real, other=0.0)
+    if GELU:
+        x = 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    else:
+        x = x * tl.sigmoid(x)
+    tl.store(out + row * WIDTH + dims, (x * up.to(tl.float32)).to(out.dtype.element_ty), real)

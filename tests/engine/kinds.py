@@ -1,0 +1,136 @@
+"""The kinds of layer operations, and a small model to try them on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from engine import kernels
+from engine.attention_triton import TritonAttention
+from engine.compact_weights import Decoder, Layer, Linear, Rotary
+from engine.ops_cpu import CpuOps
+from engine.ops_cuda import TritonOps
+from engine.ops_torch import TorchOps
+
+BLOCK, BLOCKS, POSITIONS = 16, 80, 400
+
+
+def decoder(
+    *,
+    heads=6,
+    kv_heads=2,
+    size=32,
+    normed=False,
+    window=None,
+    offset=0.0,
+    gelu=False,
+    softcap=None,
+    turning=None,
+):
+    """A one-layer model of random bfloat16 weights, small but with every part."""
+    generator = torch.Generator().manual_seed(0)
+
+    def weights(*shape):
+        return torch.randn(shape, generator=generator).mul_(0.3).bfloat16()
+
+    hidden, inner = 64, 96
+    angles = torch.arange(POSITIONS)[:, None] * 0.9 ** torch.arange((turning or size) // 2)[None]
+    norm = weights(size) if normed else None
+    layer = Layer(
+        input_norm=weights(hidden),
+        mlp_norm=weights(hidden),
+        qkv=Linear(weights((heads + 2 * kv_heads) * size, hidden)),
+        out=Linear(weights(hidden, heads * size)),
+        gate_up=Linear(weights(2 * inner, hidden)),
+        down=Linear(weights(hidden, inner), weights(hidden)),
+        rotary=Rotary(torch.cos(angles).float(), torch.sin(angles).float()),
+        window=window,
+        query_norm=norm,
+        key_norm=None if norm is None else norm.flip(0),
+    )
+    return Decoder(
+        embedding=weights(10, hidden),
+        embedding_scale=1.0,
+        layers=(layer,),
+        final_norm=weights(hidden),
+        head=Linear(weights(10, hidden)),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=size,
+        eps=1e-5,
+        norm_offset=offset,
+        scaling=size**-0.5,
+        softcap=softcap,
+        final_softcap=None,
+        gelu=gelu,
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of operations, where they run and in what precision."""
+
+    make: Any
+    device: str
+    dtype: torch.dtype
+
+    def ops(self, model):
+        return self.make(self.there(model))
+
+    def there(self, value):
+        """The same on this kind's device in its precision; rotary tables stay float32."""
+        if isinstance(value, torch.Tensor):
+            return value.to(self.device, self.dtype if value.is_floating_point() else None)
+        if isinstance(value, Rotary):
+            return Rotary(value.cosine.to(self.device), value.sine.to(self.device))
+        if isinstance(value, tuple):
+            return tuple(map(self.there, value))
+        if isinstance(value, (Decoder, Layer, Linear)):
+            parts = {f.name: self.there(getattr(value, f.name)) for f in fields(value)}
+            return replace(value, **parts)
+        return value
+
+    def randn(self, *shape):
+        """The same random numbers for every kind, in its precision."""
+        return self.there(torch.randn(*shape).bfloat16())
+
+    def close(self, got, expected):
+        """Within the precision's rounding of the float64 answer (on the CPU)."""
+        narrow = self.dtype != torch.float32
+        rtol, atol = (0.02, 0.04) if narrow else (1e-5, 2e-5)
+        torch.testing.assert_close(got.cpu().double(), expected, rtol=rtol, atol=atol)
+
+
+def split_triton(model):
+    return TritonOps(model, TritonAttention(1, parts=8))
+
+
+def without_avx512(model):
+    return CpuOps(model, build=kernels.AVX2)
+
+
+def why_no_cpp(build):
+    if build is kernels.AVX2 and "avx2" not in kernels.processor():
+        return "not an x86 processor"
+    return kernels.why_not_loaded(build)
+
+
+def why_no_triton():
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        return "no CUDA device, and TRITON_INTERPRET is not 1"
+    return None
+
+
+MAKERS = {
+    "torch": TorchOps,
+    "C++": CpuOps,
+    "C++ without AVX-512": without_avx512,
+    "Triton": TritonOps,
+    "Triton, split": split_triton,
+}

@@ -1,0 +1,97 @@
+"""Threads by who shares the cores: real files, real locks, real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from engine import cores as cores_module
+from engine.cores import Cores, usable_cores
+
+LARGE = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+    monkeypatch.setattr(cores_module, "usable_cores", lambda: 4)
+    monkeypatch.setattr(cores_module, "_SCAN_S", 0.0)
+    # Every step counts as just ended, however slow the machine.
+    monkeypatch.setattr(cores_module, "_RECENT_S", 3600.0)
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_whoever_is_alone_has_all_cores(tmp_path):
+    alone = Cores(LARGE, tmp_path)
+    alone.enter()
+    assert torch.get_num_threads() == 4
+    alone.leave()
+
+
+def test_small_models_take_one_thread(tmp_path):
+    Cores(1 << 20, tmp_path).enter()
+    assert torch.get_num_threads() == 1
+
+
+def test_the_busy_share_and_the_idle_do_not_count(tmp_path):
+    first, second, _idle = (Cores(LARGE, tmp_path) for _ in range(3))
+    first.enter()
+    assert torch.get_num_threads() == 4
+    second.enter()
+    assert torch.get_num_threads() == 2
+    first.enter()
+    assert torch.get_num_threads() == 2
+
+
+def test_rest_is_noticed(tmp_path, monkeypatch):
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    second.enter()
+    second.leave()
+    first.enter()
+    assert torch.get_num_threads() == 2
+    monkeypatch.setattr(cores_module, "_RECENT_S", 0.0)
+    first.enter()
+    assert torch.get_num_threads() == 4
+
+
+def test_a_killed_neighbour_is_forgotten(tmp_path):
+    code = f"""
+        import time
+        from pathlib import Path
+        from engine.cores import Cores
+        neighbour = Cores({LARGE}, Path({str(tmp_path)!r}))
+        neighbour.enter()
+        print("in a step", flush=True)
+        time.sleep(60)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout.readline() == "in a step\n"
+        mine = Cores(LARGE, tmp_path)
+        mine.enter()
+        assert torch.get_num_threads() == 2
+        process.send_signal(signal.SIGKILL)
+    mine.enter()
+    assert torch.get_num_threads() == 4
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_strange_files_do_no_harm(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    mine = Cores(LARGE, tmp_path)
+    mine.enter()
+    assert torch.get_num_threads() == 4
+
+
+def test_usable_cores_are_some_of_the_machine():
+    assert 1 <= usable_cores() <= os.cpu_count()

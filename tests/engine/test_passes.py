@@ -1,0 +1,122 @@
+"""Passes cut between layers, and operations changed in the middle of one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import kernels
+from engine.config import KvConfig, ModelConfig
+from engine.engine import Engine
+from engine.model import describe
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence, Span
+from tests.engine.families import SERVED, save
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+
+
+def load(folder, **options):
+    config = ModelConfig(path=str(folder), **options)
+    return Engine.load(describe(config), KvConfig(blocks=32), config, most_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama")
+    name, extra = SERVED["llama"]
+    save(path, name, {**extra, "head_dim": 32, "num_hidden_layers": 4})
+    return path
+
+
+def sequence(owner, length, blocks):
+    tokens = [(7 * i + len(owner)) % 90 for i in range(length)]
+    made = Sequence(owner, tokens, length, GREEDY)
+    made.blocks = list(blocks)
+    return made
+
+
+def generate(engine, made, count, first=None):
+    """Greedy tokens after the prompt."""
+    out = []
+    for _ in range(count):
+        outcome = first or engine.forward([Span(made, made.computed, made.remaining)])[0]
+        first = None
+        made.computed = len(made.tokens)
+        made.tokens.append(outcome.token)
+        out.append(outcome.token)
+    return out
+
+
+def in_slices(run, between=lambda: None):
+    while (results := run.advance(0.0)) is None:
+        between()
+    return results
+
+
+def test_slices_of_a_pass_with_steps_of_others_between_change_nothing(folder):
+    engine = load(folder, dtype="float32")
+    expected = generate(engine, sequence("long", 100, range(7)), 4)
+    other = generate(engine, sequence("other", 20, range(10, 13)), 6)
+
+    cut, beside = sequence("long", 100, range(20, 27)), sequence("other", 20, range(28, 31))
+    got = []
+    run = engine.begin([Span(cut, 0, 100)])
+    first = in_slices(run, lambda: got.extend(generate(engine, beside, 1)))[0]
+    assert len(got) == 3  # one between each two of four layers
+    assert generate(engine, cut, 4, first) == expected
+    assert got + generate(engine, beside, 3) == other
+
+
+def test_a_module_runs_in_one_slice(folder):
+    engine = load(folder, dtype="float32", forward="transformers")
+    made = sequence("a", 30, range(2))
+    assert engine.begin([Span(made, 0, 30)]).advance(0.0) is not None
+
+
+def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
+    """Also between two layers of a pass: KV so far is converted, the rest is stored in pairs."""
+    if kernels.why_not_loaded() is not None:
+        pytest.skip(kernels.why_not_loaded())
+    monkeypatch.setattr(kernels, "is_built", lambda: False)
+    engine = load(folder, dtype="bfloat16")
+    assert "torch" in engine.forward_name
+    reference = load(folder, dtype="bfloat16", operations="torch")
+
+    def logits_of(chosen, cut):
+        made = sequence("a", 60, range(9, 1, -1))
+        chosen.forward([Span(made, 0, 30)])
+        with torch.inference_mode():
+            run = chosen.begin([Span(made, 30, 30)])
+            run._sampled = lambda batch, logits: logits.float()
+            return in_slices(run, cut)
+
+    assert engine.prepare_improvement()
+    swapped = logits_of(engine, lambda: engine.improve())
+    while engine.improve():
+        pass
+    assert "C++" in engine.forward_name
+    assert set(engine.cache.formats) == {"pairs"}
+    expected = logits_of(reference, lambda: None)
+    for got in (swapped, logits_of(engine, lambda: None)):
+        assert (got - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+def test_blocks_travel_between_formats(folder):
+    if kernels.why_not_loaded() is not None:
+        pytest.skip(kernels.why_not_loaded())
+    plain = load(folder, dtype="bfloat16", operations="torch")
+    paired = load(folder, dtype="bfloat16", operations="cpp")
+    made = sequence("a", 50, (3, 5, 4, 9))
+    plain.forward([Span(made, 0, 50)])
+    layers = len(plain.cache.layers)
+    data = torch.empty(4 * plain.cache.block_bytes(0, layers), dtype=torch.uint8)
+    plain.cache.gather((3, 5, 4, 9), 0, layers, data)
+    paired.cache.scatter((8, 1, 2, 7), 0, layers, data)
+    back = torch.empty_like(data)
+    paired.cache.gather((8, 1, 2, 7), 0, layers, back)
+    assert torch.equal(back, data)
+    made.tokens.append(5)
+    token = plain.forward([Span(made, 50, 1)])[0].token
+    made.blocks = [8, 1, 2, 7]
+    assert paired.forward([Span(made, 50, 1)])[0].token == token
