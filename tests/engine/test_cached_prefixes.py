@@ -60,19 +60,25 @@ class Served:
             self.scheduler.offer(new, local=True)
         for _ in range(2000):
             self.scheduler.grant()
-            spans = self.scheduler.schedule()
-            if not spans:
+            steps = self.compute(self.scheduler.schedule)
+            chunks = self.compute(self.scheduler.schedule_chunk)
+            if not steps and not chunks:
                 break
-            for span, sampled in zip(spans, self.engine.forward(spans), strict=True):
-                if sampled is not None:
-                    span.sequence.tokens.append(sampled.token)
-            for span in self.scheduler.complete(spans):
-                sequence = span.sequence
+            for sequence in (*steps, *chunks):
                 if sequence.output_tokens == new_tokens:
                     self.preemptions += self.scheduler.preemptions(sequence.owner)
                     self.scheduler.remove(sequence.owner)
         assert all(sequence.output_tokens == new_tokens for sequence in crowd)
         return crowd
+
+    def compute(self, schedule):
+        """What is due now; returns its sequences."""
+        spans = schedule()
+        if spans:
+            for span, sampled in zip(spans, self.engine.forward(spans), strict=True):
+                if sampled is not None:
+                    span.sequence.tokens.append(sampled.token)
+        return [span.sequence for span in self.scheduler.complete(spans)]
 
     def check(self, crowd):
         for sequence in crowd:
@@ -142,7 +148,7 @@ async def test_what_a_faulty_request_left_is_overwritten_before_it_is_given_out(
     faulty = Sequence("faulty", list(prompt), len(prompt), greedy)
     served.scheduler.offer(faulty, local=True)
     served.scheduler.grant()
-    spans = served.scheduler.schedule()
+    spans = served.scheduler.schedule_chunk()
     (outcome,) = served.engine.forward(spans)
     assert isinstance(outcome, Internal)
     served.pool.condemn("faulty")

@@ -61,3 +61,14 @@ def test_everything_in_the_layout_is_in_the_identity():
     assert identity_of(layout) == identity_of(
         KvLayout((LayerShape(2, 16),), 16, "float32", "weights")
     )
+
+
+@given(TOKENS, TOKENS, TOKENS)
+def test_a_fork_goes_on_by_itself(tokens, some, other):
+    chain = Chain("default", "model", BLOCK)
+    chain.follow(tokens, len(tokens))
+    fork = chain.fork()
+    chain.follow(tokens + some, len(tokens + some))
+    fork.follow(tokens + other, len(tokens + other))
+    assert chain.digests == digests(tokens + some)
+    assert fork.digests == digests(tokens + other)
