@@ -18,12 +18,17 @@ GOALS = {"decode 1": 1.0, "decode 8": 1.3, "decode 32": 1.35, "prefill": 1.1}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one system did in one round: tokens/s by column, or what went wrong."""
+    """What one system did in one round: tokens/s by column, or what went wrong.
+
+    `at` is when (UTC, to the minute) and `commit` what Tandem was then.
+    """
 
     system: str
     round: int
     columns: dict[str, list[float]]
     error: str | None
+    at: str = ""
+    commit: str = ""
 
     def line(self) -> str:
         """For the terminal."""
@@ -94,9 +99,17 @@ def as_markdown(found: Sequence[Found], machine: dict[str, str]) -> str:
         "Tandem over the best peer of its kind in each column:",
         _goals(found),
         "\n".join(failed),
+        _when(found),
         as_line(machine),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _when(found: Sequence[Found]) -> str:
+    """The times between which all was measured, and of which commits."""
+    times = sorted(each.at for each in found if each.at)
+    commits = sorted({each.commit for each in found if each.commit})
+    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 
 def _figures(found: Sequence[Found]) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
-from bench import accuracy, limits, python_share
+from bench import accuracy, python_share
 from bench.in_process import Bench, pool_tokens
+from bench.limits import Limits, Meter
 from bench.machine import as_line, describe_machine
 from bench.rates import Spread
 from bench.setting import load_engine
@@ -40,18 +41,52 @@ class Row:
         return [self.name, self.rate.show(), f"{self.limit:,.0f}", share]
 
 
-def decode_rows(bench: Bench, machine: limits.Limits, repeats: int) -> list[Row]:
-    """Batches whose prompts were just computed."""
-    rows = []
-    for batch in BATCHES:
-        bench.decode_rate(batch, PROMPT, 8, "warm")
-        rates = [bench.decode_rate(batch, PROMPT, NEW, f"{batch}/{r}") for r in range(repeats)]
-        limit = machine.decode(Shape(), batch, PROMPT + NEW / 2)
-        rows.append(Row(f"decode, batch {batch}", Spread(tuple(rates)), limit))
-    return rows
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was found."""
+
+    rows: list[Row]
+    limits: Limits
+    share: python_share.Share
+    errors: accuracy.Errors
+    forward: str
+
+    def data(self, machine: dict[str, str]) -> dict[str, object]:
+        """For `engine.json`."""
+        return {
+            "machine": machine,
+            "threads": torch.get_num_threads(),
+            "forward": self.forward,
+            "limits": asdict(self.limits),
+            "rows": [{**asdict(row), "median": row.rate.median} for row in self.rows],
+            "python_share": {"low": self.share.low, "high": self.share.high, **asdict(self.share)},
+            "logits": {"ratio": self.errors.ratio, **asdict(self.errors)},
+        }
+
+    def markdown(self, machine: dict[str, str]) -> str:
+        """The table, and what belongs to it."""
+        limits, share, errors = self.limits, self.share, self.errors
+        header = ["tokens/s, median [range]", "Tandem's engine", "limit", "of it"]
+        return f"""{table(header, [row.cells() for row in self.rows])}
+
+- Limits: memory is read at {_per_second(limits.bandwidth, "GB")}, a large random bfloat16 product \
+runs at {_per_second(limits.products, "GFLOP")}; the best counts.
+- Python is {share.low:.1%} to {share.high:.1%} of a batch-1 step of {share.step:.2f} ms.
+- Mean logit error against float64: {errors.ours:.4f}, that of `transformers` in bfloat16 \
+{errors.transformers:.4f}, a ratio of {errors.ratio:.3f}; the best token is the same in \
+{errors.ours_agree:.1%} and {errors.transformers_agree:.1%}.
+- {self.forward} forward, {torch.get_num_threads()} threads; {as_line(machine)}
+"""
 
 
-def long_row(bench: Bench, machine: limits.Limits, repeats: int) -> Row:
+def decode_rates(bench: Bench, batch: int, repeats: int) -> Spread:
+    """A batch whose prompts were just computed."""
+    bench.decode_rate(batch, PROMPT, 8, "warm")
+    names = [f"{batch}/{repeat}" for repeat in range(repeats)]
+    return Spread(tuple(bench.decode_rate(batch, PROMPT, NEW, name) for name in names))
+
+
+def long_rates(bench: Bench, repeats: int) -> Spread:
     """A batch with long contexts; the prompts are computed once and decoded from anew."""
     sequences = bench.sequences(LONG_BATCH, LONG_CONTEXT, NEW, "long")
     for sequence in sequences:
@@ -62,65 +97,48 @@ def long_row(bench: Bench, machine: limits.Limits, repeats: int) -> Row:
             sequence.computed = LONG_CONTEXT
             del sequence.tokens[LONG_CONTEXT + 1 :]
         rates.append(LONG_BATCH * (NEW - 1) / bench.decode(sequences, NEW - 1))
-    limit = machine.decode(Shape(), LONG_BATCH, LONG_CONTEXT + NEW / 2)
-    name = f"decode, batch {LONG_BATCH} at {LONG_CONTEXT:,} tokens"
-    return Row(name, Spread(tuple(rates)), limit)
+    return Spread(tuple(rates))
 
 
-def prefill_rows(bench: Bench, machine: limits.Limits, repeats: int) -> list[Row]:
-    """One long prompt at a time, in chunks of several sizes."""
-    rows = []
-    for chunk in CHUNKS:
-        bench.prefill_rate(PREFILL_TOKENS, chunk, "warm")
-        names = [f"prefill/{repeat}" for repeat in range(repeats)]
-        rates = [bench.prefill_rate(PREFILL_TOKENS, chunk, name) for name in names]
-        limit = machine.prefill(Shape(), PREFILL_TOKENS)
-        rows.append(Row(f"prefill, chunks of {chunk:,}", Spread(tuple(rates)), limit))
-    return rows
+def prefill_rates(bench: Bench, chunk: int, repeats: int) -> Spread:
+    """One long prompt at a time."""
+    bench.prefill_rate(PREFILL_TOKENS, chunk, "warm")
+    names = [f"prefill/{repeat}" for repeat in range(repeats)]
+    return Spread(tuple(bench.prefill_rate(PREFILL_TOKENS, chunk, name) for name in names))
 
 
-def report(folder: Path, repeats: int) -> tuple[dict[str, object], str]:
-    """Measure everything; as data, and as Markdown."""
+def measure(folder: Path, repeats: int) -> Report:
+    """Measure everything, the machine itself before and after every line."""
     engine = load_engine(folder, pool_tokens(LONG_BATCH, LONG_CONTEXT, NEW))
-    bench, machine = Bench(engine), limits.measure()
-    rows = [
-        *decode_rows(bench, machine, repeats),
-        long_row(bench, machine, repeats),
-        *prefill_rows(bench, machine, repeats),
-    ]
+    bench, meter = Bench(engine), Meter()
+    meter.sample()
+    decoded, prefilled = {}, {}
+    for batch in BATCHES:
+        decoded[batch] = decode_rates(bench, batch, repeats)
+        meter.sample()
+    long = long_rates(bench, repeats)
+    meter.sample()
+    for chunk in CHUNKS:
+        prefilled[chunk] = prefill_rates(bench, chunk, repeats)
+        meter.sample()
     share = python_share.measure(bench, PROMPT)
-    errors = accuracy.compare(folder, engine)
-    data: dict[str, object] = {
-        "machine": describe_machine(),
-        "threads": torch.get_num_threads(),
-        "forward": engine.forward_name,
-        "limits": asdict(machine),
-        "rows": [{**asdict(row), "median": row.rate.median} for row in rows],
-        "python_share": {"low": share.low, "high": share.high, **asdict(share)},
-        "logits": {"ratio": errors.ratio, **asdict(errors)},
-    }
-    return data, _markdown(data, rows, machine, share, errors)
+    limits, shape = meter.limits(), Shape()
+    rows = [
+        Row(f"decode, batch {batch}", rate, limits.decode(shape, batch, PROMPT + NEW / 2))
+        for batch, rate in decoded.items()
+    ]
+    name = f"decode, batch {LONG_BATCH} at {LONG_CONTEXT:,} tokens"
+    rows.append(Row(name, long, limits.decode(shape, LONG_BATCH, LONG_CONTEXT + NEW / 2)))
+    rows += [
+        Row(f"prefill, chunks of {chunk:,}", rate, limits.prefill(shape, PREFILL_TOKENS))
+        for chunk, rate in prefilled.items()
+    ]
+    return Report(rows, limits, share, accuracy.compare(folder, engine), engine.forward_name)
 
 
-def _markdown(
-    data: dict[str, object],
-    rows: list[Row],
-    machine: limits.Limits,
-    share: python_share.Share,
-    errors: accuracy.Errors,
-) -> str:
-    header = ["tokens/s, median [range]", "Tandem's engine", "limit", "of it"]
-    described = describe_machine()
-    return f"""{table(header, [row.cells() for row in rows])}
-
-- Limits: memory is read at {machine.bandwidth.high / 1e9:.1f} GB/s, a large random bfloat16 \
-product runs at {machine.products.high / 1e9:,.0f} GFLOP/s (best of {len(machine.products.values)}).
-- Python is {share.low:.1%} to {share.high:.1%} of a batch-1 step of {share.step:.2f} ms.
-- Mean logit error against float64: {errors.ours:.4f}, that of `transformers` in bfloat16 \
-{errors.transformers:.4f}, a ratio of {errors.ratio:.3f}; the best token is the same in \
-{errors.ours_agree:.1%} and {errors.transformers_agree:.1%}.
-- {data["forward"]} forward, {data["threads"]} threads; {as_line(described)}
-"""
+def _per_second(spread: Spread, unit: str) -> str:
+    scaled = Spread(tuple(value / 1e9 for value in spread.values))
+    return f"{scaled.high:,.0f} {unit}/s (median {scaled.median:,.0f}, at worst {scaled.low:,.0f})"
 
 
 def main() -> None:
@@ -130,7 +148,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    data, text = report(make(options.cache / "model-135m"), options.repeats)
+    report = measure(make(options.cache / "model-135m"), options.repeats)
+    machine = describe_machine()
+    data, text = report.data(machine), report.markdown(machine)
     options.results.mkdir(parents=True, exist_ok=True)
     (options.results / "engine.json").write_text(json.dumps(data, indent=1) + "\n")
     (options.results / "engine.md").write_text(text)

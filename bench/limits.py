@@ -1,4 +1,8 @@
-"""What the machine could do at best: its memory, its matrix product, and what follows from them."""
+"""What the machine could do at best: its memory, its matrix product, and what follows from them.
+
+On a shared host both change from minute to minute, so they are measured again and again during a
+run, and the best ever seen is the limit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from bench.rates import Spread
 from bench.shape import Shape
 
 _READ_BYTES = 2**30
-_PRODUCT = 4096
+_PRODUCT = 2048
 _BF16 = 2
 
 
@@ -43,14 +47,33 @@ class Limits:
         return max(read / self.bandwidth.high, work / self.products.high)
 
 
-def measure(repeats: int = 7) -> Limits:
-    """Measure both; the best of the repeats is the limit."""
-    values = torch.ones(_READ_BYTES // 4)
-    left, right = (torch.randn(_PRODUCT, _PRODUCT).bfloat16() for _ in range(2))
-    return Limits(
-        bandwidth=_rates(_READ_BYTES, repeats, values.sum),
-        products=_rates(2 * _PRODUCT**3, repeats, lambda: left @ right),
-    )
+class Meter:
+    """Takes samples of both whenever it is asked to."""
+
+    def __init__(self, repeats: int = 5) -> None:
+        self._repeats = repeats
+        self._values = torch.ones(_READ_BYTES // 4)
+        left, right = (torch.randn(_PRODUCT, _PRODUCT).bfloat16() for _ in range(2))
+        self._multiply = _product(left, right)
+        self._read: list[float] = []
+        self._work: list[float] = []
+
+    def sample(self) -> None:
+        """Measure both now."""
+        self._read += _rates(_READ_BYTES, self._repeats, self._values.sum)
+        self._work += _rates(2 * _PRODUCT**3, 4 * self._repeats, self._multiply)
+
+    def limits(self) -> Limits:
+        """Of all samples."""
+        return Limits(Spread(tuple(self._read)), Spread(tuple(self._work)))
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
+    """Their product as a linear layer, with the weights in oneDNN's own order where it is there."""
+    if not torch.backends.mkldnn.is_available():
+        return lambda: left @ right
+    packed = torch.ops.mkldnn._reorder_linear_weight(right, None)
+    return lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
 
 
 def _attention(shape: Shape, context: float) -> float:
@@ -58,11 +81,11 @@ def _attention(shape: Shape, context: float) -> float:
     return 4 * context * shape.layers * shape.heads * shape.head_size
 
 
-def _rates(amount: int, repeats: int, run: Callable[[], object]) -> Spread:
+def _rates(amount: int, repeats: int, run: Callable[[], object]) -> list[float]:
     run()
     rates = []
     for _ in range(repeats):
         started = time.perf_counter()
         run()
         rates.append(amount / (time.perf_counter() - started))
-    return Spread(tuple(rates))
+    return rates

@@ -21,9 +21,14 @@ def describe_machine() -> dict[str, str]:
         "memory": f"{_memory_gib():.0f} GiB",
         "python": platform.python_version(),
         **versions,
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def now() -> str:
+    """The time in UTC, to the minute."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def as_line(machine: dict[str, str]) -> str:
@@ -57,11 +62,11 @@ def _version(package: str) -> str:
         return "none"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit, and whether the tree differs from it."""
     try:
-        commit = _git("rev-parse", "--short=10", "HEAD")
-        return commit + (" with changes" if _git("status", "--porcelain", "-uno") else "")
+        short = _git("rev-parse", "--short=10", "HEAD")
+        return short + (" with changes" if _git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.comparison import Found, as_data, as_markdown
 from bench.engine import DOCUMENT, RESULTS
-from bench.machine import describe_machine
+from bench.machine import commit, describe_machine, now
 from bench.plan import Plan
 from bench.shape import make
 from bench.systems import SYSTEMS, Places
@@ -32,10 +32,10 @@ def visit(name: str, number: int, places: Places, repeats: int) -> Found:
     started = time.monotonic()
     try:
         figures = SYSTEMS[name].visit(places, plan, f"round {number}")
-        found = Found(name, number, figures.columns, None)
+        found = Found(name, number, figures.columns, None, now(), commit())
     # The others still have their turn.
     except Exception as error:
-        found = Found(name, number, {}, f"{type(error).__name__}: {error}")
+        found = Found(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
     spent = time.monotonic() - started
     print(f"round {number}, {name}, {spent:.0f} s: {found.line()}", flush=True)
     return found
@@ -72,12 +72,9 @@ def main() -> None:
     record = cache / "peers.jsonl"
     if not options.keep:
         record.unlink(missing_ok=True)
-    done = load(record)
-    first = 1 + max((found.round for found in done), default=0)
-    if options.only and done and options.keep:
-        first = 1 + sum(found.system == options.only[0] for found in done)
-    for number in range(first, first + options.rounds):
+    for _ in range(options.rounds):
         for name in options.only or SYSTEMS:
+            number = 1 + sum(earlier.system == name for earlier in load(record))
             found = visit(name, number, places, options.repeats)
             with record.open("a") as file:
                 file.write(found.as_json() + "\n")

@@ -94,8 +94,10 @@ def visit_vllm(places: Places, plan: Plan, name: str, *extra: str) -> Figures:
     environment = {
         "LD_PRELOAD": _preloaded(places.peers / "vllm"),
         "VLLM_CPU_KVCACHE_SPACE": _KV_GIB,
-        # By default it keeps a core free for its server: one of two, on a small machine.
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+        # By default it binds its threads and keeps a core free for its server, one of two here;
+        # bound to both they lose more, as they wait for the one that shares its core.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(os.cpu_count()),
     }
     server = Server((*command, *options), port, environment=environment, start_s=420)
     extra_body = {"ignore_eos": True, **_USAGE}
