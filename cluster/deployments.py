@@ -29,6 +29,13 @@ APPLICATION = "tandem"
 DRAIN_S = 10.0
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# One heap that keeps what it has: a step's temporaries would else be given back to the system and
+# faulted in anew, step after step, as threads other than the first have small heaps of their own.
+_ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
 
 
 class PoolReplica:
@@ -157,7 +164,7 @@ def _deployment(
 def _environment(threads: int) -> dict[str, str]:
     passed = {key: os.environ[key] for key in ("TANDEM_LOG",) if key in os.environ}
     # A progress bar is no line of a log.
-    return passed | dict.fromkeys(_THREADS, str(threads)) | {"TQDM_DISABLE": "1"}
+    return passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | {"TQDM_DISABLE": "1"}
 
 
 def _replica_id() -> str:
