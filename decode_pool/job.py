@@ -24,7 +24,7 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How long tokens are held back to be sent together, and how many of them at most."""
+    """How long a token is held back, to be sent with those after it, and how many at most."""
 
     seconds: float = 0.0
     tokens: int = 1
@@ -48,7 +48,7 @@ class DecodeJob:
         self.sequence = sequence
         self.local = local
         self._flush = flush or Flush()
-        self._due_s = 0.0
+        self._hold_s = 0.0
         self.first_s: float | None = None
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.offered = False
@@ -111,12 +111,12 @@ class DecodeJob:
     async def next(self) -> Emission:
         """Everything sampled since the last call, waiting for at least one token.
 
-        And until it is time to send some: after the last ones by `flush`, at once at the end.
+        The first is given at once, and so are the last ones; others are held back by `flush`.
         """
         await self._ready.wait()
-        if asyncio.get_running_loop().time() < self._due_s:
+        if self._hold_s and not self._urgent.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._due_s):
+                async with asyncio.timeout(self._hold_s):
                     await self._urgent.wait()
         self._ready.clear()
         self._urgent.clear()
@@ -125,7 +125,7 @@ class DecodeJob:
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
         self._next_index += len(self._tokens)
         self._tokens, self._text = [], ""
-        self._due_s = asyncio.get_running_loop().time() + self._flush.seconds
+        self._hold_s = self._flush.seconds
         if self._error:
             self._ready.set()
             self._urgent.set()
