@@ -10,8 +10,10 @@ from engine.model import describe
 
 DTYPE = "bfloat16"
 # Keys of the configuration's `model` section beside path and dtype.
-MODEL_KEYS = {"operations": "cpp"}
+MODEL_KEYS: dict[str, object] = {}
 BLOCK_SIZE = 16
+# Of a server's replica: 2 GiB, as the peers are given.
+_SERVER_BLOCKS = 5800
 
 
 def model_config(folder: Path) -> ModelConfig:
@@ -29,4 +31,4 @@ def load_engine(folder: Path, tokens: int) -> Engine:
 def server_config() -> str:
     """What `tandem serve --config` reads, beside the flags; a YAML document."""
     keys = "".join(f"  {key}: {value}\n" for key, value in MODEL_KEYS.items())
-    return f"model:\n{keys}" if keys else "{}\n"
+    return f"kv: {{blocks: {_SERVER_BLOCKS}}}\n" + (f"model:\n{keys}" if keys else "")

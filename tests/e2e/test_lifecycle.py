@@ -82,7 +82,7 @@ async def test_status_names_every_replica_and_its_blocks(serving):
         assert (entry["waiting"], entry["running"]) == (0, 0)
         blocks = entry["blocks"]
         assert blocks["total"] > 0
-        assert blocks["used"] == blocks["cached"] == blocks["leased"] == blocks["orphaned"] == 0
+        assert blocks["used"] == blocks["leased"] == blocks["orphaned"] == 0
 
 
 def test_openai_client_and_curl(serving):
