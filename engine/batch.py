@@ -81,7 +81,7 @@ def pack(spans: list[Span], cache: KvCache) -> PackedBatch:
         last=_tensor([e - 1 for s, e in zip(packed, starts[1:], strict=True) if s.samples], device),
         starts=_tensor(starts, device, torch.int32),
         firsts=_tensor([span.start for span in packed], device, torch.int32),
-        tables=_tensor(_tables(packed, max(widths)), device, torch.int32),
+        tables=_tensor(_tables(packed, max(widths), cache.scratch), device, torch.int32),
         segments=tuple(_segments(packed, starts, widths)),
         order=tuple(order),
     )
@@ -96,9 +96,10 @@ def _segments(packed: list[Span], starts: list[int], widths: list[int]) -> Itera
         yield Segment(slice(index, index + 1), rows, packed[index].count, widths[index])
 
 
-def _tables(packed: list[Span], width: int) -> list[list[int]]:
+def _tables(packed: list[Span], width: int, padding: int) -> list[list[int]]:
+    # Padding is read too, with no weight: a NaN in somebody's block, times 0, would come through.
     rows = (span.sequence.blocks[:width] for span in packed)
-    return [[*row, *([0] * (width - len(row)))] for row in rows]
+    return [[*row, *([padding] * (width - len(row)))] for row in rows]
 
 
 def _tokens(span: Span) -> list[int]:

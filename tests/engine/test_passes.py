@@ -68,6 +68,19 @@ def test_slices_of_a_pass_with_steps_of_others_between_change_nothing(folder):
     assert got + generate(engine, beside, 3) == other
 
 
+@pytest.mark.parametrize("forward", ["compact", "transformers"])
+def test_a_faulty_block_reaches_nobody_who_does_not_hold_it(folder, forward):
+    """A short sequence beside a long one: its row of the table is padded."""
+    engine = load(folder, dtype="float32", forward=forward)
+    for layer in engine.cache.layers:
+        layer[:, 0] = float("nan")
+    short, long = sequence("a", 5, [1]), sequence("b", 60, range(2, 6))
+    for made in (short, long):
+        engine.forward([Span(made, 0, len(made.tokens) - 1)])
+    spans = [Span(made, len(made.tokens) - 1, 1) for made in (short, long)]
+    assert all(hasattr(outcome, "token") for outcome in engine.forward(spans))
+
+
 def test_a_module_runs_in_one_slice(folder):
     engine = load(folder, dtype="float32", forward="transformers")
     made = sequence("a", 30, range(2))
