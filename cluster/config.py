@@ -74,7 +74,10 @@ class RayConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """How tokens after the first are sent: together, every `ms` or `tokens`; 0 ms: one by one."""
+    """A token after the first two is held for `ms`, to be sent with those after it.
+
+    At most `tokens` are sent together; 0 ms sends each by itself.
+    """
 
     ms: float = 40.0
     tokens: int = 24

@@ -15,6 +15,7 @@ import secrets
 import struct
 import tempfile
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +56,11 @@ class Cores:
         self._threads: int | None = None
         self._began_s = 0.0
         self._own: mmap.mmap | None = None
+        self._name = ""
         if self._folder is not None:
-            self._join(self._folder)
+            # Without a file this engine takes what it would have alone.
+            with suppress(OSError):
+                self._join(self._folder)
 
     def enter(self) -> None:
         """Before a step: say that one begins, and set torch's threads to this engine's share."""
@@ -75,24 +79,30 @@ class Cores:
 
     def _share(self, now: float) -> int:
         if now - self._scanned_s > _SCAN_S:
-            self._scan()
+            # A folder that somebody removed costs the neighbours' share, never a step.
+            with suppress(OSError):
+                self._scan()
             self._scanned_s = now
         busy = sum(neighbour.busy(now) for neighbour in self._neighbours.values())
         return max(1, self._cores // (1 + busy))
 
     def _join(self, folder: Path) -> None:
-        # The descriptor stays open, and locked, until the process ends.
+        """Make a file, and show it to the others once it is whole and locked."""
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._descriptor = os.open(folder / self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        os.ftruncate(self._descriptor, _STATE.size)
-        self._own = mmap.mmap(self._descriptor, _STATE.size)
+        hidden, shown = folder / f".{self._name}", folder / self._name
+        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        weakref.finalize(self, _withdraw, descriptor, shown)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.ftruncate(descriptor, _STATE.size)
+        self._own = mmap.mmap(descriptor, _STATE.size)
+        hidden.rename(shown)
 
     def _scan(self) -> None:
         """Find new neighbours; remove the files of dead ones."""
         if self._folder is None:
             return
-        names = {path.name for path in self._folder.iterdir()} - {self._name}
+        found = {path.name for path in self._folder.iterdir()} - {self._name}
+        names = {name for name in found if not name.startswith(".")}
         self._neighbours = {n: x for n, x in self._neighbours.items() if n in names}
         for name in names:
             with suppress(OSError, ValueError):
@@ -108,6 +118,12 @@ class Cores:
             else:
                 self._neighbours.pop(path.name, None)
                 path.unlink()
+
+
+def _withdraw(descriptor: int, path: Path) -> None:
+    """At the end of an engine's life, or of its process."""
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
 
 
 def usable_cores() -> int:

@@ -85,6 +85,17 @@ def test_a_killed_neighbour_is_forgotten(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_an_engine_that_is_gone_leaves_nothing_and_a_file_in_the_making_is_left_alone(tmp_path):
+    (tmp_path / ".in-the-making").write_bytes(b"")
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first.enter()
+    del first
+    second.enter()
+    assert torch.get_num_threads() == 4
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == ".in-the-making"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_strange_files_do_no_harm(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "folder").mkdir()

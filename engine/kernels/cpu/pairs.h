@@ -40,36 +40,31 @@ inline Pairs pairs_of(const at::Tensor& cache) {
   return {cache.size(3), cache.size(2), cache.size(4)};
 }
 
-// plain [2, count, block_size, kv_heads, head_size] -> blocks `index` [count] of the paired cache.
-inline void scatter_pairs(const at::Tensor& plain, const at::Tensor& index, at::Tensor cache) {
-  const Pairs pairs = pairs_of(cache);
-  const int64_t count = index.size(0), elements = cache.stride(1);
+// Calls move(plain, paired, ...) with the address of each number in plain
+// [2, count, block_size, kv_heads, head_size] and in blocks `index` [count] of the paired cache.
+template <typename Move>
+void each_pair(const uint16_t* plain, const at::Tensor& index, const uint16_t* paired,
+               const at::Tensor& cache, Move move) {
+  const Pairs pairs{cache.size(3), cache.size(2), cache.size(4)};
+  const int64_t count = index.size(0), elements = cache.stride(1), half = cache.stride(0);
   const auto* block = index.const_data_ptr<int64_t>();
-  const uint16_t* from = bits(plain);
-  uint16_t* to = mutable_bits(cache);
   at::parallel_for(0, 2 * count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const uint16_t* source = from + i * elements;
-      uint16_t* target = to + (i / count) * cache.stride(0) + block[i % count] * elements;
-      pairs.each(i < count, [&](int64_t p, int64_t q) { target[q] = source[p]; });
+      const uint16_t* near = plain + i * elements;
+      const uint16_t* far = paired + (i / count) * half + block[i % count] * elements;
+      pairs.each(i < count, [&](int64_t p, int64_t q) { move(near + p, far + q); });
     }
   });
 }
 
-// Blocks `index` [count] of the paired cache -> plain [2, count, block_size, kv_heads, head_size].
+inline void scatter_pairs(const at::Tensor& plain, const at::Tensor& index, at::Tensor cache) {
+  each_pair(bits(plain), index, mutable_bits(cache), cache,
+            [](const uint16_t* p, const uint16_t* q) { *const_cast<uint16_t*>(q) = *p; });
+}
+
 inline void gather_pairs(const at::Tensor& cache, const at::Tensor& index, at::Tensor plain) {
-  const Pairs pairs = pairs_of(cache);
-  const int64_t count = index.size(0), elements = cache.stride(1);
-  const auto* block = index.const_data_ptr<int64_t>();
-  const uint16_t* from = bits(cache);
-  uint16_t* to = mutable_bits(plain);
-  at::parallel_for(0, 2 * count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const uint16_t* source = from + (i / count) * cache.stride(0) + block[i % count] * elements;
-      uint16_t* target = to + i * elements;
-      pairs.each(i < count, [&](int64_t p, int64_t q) { target[p] = source[q]; });
-    }
-  });
+  each_pair(mutable_bits(plain), index, bits(cache), cache,
+            [](const uint16_t* p, const uint16_t* q) { *const_cast<uint16_t*>(p) = *q; });
 }
 
 }  // namespace
