@@ -16,8 +16,8 @@ from engine.config import ModelConfig, OperationsName
 from engine.errors import UnsupportedModel
 from engine.graphs import CudaGraphs, DecodeReplays
 from engine.kv_cache import KvCache
+from engine.layers_cpu import CpuLayers, why_not
 from engine.model import ModelDescription
-from engine.ops_cpu import CpuOps, why_not
 from engine.ops_cuda import TritonOps, attention_named
 from engine.ops_cuda import why_not as why_not_triton
 from engine.ops_torch import TorchOps
@@ -51,7 +51,7 @@ class CpuOperations:
 
     def pieces(self, cache: KvCache) -> Iterator[None]:
         """See Improvement: a layer a piece."""
-        return self.runner.take(CpuOps(self.decoder), cache)
+        return self.runner.take(CpuLayers(self.decoder), cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def choose_runner(
     if reason is None and (wanted or kernels.is_built()):
         reason = kernels.why_not_loaded()
         if reason is None:
-            return CompactRunner(decoder, CpuOps(decoder)), None
+            return CompactRunner(decoder, CpuLayers(decoder)), None
     if reason is not None and wanted:
         raise UnsupportedModel(f"model.operations: cpp: {reason}")
     runner = CompactRunner(decoder, TorchOps(decoder))
