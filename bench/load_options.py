@@ -86,12 +86,12 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=float, default=1.0, help="requests per second in the calm")
     load.add_argument("--burst-factor", type=float, default=10.0)
-    load.add_argument("--before", type=float, default=30.0, metavar="S", help="calm before")
+    load.add_argument("--before", type=float, default=50.0, metavar="S", help="calm before")
     load.add_argument("--burst", type=float, default=5.0, metavar="S", help="how long it bursts")
     load.add_argument(
-        "--drain", type=float, default=10.0, metavar="S", help="counted apart after the burst"
+        "--drain", type=float, default=13.0, metavar="S", help="counted apart after the burst"
     )
-    load.add_argument("--after", type=float, default=23.0, metavar="S", help="calm afterwards")
+    load.add_argument("--after", type=float, default=0.0, metavar="S", help="calm afterwards")
     load.add_argument("--prompt-tokens", default="64:1024", metavar="A:B", help="drawn evenly")
     load.add_argument("--new-tokens", type=int, default=32)
     load.add_argument("--vocabulary", type=int, default=1000, help="prompts are ids below this")

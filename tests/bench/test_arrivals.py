@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.arrivals import BURST, CALM, DRAIN, Lengths, Load, Phase, burst_phases, poisson
@@ -22,6 +22,7 @@ def _draw(seed, phases=None):
     return poisson(phases or _phases(), Lengths(), seed, "test")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.1, 20), st.floats(1, 20))
 def test_arrivals_are_in_order_and_within_their_phases(seed, rate, factor):
     load = _draw(seed, _phases(rate, factor))

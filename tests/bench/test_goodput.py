@@ -6,7 +6,7 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.arrivals import BURST, CALM, DRAIN, Lengths, burst_phases, poisson
@@ -49,6 +49,7 @@ _outcomes = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(_outcomes)
 def test_every_request_is_counted_once(outcomes):
     found = figures(_LOAD, outcomes, _BUDGETS).phases
@@ -60,6 +61,7 @@ def test_every_request_is_counted_once(outcomes):
         assert parts == getattr(whole, field)
 
 
+@settings(deadline=None)
 @given(_outcomes, st.floats(1, 5))
 def test_wider_budgets_are_never_worse(outcomes, factor):
     wider = Budgets(_BUDGETS.ttft_s * factor, _BUDGETS.gap_s * factor, _BUDGETS.stall_s * factor)
@@ -84,6 +86,7 @@ def test_good_is_within_all_budgets(outcome, good):
     assert _BUDGETS.good(outcome) is good
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1))
 def test_percentiles_lie_within_and_the_middle_is_the_median(values, share):
     ordered = sorted(values)
@@ -125,6 +128,7 @@ def test_refusals_and_those_who_came_back():
     assert found.phases[ALL].requests == 3
 
 
+@settings(deadline=None)
 @given(_outcomes)
 def test_all_that_is_sent_ends(outcomes):
     steps = in_flight(outcomes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.answer import Answer
@@ -122,6 +122,7 @@ def test_what_never_came_is_an_error():
     assert (found.error, found.ttft_s, found.mean_gap_s, found.stall_s) == ("no end",) + (None,) * 3
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.001, 5), st.integers(1, 9)), min_size=1, max_size=20),
     st.integers(0, 3),
