@@ -29,8 +29,15 @@ class Door:
 
     def completion(self, prompt: str | list[int], new: int) -> bytes:
         """The same of a given prompt, a text or token ids."""
-        body = {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0.0}
-        return self.target.post({**body, "stream": True, **self.extra})
+        return self.target.post({**self._body(prompt, new), "stream": True, **self.extra})
+
+    def whole(self, prompt: str | list[int], new: int) -> bytes:
+        """The same in one piece, not streamed."""
+        extra = {name: value for name, value in self.extra.items() if name != "stream_options"}
+        return self.target.post({**self._body(prompt, new), **extra})
+
+    def _body(self, prompt: str | list[int], new: int) -> dict[str, object]:
+        return {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0.0}
 
 
 async def figures(door: Door, plan: Plan, name: str) -> Figures:
