@@ -69,7 +69,7 @@ class Bout:
         try:
             service = CONTENDERS[system].start(self.places, config)
             with service.running(self.places.logs) as door:
-                asyncio.run(Sender(write=_quiet).send(system, door, warm_load(number), {}, None))
+                asyncio.run(Sender(write=_tell).send(system, door, warm_load(number), {}, None))
                 for name in self.names:
                     for seed in range(1, self.seeds + 1):
                         keep(self._measured(system, number, name, seed, door))
@@ -85,7 +85,7 @@ class Bout:
     def _measured(self, system: str, number: int, name: str, seed: int, door: Door) -> Measured:
         load = self.load(name, seed)
         rules = Rules(deadline_s=_DEADLINE_S, returns=1 if name == RETRY_LOAD else 0)
-        sender = Sender(rules=rules, count=count_tokens, write=_quiet)
+        sender = Sender(rules=rules, count=count_tokens, write=_tell)
         title = CONTENDERS[system].title
         run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
         page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
@@ -160,6 +160,7 @@ def _keep(record: Path, found: Measured) -> None:
     with record.open("a") as file:
         file.write(found.as_json() + "\n")
     where = f"round {found.round}, {found.system}, {found.load}, seed {found.seed}"
+    _tell("")
     print(f"{found.at} {where}: {found.line()}", flush=True)
 
 
@@ -168,8 +169,10 @@ def _shape(options: argparse.Namespace) -> Shape:
     return shape.short() if options.pairs or options.short else shape
 
 
-def _quiet(text: str) -> None:
-    """Progress is a line for each run."""
+def _tell(text: str) -> None:
+    """To whoever looks on; in a log, a line for each run is enough."""
+    if sys.stderr.isatty():
+        print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
 
 
 def _options() -> argparse.Namespace:

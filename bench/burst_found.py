@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from bench.arrivals import BURST
 from bench.contenders import LONG, RUNNING
-from bench.goodput import ALL, Budgets, Quantiles, drained
+from bench.goodput import ALL, Budgets, Quantiles, drained, over_drain
 from bench.outcome import Outcome
 from bench.run_record import Run
 
@@ -76,6 +76,7 @@ def of_load(run: Run) -> tuple[Counts, Values]:
             values[f"{title} {name}"] = _rounded(map(value, whole))
     values["drain"] = _rounded([found.drain_s])
     values["tokens_per_s"] = [round(found.tokens_per_s, 1)]
+    values["client_cores"] = _rounded([run.client_cores])
     values["client_late"] = _rounded([found.client_late.p99])
     return counts | _returned(run), values | _refusals(run)
 
@@ -128,12 +129,7 @@ _OF_EACH: dict[str, Callable[[Outcome], float | None]] = {
 
 def _refusals(run: Run) -> Values:
     refused = [one for one in run.outcomes if one.refused]
-    drained_s = drained(run.load, run.outcomes)
-    over = [
-        one.retry_after_s / (drained_s - one.ended_s)
-        for one in refused
-        if drained_s is not None and one.retry_after_s is not None and drained_s > one.ended_s
-    ]
+    over = over_drain(refused, drained(run.load, run.outcomes))
     return {
         "refusal": _rounded(one.ended_s - one.due_s for one in refused),
         "named": _rounded(one.retry_after_s for one in refused),

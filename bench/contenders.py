@@ -84,9 +84,16 @@ def burst_load(shape: Shape, seed: int) -> Load:
 
 
 def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
-    """The load of that name; raises OSError or ValueError where a trace cannot be read."""
+    """The load of that name; raises OSError or ValueError where a trace cannot be read.
+
+    A trace that is not thinned by the seed gives each seed a stretch of its own, one after another.
+    """
     if name in FITTED:
-        return load_trace(traces / f"{name}.csv.gz", FITTED[name], seed)
+        scale = FITTED[name]
+        if scale.share == 1:
+            later_s = (seed - 1) * scale.seconds * scale.speed
+            scale = replace(scale, start_s=scale.start_s + later_s)
+        return load_trace(traces / f"{name}.csv.gz", scale, seed)
     return burst_load(shape, seed)
 
 

@@ -71,7 +71,7 @@ class PhaseFigures:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Refusals among all tries: how fast they came, what time they named, how it was to return.
+    """Refusals among all tries: how soon after they were due, what time they named, and returning.
 
     `over_drain` is the time named over the time from the refusal to the end of the drain.
     `returned` of the refused came back, `then_answered` of those in full, `then_good` of those
@@ -166,6 +166,15 @@ def drained(load: Load, outcomes: Sequence[Outcome]) -> float | None:
     return max([burst[1], *before])
 
 
+def over_drain(refused: Sequence[Outcome], drained_s: float | None) -> list[float]:
+    """Of each refusal, the time it named over the time until the drain's end."""
+    return [
+        one.retry_after_s / (drained_s - one.ended_s)
+        for one in refused
+        if drained_s is not None and one.retry_after_s is not None and drained_s > one.ended_s
+    ]
+
+
 def in_flight(outcomes: Sequence[Outcome]) -> list[tuple[float, int]]:
     """The number of requests that are out, at each moment when it changes."""
     changes = [(one.due_s, 1) for one in outcomes] + [(one.ended_s, -1) for one in outcomes]
@@ -184,16 +193,11 @@ def _after_burst(load: Load, drained_s: float | None) -> float | None:
 def _refusals(outcomes: Sequence[Outcome], budgets: Budgets, drained_s: float | None) -> Refusals:
     refused = [outcome for outcome in outcomes if outcome.refused]
     returned = [outcome for outcome in outcomes if outcome.number > 0]
-    over = (
-        one.retry_after_s / (drained_s - one.ended_s)
-        for one in refused
-        if drained_s is not None and one.retry_after_s is not None and drained_s > one.ended_s
-    )
     return Refusals(
         count=len(refused),
-        answer=Quantiles.of(one.ended_s - one.asked_s for one in refused),
+        answer=Quantiles.of(one.ended_s - one.due_s for one in refused),
         named=Quantiles.of(one.retry_after_s for one in refused),
-        over_drain=Quantiles.of(over),
+        over_drain=Quantiles.of(over_drain(refused, drained_s)),
         returned=len(returned),
         then_answered=sum(outcome.complete for outcome in returned),
         then_good=sum(map(budgets.good, returned)),

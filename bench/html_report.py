@@ -40,7 +40,7 @@ def run_page(run: Run) -> str:
     found = run.figures()
     parts = [
         f"<p>{escape(run.load.title)}; seed {run.load.seed}. {_budgets(run)}</p>",
-        f"<p>{escape(' '.join(summary_lines(found)))}</p>",
+        f"<p>{escape(' '.join(summary_lines(run)))}</p>",
         html_table(_PHASES, [_counts(name, phase) for name, phase in found.phases.items()]),
         *(
             f"<h2>{escape(name)}</h2>" + html_table(("ms", "n", "p50", "p95", "p99"), _rows(phase))
@@ -110,8 +110,15 @@ def plots(run: Run) -> list[Plot]:
     return found
 
 
-def summary_lines(found: LoadFigures) -> list[str]:
-    """Goodput, drain, refusals and the client's own lateness, a sentence each."""
+def summary_lines(run: Run) -> list[str]:
+    """Goodput, drain, refusals and what the client cost, a sentence each."""
+    late_ms = milliseconds(run.figures().client_late.p99)
+    client = f"The client was late by {late_ms} ms at p99 and took {run.client_cores:.2f} cores."
+    return [*figure_lines(run.figures()), client]
+
+
+def figure_lines(found: LoadFigures) -> list[str]:
+    """Goodput, drain and refusals."""
     whole = found.phases["all"]
     lines = [
         f"{whole.good} of {whole.requests} within the budgets, {found.good_per_s:.2f}/s;"
@@ -126,7 +133,6 @@ def summary_lines(found: LoadFigures) -> list[str]:
             f" (p99 {milliseconds(refusals.answer.p99)}); {refusals.returned} came back,"
             f" {refusals.then_answered} were answered then, {refusals.then_good} in budget."
         )
-    lines.append(f"The client was late by {milliseconds(found.client_late.p99)} ms at p99.")
     return lines
 
 

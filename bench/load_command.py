@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -33,6 +34,7 @@ _WARM_TOKENS = 16
 
 def run(options: argparse.Namespace) -> int:
     """What the arguments say; returns the exit code. Raises ConfigError or Unavailable."""
+    _allow_connections()
     try:
         return asyncio.run(_sweep(options) if options.what == "sweep" else _run(options))
     except (ValueError, OSError) as error:
@@ -59,12 +61,18 @@ async def _sweep(options: argparse.Namespace) -> int:
         say(f"{len(load.arrivals)} requests: {load.title}")
         found = await _sender(options).send(options.url, door, load, machine, None)
         steps.append(Step(float(rate), found.figures()))
-        print(f"{rate}/s: {' '.join(summary_lines(steps[-1].found))}", flush=True)
+        print(f"{rate}/s: {' '.join(summary_lines(found))}", flush=True)
     title = loads[0].title.partition("; ")[2]
     document = sweep_page(options.url, f"{title}, {options.step:g} s for each rate", steps, machine)
     _write(options.out, sweep_data(steps, machine), document)
     print(knee_line(steps))
     return 0
+
+
+def _allow_connections() -> None:
+    """As many as may be: each request in flight is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def say(text: str) -> None:
@@ -120,7 +128,7 @@ def _write(out: Path, data: dict[str, object], document: str) -> None:
 def _report(found: Run) -> int:
     """Print the summary; 1 where nothing at all was answered."""
     figures = found.figures()
-    print("\n".join(summary_lines(figures)))
+    print("\n".join(summary_lines(found)))
     return 0 if figures.phases["all"].ttlt.count or figures.refusals.count else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -20,7 +21,10 @@ _SHOW_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A load that was sent to `system`, and what became of it. `machine` is as words."""
+    """A load that was sent to `system`, and what became of it. `machine` is as words.
+
+    `client_cores` is the processor time of the client over the time that the load took.
+    """
 
     system: str
     load: Load
@@ -28,6 +32,7 @@ class Run:
     outcomes: tuple[Outcome, ...]
     watched: dict[str, Series]
     machine: dict[str, str]
+    client_cores: float = 0.0
 
     def figures(self) -> LoadFigures:
         """Percentiles, goodput and refusals."""
@@ -46,6 +51,7 @@ class Run:
             "spans": self.load.spans,
             "budgets": asdict(self.budgets),
             "machine": self.machine,
+            "client_cores": self.client_cores,
             "figures": asdict(self.figures()),
             "requests": [asdict(outcome) for outcome in self.outcomes],
             "watched": self.watched,
@@ -72,7 +78,9 @@ class Sender:
         tasks = [asyncio.create_task(task) for task in beside]
         try:
             with _without_collection():
+                started, used = time.perf_counter(), time.process_time()
                 tries = await loop.run()
+                cores = (time.process_time() - used) / (time.perf_counter() - started)
         finally:
             for task in tasks:
                 task.cancel()
@@ -84,7 +92,7 @@ class Sender:
         ]
         outcomes.sort(key=lambda one: (one.index, one.number))
         watched = watch.series(loop.zero) if watch else {}
-        return Run(system, load, self.budgets, tuple(outcomes), watched, machine)
+        return Run(system, load, self.budgets, tuple(outcomes), watched, machine, cores)
 
 
 def requests_of(load: Load, door: Door) -> Sequence[bytes]:

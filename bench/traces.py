@@ -54,18 +54,12 @@ class Scale:
         return ", ".join(parts)
 
 
-# For two cores and the 135 M shape: one to two requests a second of a few hundred tokens.
+# For two cores and the 135 M shape: half of what they can do on average, all of it at times.
 FITTED = {
-    "azure2023_conv": Scale(start_s=600, seconds=60, speed=0.25, shrink=4, most_tokens=1024),
-    "servegen_mlarge_steps": Scale(seconds=90, speed=80, shrink=2, share=1 / 500, most_tokens=1024),
+    "azure2023_conv": Scale(start_s=600, speed=0.5, shrink=4, most_tokens=1024),
+    "servegen_mlarge_steps": Scale(seconds=90, speed=80, shrink=2, share=1 / 300, most_tokens=1024),
     "mooncake_conversation": Scale(
-        start_s=600,
-        seconds=60,
-        speed=0.3,
-        shrink=16,
-        spread_s=3,
-        most_tokens=2048,
-        block_tokens=512,
+        start_s=600, speed=0.4, shrink=16, spread_s=3, most_tokens=2048, block_tokens=512
     ),
 }
 

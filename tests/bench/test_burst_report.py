@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -104,6 +105,16 @@ def test_a_trace_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(OSError, match="azure"):
         any_load("azure2023_conv", Shape(), 1, tmp_path)
     assert any_load(BURST_LOAD, Shape(), 1, tmp_path) == burst_load(Shape(), 1)
+
+
+def test_seeds_take_stretches_of_a_trace_one_after_another(tmp_path):
+    rows = "".join(f"{at_s},400,40,\n" for at_s in range(600, 700))
+    text = "arrival_s,prompt_tokens,output_tokens,prefix_blocks\n" + rows
+    (tmp_path / "azure2023_conv.csv.gz").write_bytes(gzip.compress(text.encode()))
+    first, second = (any_load("azure2023_conv", Shape(), seed, tmp_path) for seed in (1, 2))
+    assert "from 600 to 630 s" in first.title
+    assert "from 630 to 660 s" in second.title
+    assert len(first.arrivals) == len(second.arrivals) == 30
 
 
 def _stream(phase, asked, times, status=200):
