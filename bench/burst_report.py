@@ -78,6 +78,11 @@ def goals(found: Sequence[Measured], load: str) -> list[tuple[str, str, str]]:
     for other, goal in ((best, "1.45"), (SINGLE, "1.00")):
         spread = goodput_ratio(found, load, POOLS, other)
         lines.append((f"goodput over {other}", f">= {goal}", spread.show(2) if spread else ""))
+    gaps = [
+        Quantiles.of(pooled_values(_of(found, name, load), f"gap {ALL}")).p95
+        for name in (POOLS, SINGLE)
+    ]
+    lines.append((f"gap p95 over {SINGLE}", "< 1.00", _quotient(*gaps)))
     in_burst = Spread(tuple(float(each.count("good", BURST)) for each in pools))
     calm, burst = (
         Quantiles.of(pooled_values(pools, f"ttft {phase}")).p99 for phase in (CALM, BURST)

@@ -66,7 +66,11 @@ def test_there_is_no_ratio_to_nothing():
 
 
 def test_goals_are_set_beside_what_was_found():
+    gaps = [_measured(POOLS, 3, 1, 0, **{"gap all": [0.02]}), FOUND[5]]
+    gaps += [_measured(SINGLE, 3, 1, 0, **{"gap all": [0.04]})]
     lines = {what: shown for what, _, shown in goals(FOUND[:6], "burst")}
+    assert lines["gap p95 over single"] == ""
+    assert ("gap p95 over single", "< 1.00", "0.50") in goals(gaps, "burst")
     assert lines["goodput over vllm"] == "1.59 [1.50 to 1.68]"
     assert lines["good in the burst"] == "25 [20 to 30]"
     assert lines["TTFT p99 in the burst, ms"] == "1,098"
