@@ -17,7 +17,9 @@ from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.listen import join
-from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
+from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
+from cluster.warm import warm
+from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
@@ -37,7 +39,6 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
-from prefill_pool.warm import warm
 from protos import decode_pb2_grpc, prefill_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Replica:
     def __init__(
         self,
         config: TandemConfig,
-        role: Pool,
+        role: ReplicaRole,
         replica_id: str,
         host: str,
         engine: Engine,
@@ -97,7 +98,7 @@ class Replica:
     async def start(
         cls,
         config: TandemConfig,
-        role: Pool,
+        role: ReplicaRole,
         replica_id: str,
         host: str,
         directory: Directory,
@@ -255,15 +256,23 @@ class Replica:
     def _warm(self) -> None:
         """In the background, as requests are served already."""
         kv = self._config.kv
-        if self._prefill_loop is not None and kv.warm_prefixes:
+        if kv.warm_prefixes and self.role != "decode":
             warming = warm(
-                self._prefill_loop,
+                self._compute,
                 kv.warm_prefixes,
                 self._tokenizer.encode,
                 kv.block_size,
                 self._engine.description.context_tokens,
             )
             self._warming = asyncio.create_task(warming, name=f"warming of {self.id}")
+
+    async def _compute(self, sequence: Sequence) -> None:
+        """Compute a prompt so that its KV is cached here."""
+        if self._prefill_loop is not None:
+            await self._prefill_loop.compute(sequence)
+        elif self._decode_loop is not None:
+            job = DecodeJob(sequence, self._new_completion(sequence), local=True)
+            await self._decode_loop.compute(job)
 
     def _new_completion(self, sequence: Sequence) -> Completion:
         description = self._engine.description

@@ -54,6 +54,15 @@ class DecodeLoop:
         self._wake.set()
         await job.granted
 
+    async def compute(self, job: DecodeJob) -> None:
+        """Take a local job to its first token, for its KV alone, which stays in the cache."""
+        self.register(job)
+        try:
+            await self.admit(job)
+            await job.next()
+        finally:
+            self.release(job)
+
     def commit(self, job: DecodeJob) -> None:
         """The KV is here: the request joins the next step."""
         self._scheduler.commit(job.sequence.owner)

@@ -15,6 +15,8 @@ from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
@@ -53,6 +55,14 @@ class PrefillLoop:
         self._jobs[sequence.owner] = job
         self._wake.set()
         return job
+
+    async def compute(self, sequence: Sequence) -> None:
+        """Compute a prompt for its KV alone, after every request's; it stays in the cache."""
+        job = self.submit(sequence, _PATIENCE_S)
+        try:
+            await job.first_token
+        finally:
+            self.release(job)
 
     def release(self, job: PrefillJob) -> None:
         """End a request in whatever state it is, and free its blocks. Idempotent."""
