@@ -20,6 +20,7 @@ from cluster.membership import ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
+from engine.prompt_order import Lane
 from prefill_pool.config import PrefillConfig
 
 _BUNDLED_MODELS = ("demo",)
@@ -92,6 +93,7 @@ class FlushConfig:
 class EndpointConfig:
     """What one kind of traffic may expect and may ask for."""
 
+    lane: Lane = "interactive"
     ttft_budget_ms: float = 500.0
     max_output_tokens: int = 1024
     flush: FlushConfig = field(default_factory=FlushConfig)

@@ -19,6 +19,8 @@ from cluster.heartbeat import Heartbeat
 from cluster.listen import join
 from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.warm import warm
+from decode_pool.batch_size import BatchSize
+from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
@@ -29,6 +31,7 @@ from engine.errors import Internal
 from engine.metrics import PREFIX_EVICTIONS
 from engine.model import describe
 from engine.prefix import identity_of
+from engine.prompt_order import PromptOrder
 from engine.sequence import Sequence
 from engine.text import Completion
 from engine.tokenizer import Tokenizer
@@ -193,8 +196,8 @@ class Replica:
         kv, prefill = self._config.kv, self._config.prefill
         self._prefill = PrefillScheduler(
             self._pool,
+            PromptOrder(prefill.chunk_tokens, prefill.lanes),
             block_size=kv.block_size,
-            chunk_tokens=prefill.chunk_tokens,
             max_waiting=prefill.max_waiting,
             parked_fraction=kv.parked_fraction,
             identity=self._identity,
@@ -208,19 +211,20 @@ class Replica:
         self._run("prefill loop", loop.run())
 
     def _serve_decode(self) -> None:
-        kv, decode = self._config.kv, self._config.decode
+        kv, prefill, decode = self._config.kv, self._config.prefill, self._config.decode
+        budget_s = decode.token_gap_budget_ms / 1000
         self._decode = DecodeScheduler(
             self._pool,
+            PromptOrder(prefill.chunk_tokens, prefill.lanes),
+            BatchSize(decode.max_batch, budget_s),
             block_size=kv.block_size,
-            max_batch=decode.max_batch,
             max_waiting=decode.max_waiting,
-            chunk_tokens=self._config.prefill.chunk_tokens,
+            chunk_tokens=prefill.chunk_tokens,
             identity=self._identity,
         )
         most_jobs = decode.max_batch + decode.max_waiting
-        loop = self._decode_loop = DecodeLoop(
-            self._decode, self._worker, most_jobs, decode.token_gap_budget_ms / 1000
-        )
+        gap = TokenGap(budget_s, decode.gap_factor)
+        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs, gap)
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)

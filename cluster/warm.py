@@ -12,6 +12,9 @@ from engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
+# Due so late that every request comes first.
+_PATIENCE_S = 3600.0
+
 
 async def warm(
     compute: Callable[[Sequence], Awaitable[None]],
@@ -36,7 +39,9 @@ async def warm(
                 )
                 continue
             sampling = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
-            await compute(Sequence(f"warm.{number}", [*tokens], len(tokens), sampling))
+            prompt = Sequence(f"warm.{number}", [*tokens], len(tokens), sampling)
+            prompt.lane, prompt.ttft_budget_s = "batch", _PATIENCE_S
+            await compute(prompt)
             log.info("kv.warm_prefixes[%d] is cached: %d tokens", number, len(tokens))
         except TandemError as error:
             log.warning("kv.warm_prefixes[%d] was not computed: %s", number, error.message)

@@ -1,4 +1,4 @@
-"""The decode loop: grant, schedule, forward, take, read, retire."""
+"""The decode loop: grant, step, a slice of prompts, take, read, retire."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import logging
 import time
 
 from decode_pool import metrics
+from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
-from engine.sequence import Outcome, Span
+from engine.sequence import Outcome, Sequence, Span
 from engine.worker import EngineWorker, Slices
 
 log = logging.getLogger(__name__)
@@ -24,12 +25,12 @@ class DecodeLoop:
         scheduler: DecodeScheduler,
         worker: EngineWorker,
         max_jobs: int,
-        token_gap_s: float,
+        gap: TokenGap,
     ) -> None:
         self._scheduler = scheduler
-        self._token_gap_s = token_gap_s
+        self.gap = gap
         self._step_s = 0.0
-        self._chunk: Slices | None = None
+        self._passes: list[Slices] = []
         self._max_jobs = max_jobs
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
@@ -46,11 +47,14 @@ class DecodeLoop:
     async def admit(self, job: DecodeJob) -> None:
         """Wait for blocks for all of the job's tokens; Overloaded if too many wait.
 
-        A local job joins the next step by this alone.
+        A local job is computed by this alone, from its turn on.
         """
-        self._scheduler.offer(job.sequence, local=job.local)
+        if job.local:
+            self._scheduler.offer_prompt(job.sequence, time.monotonic())
+        else:
+            self._scheduler.offer(job.sequence)
         job.offered = True
-        self._grant()
+        self._tell(self._scheduler.grant())
         self._wake.set()
         await job.granted
 
@@ -88,7 +92,7 @@ class DecodeLoop:
         while True:
             self._wake.clear()
             await self._worker.scrub(self._scheduler.pool)
-            self._grant()
+            self._tell(self._scheduler.grant())
             stepped = await self._step()
             if not await self._slice() and not stepped:
                 self._read()
@@ -100,6 +104,7 @@ class DecodeLoop:
         began = time.monotonic()
         if not spans:
             self._step_s = 0.0
+            self.gap.rested()
             return False
         step = self._worker.step(spans)
         self._read()
@@ -109,6 +114,8 @@ class DecodeLoop:
             self._fail(spans, error)
             return True
         self._step_s = time.monotonic() - began
+        self.gap.stepped(self._step_s)
+        self._scheduler.batch.stepped(len(spans), self._step_s)
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(len(spans))
         self._take(spans, results)
@@ -116,27 +123,33 @@ class DecodeLoop:
 
     async def _slice(self) -> bool:
         """Compute some of what is due beside the steps; False if there is nothing."""
-        if self._chunk is None:
-            spans = self._scheduler.schedule_chunk()
-            if not spans:
-                return False
-            self._chunk = self._worker.begin(spans)
-        spans = self._chunk.spans
-        slice_ = self._worker.advance(self._chunk, max(0.0, self._token_gap_s - self._step_s))
+        self._begin()
+        if not self._passes:
+            return False
+        run, began_s = self._passes[-1], time.monotonic()
+        slice_ = self._worker.advance(run, self.gap.slice_s)
         self._read()
         try:
             results = await slice_
         except Exception as error:
-            self._chunk = None
-            self._fail(spans, error)
+            self._passes.remove(run)
+            self._fail(run.spans, error)
             return True
+        self._scheduler.advanced(run.spans, self._step_s + time.monotonic() - began_s)
         if results is not None:
-            self._chunk = None
-            self._take(spans, results)
+            self._passes.remove(run)
+            self._take(run.spans, results)
         return True
 
-    def _grant(self) -> None:
-        for sequence in self._scheduler.grant():
+    def _begin(self) -> None:
+        """Begin the next pass, or one that overtakes those under way, if there is one."""
+        spans = self._scheduler.schedule_chunk(time.monotonic())
+        if spans:
+            self._passes.append(self._worker.begin(spans))
+            self._tell([span.sequence for span in spans])
+
+    def _tell(self, granted: list[Sequence]) -> None:
+        for sequence in granted:
             job = self._jobs[sequence.owner]
             if not job.granted.done():
                 job.granted.set_result(None)
