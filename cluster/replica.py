@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -179,6 +179,12 @@ class Replica:
             blocks_orphaned=self._pool.orphaned(owners),
             block_size=self._config.kv.block_size,
             context_tokens=self._engine.description.context_tokens,
+            prompt_tokens_due=sum(s.tokens_due for s in schedulers),
+            prompt_tokens_per_s=_known(s.order.tokens_per_s for s in schedulers),
+            streams=self._decode.streams if self._decode else 0,
+            batch_limit=self._decode.batch.limit if self._decode else 0,
+            step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
+            gap_s=self._decode_loop.gap.gap_s if self._decode_loop else None,
         )
         self._report(load)
         return load
@@ -296,6 +302,10 @@ class Replica:
             metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
         PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=self.role)
         self._evictions_told = self._pool.evictions
+
+
+def _known(speeds: Iterable[float | None]) -> float | None:
+    return next((speed for speed in speeds if speed is not None), None)
 
 
 def _load(config: TandemConfig, share: int) -> tuple[Engine, Tokenizer]:

@@ -16,6 +16,9 @@ from engine.worker import EngineWorker, Slices
 
 log = logging.getLogger(__name__)
 
+_SLICES_PER_PASS = 16
+_LEAST_PASS_TOKENS = 64
+
 
 class DecodeLoop:
     """Steps the batch. `run` is the loop; the rest is called from servicers."""
@@ -143,10 +146,20 @@ class DecodeLoop:
 
     def _begin(self) -> None:
         """Begin the next pass, or one that overtakes those under way, if there is one."""
-        spans = self._scheduler.schedule_chunk(time.monotonic())
+        spans = self._scheduler.schedule_chunk(time.monotonic(), self._most_tokens())
         if spans:
             self._passes.append(self._worker.begin(spans))
             self._tell([span.sequence for span in spans])
+
+    def _most_tokens(self) -> int | None:
+        """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.
+
+        None where that is not known yet.
+        """
+        tokens_per_s = self._scheduler.order.tokens_per_s
+        if tokens_per_s is None:
+            return None
+        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.gap.slice_s * tokens_per_s))
 
     def _tell(self, granted: list[Sequence]) -> None:
         for sequence in granted:

@@ -169,17 +169,18 @@ class DecodeScheduler:
                 spans += self._span(entry, 1)
         return spans
 
-    def schedule_chunk(self, now: float) -> list[Span]:
+    def schedule_chunk(self, now: float, most_tokens: int | None = None) -> list[Span]:
         """A pass beside the steps: first for requests that lost their blocks, then for prompts.
 
-        With others under way, one that should overtake them; empty where there is none.
+        With others under way, one that should overtake them; empty where there is none. Of
+        prompts it has at most `most_tokens`.
         """
         self._resume()
         if self._passes.full:
             return []
         spans = self._lost_spans()
         if not spans and not self._recomputing():
-            spans = self._prompt_spans(now)
+            spans = self._prompt_spans(now, most_tokens)
         self._passes.begin(spans)
         return spans
 
@@ -264,12 +265,12 @@ class DecodeScheduler:
         owners = self._passes.owners & self._entries.keys()
         return any(not self._entries[owner].is_prompt for owner in owners)
 
-    def _prompt_spans(self, now: float) -> list[Span]:
+    def _prompt_spans(self, now: float, most_tokens: int | None) -> list[Span]:
         under_way = self._passes.under_way()
         if under_way and not self._changed:
             return []
         self._changed, self._blocked = False, None
-        chunk = self.order.chunk(self._dues(), now, self._admit, under_way)
+        chunk = self.order.chunk(self._dues(), now, self._admit, under_way, most_tokens)
         entries = ((self._entries[due.owner], count) for due, count in chunk)
         return [span for entry, count in entries for span in self._span(entry, count)]
 

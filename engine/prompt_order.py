@@ -29,6 +29,8 @@ PATIENCE_S = 5.0
 OTHERS_PER_OVERDUE = 3
 # Prompts share a pass while it is no longer than that: more would hold up the first of them.
 _PACKED_S = 0.03
+# What a clock too coarse for a short pass must not make of it.
+_LEAST_TOKEN_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ class PromptOrder:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A pass of that many prompt tokens took so long."""
-        if tokens < 1 or seconds <= 0:
+        if tokens < 1:
             return
-        seen = seconds / tokens
+        seen = max(seconds / tokens, _LEAST_TOKEN_S)
         known = seen if self._token_s is None else self._token_s
         self._token_s = known + min(1.0, tokens / (2 * self._chunk_tokens)) * (seen - known)
 
@@ -95,16 +97,19 @@ class PromptOrder:
         now: float,
         admit: Callable[[Due], int],
         under_way: UnderWay | None = None,
+        most_tokens: int | None = None,
     ) -> list[tuple[Due, int]]:
         """The prompts of the next pass, with how many of their tokens; charged to their lane.
 
         `admit` gives the tokens of a prompt that are to be computed, fewer where some were cached;
         0 where it cannot run now. With passes under way, only what should overtake them.
+        `most_tokens` is for a pass smaller than the largest.
         """
+        most = min(self._chunk_tokens, most_tokens or self._chunk_tokens)
         lanes = {due.lane for due in prompts}
         for lane in sorted(lanes, key=lambda lane: (self._start(lane), LANES.index(lane))):
             ranked = self._ranked([due for due in prompts if due.lane == lane], now)
-            found = self._fill(ranked, admit, under_way)
+            found = self._fill(ranked, admit, under_way, most)
             if found is None:
                 return []
             if found:
@@ -117,10 +122,11 @@ class PromptOrder:
         ranked: Iterator[Due],
         admit: Callable[[Due], int],
         under_way: UnderWay | None,
+        budget: int,
     ) -> list[tuple[Due, int]] | None:
         """A pass's prompts from the ranked ones; None where what is under way comes first."""
         chunk: list[tuple[Due, int]] = []
-        budget, total = self._chunk_tokens, 0
+        total = 0
         for due in ranked:
             if under_way is not None and not chunk and not self._overtakes(due, under_way):
                 return None
