@@ -1,11 +1,14 @@
-"""A replica: one process with one engine, one block pool, and the loops of its role."""
+"""A replica: one process with one engine, one block pool, and both loops.
+
+Its role says which work routers give it, and may change while it runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -14,6 +17,7 @@ import grpc.aio
 
 from cluster import metrics
 from cluster.config import TandemConfig
+from cluster.control import ControlServicer
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.listen import join
@@ -42,7 +46,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
-from protos import decode_pb2_grpc, prefill_pb2_grpc
+from protos import decode_pb2_grpc, prefill_pb2_grpc, replica_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +138,20 @@ class Replica:
         if self._heartbeat is not None and not self._heartbeat.running:
             raise Internal("the heartbeat ended")
 
+    async def take_role(self, role: ReplicaRole) -> ReplicaRole:
+        """Take another role; returns the last one. What runs goes on to its end in either loop.
+
+        Routers know by the next beat, and what they placed before it is served too.
+        """
+        before, self.role = self.role, role
+        if before != role:
+            self._report(ReplicaLoad(), before)
+            log.info("role changed", extra={"replica": self.id, "role": role, "before": before})
+        if self._heartbeat is not None:
+            self._heartbeat.set_role(role)
+            await self._heartbeat.beat()
+        return before
+
     async def drain(self, timeout_s: float) -> None:
         """Leave the directory, and let the requests in progress end. Idempotent."""
         heartbeat, self._heartbeat = self._heartbeat, None
@@ -180,25 +198,27 @@ class Replica:
             block_size=self._config.kv.block_size,
             context_tokens=self._engine.description.context_tokens,
             prompt_tokens_due=sum(s.tokens_due for s in schedulers),
-            prompt_tokens_per_s=_known(s.order.tokens_per_s for s in schedulers),
+            prompt_tokens_per_s=self._prompt_speed(),
             streams=self._decode.streams if self._decode else 0,
             batch_limit=self._decode.batch.limit if self._decode else 0,
             step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
             gap_s=self._decode_loop.gap.gap_s if self._decode_loop else None,
         )
-        self._report(load)
+        self._report(load, self.role)
         return load
 
     async def _serve(self) -> None:
-        if self.role == "prefill":
-            await self._serve_prefill()
-        else:
-            self._serve_decode()
+        """Both loops, whatever the role is: it decides what work comes, and may change."""
+        prefill, decode = await self._serve_prefill(), self._serve_decode()
+        # One may wait for blocks that the other frees.
+        prefill.wake.join(decode.wake)
+        control = ControlServicer(self.take_role)
+        replica_pb2_grpc.add_ControlServicer_to_server(control, self._server)
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
         self.address = join(self._host, port)
 
-    async def _serve_prefill(self) -> None:
+    async def _serve_prefill(self) -> PrefillLoop:
         kv, prefill = self._config.kv, self._config.prefill
         self._prefill = PrefillScheduler(
             self._pool,
@@ -215,8 +235,9 @@ class Replica:
         servicer = PrefillServicer(loop, self._sender, self._new_completion, kv.lease_s)
         prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, self._server)
         self._run("prefill loop", loop.run())
+        return loop
 
-    def _serve_decode(self) -> None:
+    def _serve_decode(self) -> DecodeLoop:
         kv, prefill, decode = self._config.kv, self._config.prefill, self._config.decode
         budget_s = decode.token_gap_budget_ms / 1000
         self._decode = DecodeScheduler(
@@ -236,6 +257,7 @@ class Replica:
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
         decode_pb2_grpc.add_DecodeServicer_to_server(servicer, self._server)
         self._run("decode loop", loop.run())
+        return loop
 
     async def _improve(self) -> None:
         """Make the engine faster while it serves already; it goes on as it is where that fails."""
@@ -278,11 +300,15 @@ class Replica:
 
     async def _compute(self, sequence: Sequence) -> None:
         """Compute a prompt so that its KV is cached here."""
-        if self._prefill_loop is not None:
+        if self.role == "prefill" and self._prefill_loop is not None:
             await self._prefill_loop.compute(sequence)
         elif self._decode_loop is not None:
             job = DecodeJob(sequence, self._new_completion(sequence), local=True)
             await self._decode_loop.compute(job)
+
+    def _prompt_speed(self) -> float | None:
+        scheduler = self._prefill if self.role == "prefill" else self._decode
+        return scheduler.order.tokens_per_s if scheduler is not None else None
 
     def _new_completion(self, sequence: Sequence) -> Completion:
         description = self._engine.description
@@ -294,18 +320,14 @@ class Replica:
             description.context_tokens,
         )
 
-    def _report(self, load: ReplicaLoad) -> None:
-        who = {"role": self.role, "replica": self.id}
+    def _report(self, load: ReplicaLoad, role: ReplicaRole) -> None:
+        who = {"role": role, "replica": self.id}
         metrics.WAITING.set(load.waiting, **who)
         metrics.ACTIVE.set(load.running, **who)
         for state in ("free", "cached", "used", "leased", "quarantined", "orphaned"):
             metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
-        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=self.role)
+        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=role)
         self._evictions_told = self._pool.evictions
-
-
-def _known(speeds: Iterable[float | None]) -> float | None:
-    return next((speed for speed in speeds if speed is not None), None)
 
 
 def _load(config: TandemConfig, share: int) -> tuple[Engine, Tokenizer]:

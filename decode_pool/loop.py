@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 
@@ -12,6 +11,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
 from engine.sequence import Outcome, Sequence, Span
+from engine.wake import Wake
 from engine.worker import EngineWorker, Slices
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class DecodeLoop:
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
         self._unread: list[DecodeJob] = []
-        self._wake = asyncio.Event()
+        self.wake = Wake()
 
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
@@ -58,7 +58,7 @@ class DecodeLoop:
             self._scheduler.offer(job.sequence)
         job.offered = True
         self._tell(self._scheduler.grant())
-        self._wake.set()
+        self.wake.set()
         await job.granted
 
     async def compute(self, job: DecodeJob) -> None:
@@ -73,7 +73,7 @@ class DecodeLoop:
     def commit(self, job: DecodeJob) -> None:
         """The KV is here: the request joins the next step."""
         self._scheduler.commit(job.sequence.owner)
-        self._wake.set()
+        self.wake.set()
 
     @property
     def expected(self) -> int:
@@ -85,7 +85,7 @@ class DecodeLoop:
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.granted.cancel()
-        self._wake.set()
+        self.wake.set()
 
     async def run(self) -> None:
         """Generate for ever: a step, then a slice of what is computed beside the steps.
@@ -93,13 +93,13 @@ class DecodeLoop:
         What either gave becomes text while the next one runs.
         """
         while True:
-            self._wake.clear()
+            self.wake.clear()
             await self._worker.scrub(self._scheduler.pool)
             self._tell(self._scheduler.grant())
             stepped = await self._step()
             if not await self._slice() and not stepped:
                 self._read()
-                await self._wake.wait()
+                await self.wake.wait()
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
@@ -213,5 +213,6 @@ class DecodeLoop:
         job.preemptions = self._scheduler.preemptions(owner)
         metrics.PREEMPTIONS.inc(job.preemptions)
         self._scheduler.remove(owner)
+        self.wake.set()
         if fault is not None:
             job.fail(fault)

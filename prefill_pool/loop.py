@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
 from engine.sequence import Outcome, SampledToken, Sequence, Span
+from engine.wake import Wake
 from engine.worker import EngineWorker, Slices
 from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
@@ -49,7 +50,7 @@ class PrefillLoop:
         self._worker = worker
         self._jobs: dict[str, PrefillJob] = {}
         self._passes: list[Slices] = []
-        self._wake = asyncio.Event()
+        self.wake = Wake()
 
     def submit(self, sequence: Sequence) -> PrefillJob:
         """Queue a prompt, due within its budget; PromptTooLong or Overloaded."""
@@ -58,7 +59,7 @@ class PrefillLoop:
         first_token = asyncio.get_running_loop().create_future()
         job = PrefillJob(sequence, now, first_token)
         self._jobs[sequence.owner] = job
-        self._wake.set()
+        self.wake.set()
         return job
 
     async def compute(self, sequence: Sequence) -> None:
@@ -74,18 +75,18 @@ class PrefillLoop:
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
-        self._wake.set()
+        self.wake.set()
 
     async def run(self) -> None:
         """Compute prompts for ever."""
         while True:
-            self._wake.clear()
+            self.wake.clear()
             await self._worker.scrub(self._scheduler.pool)
             self._begin()
             if self._passes:
                 await self._advance(self._passes[-1])
             else:
-                await self._wake.wait()
+                await self.wake.wait()
 
     def _begin(self) -> None:
         """Begin the next pass, or one that overtakes those under way, if there is one."""
@@ -149,3 +150,4 @@ class PrefillLoop:
             self._scheduler.remove(span.sequence.owner)
             if job and not job.first_token.done():
                 job.first_token.set_exception(fault)
+        self.wake.set()
