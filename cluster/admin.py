@@ -1,10 +1,11 @@
-"""What `tandem status` and `tandem stop` ask a router."""
+"""What `tandem status`, `tandem role` and `tandem stop` ask a router."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.control import ask_role, check_flip, working_role
 from cluster.directory import Directory
 from cluster.membership import Pool, ReplicaRecord
 from cluster.pools import Pools
@@ -37,6 +38,16 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         if not await self._directory.request_stop():
             raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
         return router_pb2.StopResponse()
+
+    @answers_errors
+    async def GiveRole(  # noqa: N802
+        self, request: router_pb2.GiveRoleRequest, context: Any
+    ) -> router_pb2.GiveRoleResponse:
+        """Give a replica another role; NotFound, or InvalidRequest where that cannot be."""
+        role = working_role(request.role)
+        members = [record for record in self._pools.members() if self._pools.trusted(record)]
+        before = await ask_role(check_flip(members, request.replica, role), role)
+        return router_pb2.GiveRoleResponse(before=before)
 
     def _short(self) -> list[str]:
         have = {pool: len(self._pools.healthy(pool)) for pool in self._wanted}

@@ -1,4 +1,4 @@
-"""Asking a router how its cluster is, and to stop it."""
+"""Asking a router how its cluster is, to stop it, and to give a replica another role."""
 
 from __future__ import annotations
 
@@ -30,5 +30,17 @@ async def request_stop(address: str) -> None:
         stub = router_pb2_grpc.AdminStub(channel)
         try:
             await stub.Stop(router_pb2.StopRequest(), timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+
+
+async def request_role(address: str, replica: str, role: str) -> str:
+    """Give a replica another role; returns the one it had. Raises a TandemError."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        request = router_pb2.GiveRoleRequest(replica=replica, role=role)
+        try:
+            answer = await stub.GiveRole(request, timeout=2 * _TIMEOUT_S)
+            return str(answer.before)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from None

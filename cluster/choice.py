@@ -140,6 +140,7 @@ class ChoiceRun:
             choice=self._choice,
             decode_replica=self._pair.decode.id,
             ttft_budget_s=self._prepared.ttft_budget_s,
+            lane=self._prepared.lane,
             request_id=self._prepared.request_id,
             tenant=self._prepared.tenant,
         )
@@ -177,6 +178,8 @@ class ChoiceRun:
             local_prefill=self._pair.local,
             flush_s=self._prepared.flush.ms / 1000,
             flush_tokens=self._prepared.flush.tokens,
+            lane=self._prepared.lane,
+            ttft_budget_s=self._prepared.ttft_budget_s,
         )
         call = stub.Decode(request, timeout=self._timeout_s)
         with self._ending(call, self._pair.decode):

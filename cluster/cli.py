@@ -122,6 +122,15 @@ def _bench(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _role(options: argparse.Namespace) -> int:
+    from cluster.admin_client import request_role
+
+    with _router_at(options.address):
+        before = asyncio.run(request_role(options.address, options.replica, options.role))
+    print(f"{options.replica}: {before} -> {options.role}")
+    return 0
+
+
 class _router_at:  # noqa: N801
     """Adds to an Unavailable the address that was tried."""
 
@@ -168,6 +177,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_sampling(generate)
     status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
     status.add_argument("--json", action="store_true", help="print JSON")
+    role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
+    role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
+    role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_bench(commands)
     return parser

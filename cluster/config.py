@@ -16,9 +16,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
+from cluster.membership import ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
+from engine.prompt_order import Lane
 from prefill_pool.config import PrefillConfig
 
 _BUNDLED_MODELS = ("demo",)
@@ -91,6 +93,7 @@ class FlushConfig:
 class EndpointConfig:
     """What one kind of traffic may expect and may ask for."""
 
+    lane: Lane = "interactive"
     ttft_budget_ms: float = 500.0
     max_output_tokens: int = 1024
     flush: FlushConfig = field(default_factory=FlushConfig)
@@ -137,6 +140,11 @@ class TandemConfig:
     def default_endpoint(self) -> str:
         """The endpoint of a request that names none."""
         return next(iter(self.endpoints))
+
+    @property
+    def decode_role(self) -> ReplicaRole:
+        """What the replicas of `decode` do: `both` where nobody else computes prompts."""
+        return "decode" if self.prefill.replicas else "both"
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain data; `load_config` reads its YAML back to the same."""

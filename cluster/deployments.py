@@ -1,4 +1,6 @@
-"""The Ray Serve application `tandem`: three deployments, each a thin shell around one class.
+"""The Ray Serve application `tandem`: a deployment per pool and one of routers.
+
+Each is a thin shell around one class. Without prefill replicas there is no prefill deployment.
 
 Serve places the replicas, checks their health, restarts and scales them. Requests do not pass
 through it: each replica serves a gRPC port of its own. On a cluster that somebody else runs, name
@@ -20,7 +22,7 @@ from ray.serve.schema import LoggingConfig
 from cluster.config import TandemConfig, load_config
 from cluster.directory import Directory
 from cluster.logs import configure_logging
-from cluster.membership import Pool
+from cluster.membership import ReplicaRole
 from cluster.metrics_backends import RayBackend
 from engine import telemetry
 from engine.errors import ConfigError
@@ -42,7 +44,7 @@ class PoolReplica:
     """One engine in a Serve replica; registers under Serve's unique id, never the rank."""
 
     async def __init__(  # type: ignore[misc]
-        self, config: TandemConfig, role: Pool, memory_share: int
+        self, config: TandemConfig, role: ReplicaRole, memory_share: int
     ) -> None:
         from cluster.replica import Replica
 
@@ -107,18 +109,21 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
         raise ConfigError("directory.url is not set")
     environment = _environment(share.threads)
     options = {"num_cpus": 0.1, "num_gpus": share.gpus, "runtime_env": {"env_vars": environment}}
-    prefill = _deployment(PoolReplica, "prefill", config.prefill.replicas, options)
-    decode = _deployment(PoolReplica, "decode", config.decode.replicas, options)
+    roles: tuple[tuple[str, ReplicaRole, int], ...] = (
+        ("prefill", "prefill", config.prefill.replicas),
+        ("decode", config.decode_role, config.decode.replicas),
+    )
+    pools = [
+        _deployment(PoolReplica, name, count, options).bind(config, role, share.per_device)
+        for name, role, count in roles
+        if count
+    ]
     router = _deployment(
         RouterReplica, "router", 1, {"num_cpus": 0.1, "runtime_env": {"env_vars": _environment(1)}}
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory and makes no use of these handles.
-    return router.bind(
-        config,
-        prefill.bind(config, "prefill", share.per_device),
-        decode.bind(config, "decode", share.per_device),
-    )
+    return router.bind(config, *pools)
 
 
 def share_of_cluster(config: TandemConfig) -> Share:

@@ -14,6 +14,7 @@ from cluster.config import EndpointConfig, FlushConfig
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.prefix import DEFAULT_TENANT, Chain
+from engine.prompt_order import Lane
 from engine.sampling import SamplingParams, check_token
 from engine.tokenizer import Tokenizer
 
@@ -33,6 +34,7 @@ class Prepared:
     sampling: SamplingParams
     choices: int
     ttft_budget_s: float
+    lane: Lane = "interactive"
     flush: FlushConfig = field(default_factory=FlushConfig)
     tenant: str = DEFAULT_TENANT
     chain: Chain | None = None
@@ -95,6 +97,7 @@ class Door:
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            lane=endpoint.lane,
             flush=endpoint.flush,
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),

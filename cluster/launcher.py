@@ -87,10 +87,7 @@ class Launcher:
 
     def _start(self) -> None:
         config = self._config
-        self._progress.say(
-            f"tandem: serving {config.model.path} with {config.prefill.replicas} prefill and "
-            f"{config.decode.replicas} decode replicas"
-        )
+        self._progress.say(f"tandem: serving {config.model.path} with {pools_of(config)}")
         if config.directory.url is None:
             self._redis = EmbeddedRedis.start()
             shared = replace(config.directory, url=self._redis.url)
@@ -188,6 +185,14 @@ class Launcher:
             yield directory
         finally:
             await directory.close()
+
+
+def pools_of(config: TandemConfig) -> str:
+    """The pools in words."""
+    prefill, decode = config.prefill.replicas, config.decode.replicas
+    if prefill:
+        return f"{prefill} prefill and {decode} decode replicas"
+    return f"one pool: {decode} replicas that prefill and decode"
 
 
 def with_model_here(config: TandemConfig) -> TandemConfig:

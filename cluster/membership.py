@@ -13,7 +13,13 @@ Pool = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What a replica is doing now: requests, and blocks by state."""
+    """What a replica is doing now: requests, and blocks by state.
+
+    `prompt_tokens_due` wait or are being computed, `prompt_tokens_per_s` were lately (steps beside
+    them included; None before the first). Of a replica that decodes: `streams` are the requests
+    that each step gives a token, of which `batch_limit` may run; a step usually takes `step_s`, and
+    `gap_s` is the most between two steps beside prompts.
+    """
 
     waiting: int = 0
     running: int = 0
@@ -26,6 +32,12 @@ class ReplicaLoad:
     blocks_orphaned: int = 0
     block_size: int = 0
     context_tokens: int = 0
+    prompt_tokens_due: int = 0
+    prompt_tokens_per_s: float | None = None
+    streams: int = 0
+    batch_limit: int = 0
+    step_s: float | None = None
+    gap_s: float | None = None
 
     @property
     def used(self) -> int:

@@ -6,7 +6,8 @@ ago wins a tie. What this router has placed itself is known at once; what replic
 a heartbeat old, so the larger of the two counts.
 
 Where a decode replica has nearly all of a prompt in its cache, as after a turn of a chat, it
-computes the rest itself, and there is nothing to hand over.
+computes the rest itself, and there is nothing to hand over. One of role `both` computes every
+prompt it is given.
 """
 
 from __future__ import annotations
@@ -93,8 +94,10 @@ class Placement:
         `digests` are those of the prompt's full blocks. Unavailable where a pool is empty,
         PromptTooLong where no pool is large enough.
         """
-        first = _large_enough("prefill", prefill, prompt_tokens)
         second = _large_enough("decode", decode, most_tokens)
+        # One of role `both` hands nothing over, so it must hold prompt and answer.
+        able = [record for record in prefill if record.role != "both" or record in second]
+        first = _large_enough("prefill", able, prompt_tokens)
         prompt = _Prompt(prompt_tokens, digests)
 
         def work(record: ReplicaRecord) -> tuple[int, int, int]:
@@ -103,7 +106,7 @@ class Placement:
 
         best = min(first, key=work)
         cached = self._cached(best, prompt)
-        here = self._local(second, prompt, cached)
+        here = best if best.role == "both" else self._local(second, prompt, cached)
         if here is not None:
             return Pair(here, here, self._cached(here, prompt))
         return Pair(best, min(second, key=self._load), cached)

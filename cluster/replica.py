@@ -1,4 +1,7 @@
-"""A replica: one process with one engine, one block pool, and the loops of its role."""
+"""A replica: one process with one engine, one block pool, and both loops.
+
+Its role says which work routers give it, and may change while it runs.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,15 @@ import grpc.aio
 
 from cluster import metrics
 from cluster.config import TandemConfig
+from cluster.control import ControlServicer
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.listen import join
-from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
+from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
+from cluster.warm import warm
+from decode_pool.batch_size import BatchSize
+from decode_pool.gap import TokenGap
+from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
@@ -27,6 +35,7 @@ from engine.errors import Internal
 from engine.metrics import PREFIX_EVICTIONS
 from engine.model import describe
 from engine.prefix import identity_of
+from engine.prompt_order import PromptOrder
 from engine.sequence import Sequence
 from engine.text import Completion
 from engine.tokenizer import Tokenizer
@@ -37,8 +46,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
-from prefill_pool.warm import warm
-from protos import decode_pb2_grpc, prefill_pb2_grpc
+from protos import decode_pb2_grpc, prefill_pb2_grpc, replica_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +63,7 @@ class Replica:
     def __init__(
         self,
         config: TandemConfig,
-        role: Pool,
+        role: ReplicaRole,
         replica_id: str,
         host: str,
         engine: Engine,
@@ -97,7 +105,7 @@ class Replica:
     async def start(
         cls,
         config: TandemConfig,
-        role: Pool,
+        role: ReplicaRole,
         replica_id: str,
         host: str,
         directory: Directory,
@@ -129,6 +137,20 @@ class Replica:
                 raise Internal(f"{loop.get_name()} ended")
         if self._heartbeat is not None and not self._heartbeat.running:
             raise Internal("the heartbeat ended")
+
+    async def take_role(self, role: ReplicaRole) -> ReplicaRole:
+        """Take another role; returns the last one. What runs goes on to its end in either loop.
+
+        Routers know by the next beat, and what they placed before it is served too.
+        """
+        before, self.role = self.role, role
+        if before != role:
+            self._report(ReplicaLoad(), before)
+            log.info("role changed", extra={"replica": self.id, "role": role, "before": before})
+        if self._heartbeat is not None:
+            self._heartbeat.set_role(role)
+            await self._heartbeat.beat()
+        return before
 
     async def drain(self, timeout_s: float) -> None:
         """Leave the directory, and let the requests in progress end. Idempotent."""
@@ -175,25 +197,33 @@ class Replica:
             blocks_orphaned=self._pool.orphaned(owners),
             block_size=self._config.kv.block_size,
             context_tokens=self._engine.description.context_tokens,
+            prompt_tokens_due=sum(s.tokens_due for s in schedulers),
+            prompt_tokens_per_s=self._prompt_speed(),
+            streams=self._decode.streams if self._decode else 0,
+            batch_limit=self._decode.batch.limit if self._decode else 0,
+            step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
+            gap_s=self._decode_loop.gap.gap_s if self._decode_loop else None,
         )
-        self._report(load)
+        self._report(load, self.role)
         return load
 
     async def _serve(self) -> None:
-        if self.role == "prefill":
-            await self._serve_prefill()
-        else:
-            self._serve_decode()
+        """Both loops, whatever the role is: it decides what work comes, and may change."""
+        prefill, decode = await self._serve_prefill(), self._serve_decode()
+        # One may wait for blocks that the other frees.
+        prefill.wake.join(decode.wake)
+        control = ControlServicer(self.take_role)
+        replica_pb2_grpc.add_ControlServicer_to_server(control, self._server)
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
         self.address = join(self._host, port)
 
-    async def _serve_prefill(self) -> None:
+    async def _serve_prefill(self) -> PrefillLoop:
         kv, prefill = self._config.kv, self._config.prefill
         self._prefill = PrefillScheduler(
             self._pool,
+            PromptOrder(prefill.chunk_tokens, prefill.lanes),
             block_size=kv.block_size,
-            chunk_tokens=prefill.chunk_tokens,
             max_waiting=prefill.max_waiting,
             parked_fraction=kv.parked_fraction,
             identity=self._identity,
@@ -205,26 +235,29 @@ class Replica:
         servicer = PrefillServicer(loop, self._sender, self._new_completion, kv.lease_s)
         prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, self._server)
         self._run("prefill loop", loop.run())
+        return loop
 
-    def _serve_decode(self) -> None:
-        kv, decode = self._config.kv, self._config.decode
+    def _serve_decode(self) -> DecodeLoop:
+        kv, prefill, decode = self._config.kv, self._config.prefill, self._config.decode
+        budget_s = decode.token_gap_budget_ms / 1000
         self._decode = DecodeScheduler(
             self._pool,
+            PromptOrder(prefill.chunk_tokens, prefill.lanes),
+            BatchSize(decode.max_batch, budget_s),
             block_size=kv.block_size,
-            max_batch=decode.max_batch,
             max_waiting=decode.max_waiting,
-            chunk_tokens=self._config.prefill.chunk_tokens,
+            chunk_tokens=prefill.chunk_tokens,
             identity=self._identity,
         )
         most_jobs = decode.max_batch + decode.max_waiting
-        loop = self._decode_loop = DecodeLoop(
-            self._decode, self._worker, most_jobs, decode.token_gap_budget_ms / 1000
-        )
+        gap = TokenGap(budget_s, decode.gap_factor)
+        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs, gap)
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
         decode_pb2_grpc.add_DecodeServicer_to_server(servicer, self._server)
         self._run("decode loop", loop.run())
+        return loop
 
     async def _improve(self) -> None:
         """Make the engine faster while it serves already; it goes on as it is where that fails."""
@@ -255,15 +288,27 @@ class Replica:
     def _warm(self) -> None:
         """In the background, as requests are served already."""
         kv = self._config.kv
-        if self._prefill_loop is not None and kv.warm_prefixes:
+        if kv.warm_prefixes and self.role != "decode":
             warming = warm(
-                self._prefill_loop,
+                self._compute,
                 kv.warm_prefixes,
                 self._tokenizer.encode,
                 kv.block_size,
                 self._engine.description.context_tokens,
             )
             self._warming = asyncio.create_task(warming, name=f"warming of {self.id}")
+
+    async def _compute(self, sequence: Sequence) -> None:
+        """Compute a prompt so that its KV is cached here."""
+        if self.role == "prefill" and self._prefill_loop is not None:
+            await self._prefill_loop.compute(sequence)
+        elif self._decode_loop is not None:
+            job = DecodeJob(sequence, self._new_completion(sequence), local=True)
+            await self._decode_loop.compute(job)
+
+    def _prompt_speed(self) -> float | None:
+        scheduler = self._prefill if self.role == "prefill" else self._decode
+        return scheduler.order.tokens_per_s if scheduler is not None else None
 
     def _new_completion(self, sequence: Sequence) -> Completion:
         description = self._engine.description
@@ -275,13 +320,13 @@ class Replica:
             description.context_tokens,
         )
 
-    def _report(self, load: ReplicaLoad) -> None:
-        who = {"role": self.role, "replica": self.id}
+    def _report(self, load: ReplicaLoad, role: ReplicaRole) -> None:
+        who = {"role": role, "replica": self.id}
         metrics.WAITING.set(load.waiting, **who)
         metrics.ACTIVE.set(load.running, **who)
         for state in ("free", "cached", "used", "leased", "quarantined", "orphaned"):
             metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
-        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=self.role)
+        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=role)
         self._evictions_told = self._pool.evictions
 
 

@@ -11,18 +11,24 @@ from engine.config import require
 class DecodeConfig:
     """How many replicas generate, and how many sequences share a step.
 
-    `max_batch` bounds the sequences of one step; `max_waiting` bounds the queue before it. What a
-    replica computes beside its steps is cut between layers, so that no step ends later than
-    `token_gap_budget_ms` after the one before, where a step itself leaves that.
+    `max_batch` bounds the sequences of one step, fewer where a step of so many takes longer than
+    `token_gap_budget_ms`; `max_waiting` bounds the queue before it. What a replica computes beside
+    its steps is cut between layers, so that a step ends no later after the one before than that
+    budget, and than `gap_factor` steps that nothing disturbs; None: the budget alone counts.
     """
 
     replicas: int = 1
     max_batch: int = 64
     max_waiting: int = 256
     token_gap_budget_ms: float = 60.0
+    gap_factor: float | None = 2.0
 
     def __post_init__(self) -> None:
         require(self.replicas >= 1, "replicas must be at least 1")
         require(self.max_batch >= 1, "max_batch must be at least 1")
         require(self.max_waiting >= 1, "max_waiting must be at least 1")
         require(self.token_gap_budget_ms > 0, "token_gap_budget_ms must be positive")
+        require(
+            self.gap_factor is None or self.gap_factor >= 1,
+            "gap_factor must be at least 1",
+        )

@@ -1,19 +1,23 @@
-"""The decode loop: grant, schedule, forward, take, read, retire."""
+"""The decode loop: grant, step, a slice of prompts, take, read, retire."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 
 from decode_pool import metrics
+from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
-from engine.sequence import Outcome, Span
+from engine.sequence import Outcome, Sequence, Span
+from engine.wake import Wake
 from engine.worker import EngineWorker, Slices
 
 log = logging.getLogger(__name__)
+
+_SLICES_PER_PASS = 16
+_LEAST_PASS_TOKENS = 64
 
 
 class DecodeLoop:
@@ -24,17 +28,17 @@ class DecodeLoop:
         scheduler: DecodeScheduler,
         worker: EngineWorker,
         max_jobs: int,
-        token_gap_s: float,
+        gap: TokenGap,
     ) -> None:
         self._scheduler = scheduler
-        self._token_gap_s = token_gap_s
+        self.gap = gap
         self._step_s = 0.0
-        self._chunk: Slices | None = None
+        self._passes: list[Slices] = []
         self._max_jobs = max_jobs
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
         self._unread: list[DecodeJob] = []
-        self._wake = asyncio.Event()
+        self.wake = Wake()
 
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
@@ -46,18 +50,30 @@ class DecodeLoop:
     async def admit(self, job: DecodeJob) -> None:
         """Wait for blocks for all of the job's tokens; Overloaded if too many wait.
 
-        A local job joins the next step by this alone.
+        A local job is computed by this alone, from its turn on.
         """
-        self._scheduler.offer(job.sequence, local=job.local)
+        if job.local:
+            self._scheduler.offer_prompt(job.sequence, time.monotonic())
+        else:
+            self._scheduler.offer(job.sequence)
         job.offered = True
-        self._grant()
-        self._wake.set()
+        self._tell(self._scheduler.grant())
+        self.wake.set()
         await job.granted
+
+    async def compute(self, job: DecodeJob) -> None:
+        """Take a local job to its first token, for its KV alone, which stays in the cache."""
+        self.register(job)
+        try:
+            await self.admit(job)
+            await job.next()
+        finally:
+            self.release(job)
 
     def commit(self, job: DecodeJob) -> None:
         """The KV is here: the request joins the next step."""
         self._scheduler.commit(job.sequence.owner)
-        self._wake.set()
+        self.wake.set()
 
     @property
     def expected(self) -> int:
@@ -69,7 +85,7 @@ class DecodeLoop:
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.granted.cancel()
-        self._wake.set()
+        self.wake.set()
 
     async def run(self) -> None:
         """Generate for ever: a step, then a slice of what is computed beside the steps.
@@ -77,13 +93,13 @@ class DecodeLoop:
         What either gave becomes text while the next one runs.
         """
         while True:
-            self._wake.clear()
+            self.wake.clear()
             await self._worker.scrub(self._scheduler.pool)
-            self._grant()
+            self._tell(self._scheduler.grant())
             stepped = await self._step()
             if not await self._slice() and not stepped:
                 self._read()
-                await self._wake.wait()
+                await self.wake.wait()
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
@@ -91,6 +107,7 @@ class DecodeLoop:
         began = time.monotonic()
         if not spans:
             self._step_s = 0.0
+            self.gap.rested()
             return False
         step = self._worker.step(spans)
         self._read()
@@ -100,6 +117,8 @@ class DecodeLoop:
             self._fail(spans, error)
             return True
         self._step_s = time.monotonic() - began
+        self.gap.stepped(self._step_s)
+        self._scheduler.batch.stepped(len(spans), self._step_s)
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(len(spans))
         self._take(spans, results)
@@ -107,27 +126,43 @@ class DecodeLoop:
 
     async def _slice(self) -> bool:
         """Compute some of what is due beside the steps; False if there is nothing."""
-        if self._chunk is None:
-            spans = self._scheduler.schedule_chunk()
-            if not spans:
-                return False
-            self._chunk = self._worker.begin(spans)
-        spans = self._chunk.spans
-        slice_ = self._worker.advance(self._chunk, max(0.0, self._token_gap_s - self._step_s))
+        self._begin()
+        if not self._passes:
+            return False
+        run, began_s = self._passes[-1], time.monotonic()
+        slice_ = self._worker.advance(run, self.gap.slice_s)
         self._read()
         try:
             results = await slice_
         except Exception as error:
-            self._chunk = None
-            self._fail(spans, error)
+            self._passes.remove(run)
+            self._fail(run.spans, error)
             return True
+        self._scheduler.advanced(run.spans, self._step_s + time.monotonic() - began_s)
         if results is not None:
-            self._chunk = None
-            self._take(spans, results)
+            self._passes.remove(run)
+            self._take(run.spans, results)
         return True
 
-    def _grant(self) -> None:
-        for sequence in self._scheduler.grant():
+    def _begin(self) -> None:
+        """Begin the next pass, or one that overtakes those under way, if there is one."""
+        spans = self._scheduler.schedule_chunk(time.monotonic(), self._most_tokens())
+        if spans:
+            self._passes.append(self._worker.begin(spans))
+            self._tell([span.sequence for span in spans])
+
+    def _most_tokens(self) -> int | None:
+        """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.
+
+        None where that is not known yet.
+        """
+        tokens_per_s = self._scheduler.order.tokens_per_s
+        if tokens_per_s is None:
+            return None
+        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.gap.slice_s * tokens_per_s))
+
+    def _tell(self, granted: list[Sequence]) -> None:
+        for sequence in granted:
             job = self._jobs[sequence.owner]
             if not job.granted.done():
                 job.granted.set_result(None)
@@ -178,5 +213,6 @@ class DecodeLoop:
         job.preemptions = self._scheduler.preemptions(owner)
         metrics.PREEMPTIONS.inc(job.preemptions)
         self._scheduler.remove(owner)
+        self.wake.set()
         if fault is not None:
             job.fail(fault)

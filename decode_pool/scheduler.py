@@ -3,14 +3,16 @@
 A request's life here:
 
     offer ─▶ waiting ──grant──▶ arriving ──commit──▶ running ─▶ gone
-                 │                                   ▲ │  ▲
-                 └────────── grant, local ───────────┘ (out of blocks: the newest)
+                                                     ▲ │  ▲
+    offer_prompt ─▶ waiting ────── its turn ─────────┘ (out of blocks: the newest)
                                                        ▼  │
                                                       preempted
 
 A preempted request gives up its blocks and is computed again, in chunks, from its tokens, as far
 as they are no longer in the prefix cache. It goes before every waiting one. A local request, whose
-prompt is computed here, starts in the same way. `remove` ends a request in any state.
+prompt is computed here, starts at its turn among the prompts, by `engine/prompt_order.py`; a more
+urgent one may overtake a pass that was begun, between two layers. `remove` ends a request in any
+state.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
+from decode_pool.batch_size import BatchSize
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
+from engine.prompt_order import Due, PromptOrder
+from engine.prompt_passes import BegunPasses
 from engine.sequence import Sequence, Span
 
 
@@ -36,9 +41,18 @@ class _State(Enum):
 class _Entry:
     sequence: Sequence
     arrival: int
-    local: bool = False
+    deadline_s: float | None = None
     state: _State = _State.WAITING
     preemptions: int = 0
+
+    @property
+    def local(self) -> bool:
+        return self.deadline_s is not None
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a local one has not given its first token."""
+        return self.local and not self.sequence.output_tokens
 
 
 class DecodeScheduler:
@@ -50,21 +64,26 @@ class DecodeScheduler:
     def __init__(
         self,
         pool: BlockPool,
+        order: PromptOrder,
+        batch: BatchSize,
         *,
         block_size: int,
-        max_batch: int,
         max_waiting: int,
         chunk_tokens: int,
         identity: str | None = None,
     ) -> None:
         self.pool = pool
+        self.order = order
+        self.batch = batch
         self._cache = PrefixCache(pool, block_size, identity, "decode")
-        self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
         self._entries: dict[str, _Entry] = {}
         self._offers: deque[_Entry] = deque()
         self._under_way: set[str] = set()
+        self._passes = BegunPasses()
+        self._blocked: _Entry | None = None
+        self._changed = False
         self._leaving: set[str] = set()
         self._arrivals = 0
 
@@ -77,6 +96,17 @@ class DecodeScheduler:
     def running(self) -> int:
         """Requests in the batch or with their KV on the way."""
         return self._count(_State.RUNNING) + self._count(_State.ARRIVING)
+
+    @property
+    def streams(self) -> int:
+        """Requests that a step gives a token, once what they lost is computed again."""
+        return sum(not entry.is_prompt for entry in self._in_state(_State.RUNNING))
+
+    @property
+    def tokens_due(self) -> int:
+        """Prompt tokens that wait or are being computed here."""
+        prompts = (entry for entry in self._entries.values() if entry.is_prompt)
+        return sum(entry.sequence.remaining for entry in prompts)
 
     def owners(self) -> frozenset[str]:
         """Everyone this scheduler answers for."""
@@ -96,27 +126,26 @@ class DecodeScheduler:
                 f"prompt and answer need {needed} KV blocks, the decode pool has {self.pool.total}"
             )
 
-    def offer(self, sequence: Sequence, *, local: bool = False) -> None:
+    def offer(self, sequence: Sequence) -> None:
         """Queue a request whose KV waits elsewhere; its tokens are prompt and first token.
 
-        Those of a local one are the prompt alone. Overloaded if the queue is full.
+        Overloaded if the queue is full.
         """
-        if len(self._offers) >= self._max_waiting:
-            raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
-        self._arrivals += 1
-        entry = _Entry(sequence, self._arrivals, local)
-        self._entries[sequence.owner] = entry
-        self._offers.append(entry)
+        self._offers.append(self._enter(sequence, None))
+
+    def offer_prompt(self, sequence: Sequence, now: float) -> None:
+        """Queue a request whose prompt is computed here. Overloaded if the queue is full."""
+        self._enter(sequence, now + sequence.ttft_budget_s)
+        self._changed = True
 
     def grant(self) -> list[Sequence]:
-        """Give blocks to waiting requests, oldest first, while there is room for their KV.
-
-        A local one runs from here on, the others once their KV is committed.
-        """
+        """Give blocks to requests whose KV waits elsewhere, oldest first, while there is room."""
         granted = []
         while self._offers and not self._count(_State.PREEMPTED):
             entry = self._offers[0]
-            if not (self._start(entry) if entry.local else self._expect(entry)):
+            # A prompt whose turn it is, and that waits for room for longer.
+            earlier = self._blocked is not None and self._blocked.arrival < entry.arrival
+            if earlier or not self._expect(entry):
                 break
             self._offers.popleft()
             granted.append(entry.sequence)
@@ -140,21 +169,30 @@ class DecodeScheduler:
                 spans += self._span(entry, 1)
         return spans
 
-    def schedule_chunk(self) -> list[Span]:
-        """A pass beside the steps, for requests that are computed (again) from their tokens."""
+    def schedule_chunk(self, now: float, most_tokens: int | None = None) -> list[Span]:
+        """A pass beside the steps: first for requests that lost their blocks, then for prompts.
+
+        With others under way, one that should overtake them; empty where there is none. Of
+        prompts it has at most `most_tokens`.
+        """
         self._resume()
-        budget = self._chunk_tokens
-        spans: list[Span] = []
-        for entry in self._running():
-            count = min(entry.sequence.remaining, budget)
-            if entry.state is _State.RUNNING and entry.sequence.remaining > 1 and count:
-                added = self._span(entry, count)
-                budget -= count if added else 0
-                spans += added
+        if self._passes.full:
+            return []
+        spans = self._lost_spans()
+        if not spans and not self._recomputing():
+            spans = self._prompt_spans(now, most_tokens)
+        self._passes.begin(spans)
         return spans
+
+    def advanced(self, spans: list[Span], seconds: float) -> None:
+        """Note that a pass was computed for so long, the steps beside it included."""
+        self._passes.advanced(spans, seconds)
 
     def complete(self, spans: list[Span]) -> list[Span]:
         """Note that a step or a pass was computed; returns the spans of requests still here."""
+        taken = self._passes.end(spans)
+        if taken is not None:
+            self.order.learn(*taken)
         self.abandon(spans)
         kept = [span for span in spans if span.sequence.owner in self._entries]
         for span in kept:
@@ -164,6 +202,8 @@ class DecodeScheduler:
 
     def abandon(self, spans: list[Span]) -> None:
         """Note that a step or a pass has ended and computed nothing."""
+        self._changed = True
+        self._passes.end(spans)
         for span in spans:
             owner = span.sequence.owner
             self._under_way.discard(owner)
@@ -174,13 +214,23 @@ class DecodeScheduler:
     def remove(self, owner: str) -> None:
         """Forget a request and free its blocks, after what is computed in them. Idempotent."""
         entry = self._entries.pop(owner, None)
-        if entry is not None and entry.state is _State.WAITING:
+        if entry is not None and entry.state is _State.WAITING and not entry.local:
             self._offers.remove(entry)
+        if entry is self._blocked:
+            self._blocked = None
         if owner in self._under_way:
             if entry is not None:
                 self._leaving.add(owner)
             return
         self.pool.release(owner)
+
+    def _enter(self, sequence: Sequence, deadline_s: float | None) -> _Entry:
+        if self._count(_State.WAITING) >= self._max_waiting:
+            raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
+        self._arrivals += 1
+        entry = _Entry(sequence, self._arrivals, deadline_s)
+        self._entries[sequence.owner] = entry
+        return entry
 
     def _count(self, state: _State) -> int:
         return sum(entry.state is state for entry in self._entries.values())
@@ -198,6 +248,57 @@ class DecodeScheduler:
         self._under_way.add(sequence.owner)
         return [Span(sequence, sequence.computed, count)]
 
+    def _lost_spans(self) -> list[Span]:
+        """Tokens of requests that lost their blocks; they were streaming already."""
+        budget = self._chunk_tokens
+        spans: list[Span] = []
+        for entry in self._running():
+            count = min(entry.sequence.remaining, budget)
+            lost = entry.sequence.remaining > 1 and not entry.is_prompt
+            if entry.state is _State.RUNNING and lost and count:
+                added = self._span(entry, count)
+                budget -= count if added else 0
+                spans += added
+        return spans
+
+    def _recomputing(self) -> bool:
+        owners = self._passes.owners & self._entries.keys()
+        return any(not self._entries[owner].is_prompt for owner in owners)
+
+    def _prompt_spans(self, now: float, most_tokens: int | None) -> list[Span]:
+        under_way = self._passes.under_way()
+        if under_way and not self._changed:
+            return []
+        self._changed, self._blocked = False, None
+        chunk = self.order.chunk(self._dues(), now, self._admit, under_way, most_tokens)
+        entries = ((self._entries[due.owner], count) for due, count in chunk)
+        return [span for entry, count in entries for span in self._span(entry, count)]
+
+    def _dues(self) -> list[Due]:
+        behind = self._passes.computed(self.order.tokens_per_s)
+        stepping = self._under_way - behind.keys()
+        dues = []
+        for owner, entry in self._entries.items():
+            if not entry.is_prompt or entry.state is _State.PREEMPTED or owner in stepping:
+                continue
+            assert entry.deadline_s is not None
+            lane, remaining = entry.sequence.lane, entry.sequence.remaining - behind.get(owner, 0)
+            dues.append(Due(owner, lane, remaining, entry.deadline_s, entry.arrival))
+        return dues
+
+    def _admit(self, due: Due) -> int:
+        """Start a waiting prompt if there is room and nobody waits for longer; its tokens."""
+        entry = self._entries[due.owner]
+        if entry.state is _State.RUNNING:
+            return entry.sequence.remaining
+        older = bool(self._offers) and self._offers[0].arrival < entry.arrival
+        if self._blocked is not None or older or self._count(_State.PREEMPTED):
+            return 0
+        if not self._start(entry):
+            self._blocked = entry
+            return 0
+        return entry.sequence.remaining
+
     def _in_state(self, state: _State) -> list[_Entry]:
         """Entries in that state, oldest first."""
         entries = (entry for entry in self._entries.values() if entry.state is state)
@@ -214,7 +315,7 @@ class DecodeScheduler:
         Here as in `_expect`, each running one must be left a block to grow into.
         """
         headroom = self.running
-        if headroom >= self._max_batch or not self._cache.start(entry.sequence, headroom):
+        if headroom >= self.batch.limit or not self._cache.start(entry.sequence, headroom):
             return False
         entry.state = _State.RUNNING
         return True
@@ -223,7 +324,7 @@ class DecodeScheduler:
         """Give a request blocks for its KV to arrive in, if it fits."""
         headroom, sequence = self.running, entry.sequence
         needed = self._cache.blocks_for(len(sequence.tokens))
-        if headroom >= self._max_batch or not self.pool.can_allocate(needed + headroom):
+        if headroom >= self.batch.limit or not self.pool.can_allocate(needed + headroom):
             return False
         self._cache.start_fresh(sequence)
         self.pool.set_phase(sequence.owner, Phase.LEASED)

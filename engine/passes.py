@@ -29,7 +29,7 @@ class Pass:
 
     @torch.inference_mode()
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
-        """Compute until that time is over, then to the end of the layer; None while there is more.
+        """Compute the layers that fit into that time, at least one; None while there is more.
 
         Where kernels run on their own, as on a GPU, the time is that of launching them.
         """
@@ -52,11 +52,13 @@ class Pass:
             self._under_way = batch, self._runner.layers(batch)
         batch, layers = self._under_way
         while True:
+            began_s = time.monotonic()
             try:
                 next(layers)
             except StopIteration as end:
                 return self._sampled(batch.order, end.value)
-            if until is not None and time.monotonic() >= until:
+            ended_s = time.monotonic()
+            if until is not None and ended_s + (ended_s - began_s) > until:
                 return None
 
     def _sampled(self, order: Sequence[int], logits: torch.Tensor) -> list[Outcome]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from engine.errors import Internal
 from engine.prefix import DEFAULT_TENANT, Chain
+from engine.prompt_order import Lane
 from engine.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -19,7 +20,8 @@ class Sequence:
     `tokens` is prompt and output in one list; `computed` counts the leading tokens whose KV is in
     `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
-    `cached_tokens` counts those whose KV was there at the first start; None before it.
+    `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
+    `ttft_budget_s`, from arrival to first token, order the prompts.
     """
 
     owner: str
@@ -33,6 +35,8 @@ class Sequence:
     named: int = 0
     cached_tokens: int | None = None
     chain: Chain | None = None
+    lane: Lane = "interactive"
+    ttft_budget_s: float = 0.5
 
     @property
     def output_tokens(self) -> int:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.config import require
+from engine.prompt_order import LaneShares
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
     """How many replicas read prompts, and how much of them per step.
 
-    `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue. A prompt
-    of which a decode replica has all but `local_tokens` cached is prefilled there; 0: never.
+    With 0 `replicas` there is one pool: decode replicas take role `both` and compute every prompt
+    themselves. `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue.
+    A prompt of which a decode replica has all but `local_tokens` cached is prefilled there; 0:
+    never. `lanes` has each lane's share of the tokens while several want them.
     """
 
     replicas: int = 1
     chunk_tokens: int = 512
     max_waiting: int = 256
     local_tokens: int = 256
+    lanes: LaneShares = field(default_factory=LaneShares)
 
     def __post_init__(self) -> None:
-        require(self.replicas >= 1, "replicas must be at least 1")
+        require(self.replicas >= 0, "replicas must not be negative")
         require(self.chunk_tokens >= 1, "chunk_tokens must be at least 1")
         require(self.max_waiting >= 1, "max_waiting must be at least 1")
         require(self.local_tokens >= 0, "local_tokens must not be negative")

@@ -1,4 +1,4 @@
-"""The prefill loop: schedule, forward, first token."""
+"""The prefill loop: schedule, a slice of a pass, first tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
 from engine.sequence import Outcome, SampledToken, Sequence, Span
-from engine.worker import EngineWorker
+from engine.wake import Wake
+from engine.worker import EngineWorker, Slices
 from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
+
+# How long a pass is computed until a more urgent prompt may overtake it.
+_SLICE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +40,73 @@ class PrefillJob:
 
 
 class PrefillLoop:
-    """Computes prompts in chunk batches. `run` is the loop; the rest is called from servicers."""
+    """Computes prompts in passes over chunks of them, the last one begun first.
+
+    `run` is the loop; the rest is called from servicers.
+    """
 
     def __init__(self, scheduler: PrefillScheduler, worker: EngineWorker) -> None:
         self._scheduler = scheduler
         self._worker = worker
         self._jobs: dict[str, PrefillJob] = {}
-        self._wake = asyncio.Event()
+        self._passes: list[Slices] = []
+        self.wake = Wake()
 
-    def submit(self, sequence: Sequence, ttft_budget_s: float) -> PrefillJob:
-        """Queue a prompt, due that many seconds from now; PromptTooLong or Overloaded."""
+    def submit(self, sequence: Sequence) -> PrefillJob:
+        """Queue a prompt, due within its budget; PromptTooLong or Overloaded."""
         now = time.monotonic()
-        self._scheduler.submit(sequence, now + ttft_budget_s)
+        self._scheduler.submit(sequence, now)
         first_token = asyncio.get_running_loop().create_future()
         job = PrefillJob(sequence, now, first_token)
         self._jobs[sequence.owner] = job
-        self._wake.set()
+        self.wake.set()
         return job
+
+    async def compute(self, sequence: Sequence) -> None:
+        """Compute a prompt for its KV alone, which stays in the cache."""
+        job = self.submit(sequence)
+        try:
+            await job.first_token
+        finally:
+            self.release(job)
 
     def release(self, job: PrefillJob) -> None:
         """End a request in whatever state it is, and free its blocks. Idempotent."""
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
-        self._wake.set()
+        self.wake.set()
 
     async def run(self) -> None:
         """Compute prompts for ever."""
         while True:
-            self._wake.clear()
+            self.wake.clear()
             await self._worker.scrub(self._scheduler.pool)
-            spans = self._scheduler.schedule()
-            if not spans:
-                await self._wake.wait()
-                continue
+            self._begin()
+            if self._passes:
+                await self._advance(self._passes[-1])
+            else:
+                await self.wake.wait()
+
+    def _begin(self) -> None:
+        """Begin the next pass, or one that overtakes those under way, if there is one."""
+        spans = self._scheduler.schedule(time.monotonic())
+        if spans:
             self._note_start(spans)
-            try:
-                results = await self._worker.step(spans)
-            except Exception as error:
-                self._fail(spans, error)
-                continue
-            self._answer(spans, results)
+            self._passes.append(self._worker.begin(spans))
+
+    async def _advance(self, run: Slices) -> None:
+        began_s = time.monotonic()
+        try:
+            results = await self._worker.advance(run, _SLICE_S)
+        except Exception as error:
+            self._passes.remove(run)
+            self._fail(run.spans, error)
+            return
+        self._scheduler.advanced(run.spans, time.monotonic() - began_s)
+        if results is not None:
+            self._passes.remove(run)
+            self._answer(run.spans, results)
 
     def _note_start(self, spans: list[Span]) -> None:
         now = time.monotonic()
@@ -114,9 +144,10 @@ class PrefillLoop:
         log.exception("prefill step failed, %d requests with it", len(spans))
         metrics.STEP_FAILURES.inc(1)
         fault = error if isinstance(error, TandemError) else Internal("a prefill step failed")
-        self._scheduler.complete([])
+        self._scheduler.abandon(spans)
         for span in spans:
             job = self._jobs.pop(span.sequence.owner, None)
             self._scheduler.remove(span.sequence.owner)
             if job and not job.first_token.done():
                 job.first_token.set_exception(fault)
+        self.wake.set()

@@ -7,8 +7,8 @@ A request's life here:
 
 A prompt starts behind its cached prefix, and the blocks that a chunk fills are named at once.
 
-Earliest deadline first, shortest remaining first among equals; a later arrival has a later
-deadline, so nothing starves. Nothing is started while too many blocks are parked.
+`engine/prompt_order.py` says who comes next; one that is more urgent may overtake a pass that was
+begun, between two layers. Nothing is started while too many blocks are parked.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from dataclasses import dataclass
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
+from engine.prompt_order import Due, PromptOrder
+from engine.prompt_passes import BegunPasses
 from engine.sequence import Sequence, Span
 
 
 @dataclass(slots=True)
 class _Entry:
     sequence: Sequence
-    deadline: float
+    deadline_s: float
     arrival: int
     started: bool = False
-
-    @property
-    def key(self) -> tuple[float, int, int]:
-        return (self.deadline, self.sequence.remaining, self.arrival)
 
 
 class PrefillScheduler:
@@ -42,23 +40,25 @@ class PrefillScheduler:
     def __init__(
         self,
         pool: BlockPool,
+        order: PromptOrder,
         *,
         block_size: int,
-        chunk_tokens: int,
         max_waiting: int,
         parked_fraction: float,
         identity: str | None = None,
     ) -> None:
         self.pool = pool
+        self.order = order
         self._cache = PrefixCache(pool, block_size, identity, "prefill")
-        self._chunk_tokens = chunk_tokens
         self._max_waiting = max_waiting
         self._parked_limit = parked_fraction * pool.total
         self._active: dict[str, _Entry] = {}
         self._parked: set[str] = set()
-        self._in_step: set[str] = set()
+        self._passes = BegunPasses()
         self._leaving: set[str] = set()
         self._arrivals = 0
+        self._full = False
+        self._changed = False
 
     @property
     def waiting(self) -> int:
@@ -75,11 +75,16 @@ class PrefillScheduler:
         """Requests whose KV is complete and waits to be handed over."""
         return len(self._parked)
 
+    @property
+    def tokens_due(self) -> int:
+        """Prompt tokens that wait or are being computed."""
+        return sum(entry.sequence.remaining for entry in self._active.values())
+
     def owners(self) -> frozenset[str]:
         """Everyone this scheduler answers for."""
         return frozenset(self._active) | self._parked | self._leaving
 
-    def submit(self, sequence: Sequence, deadline: float) -> None:
+    def submit(self, sequence: Sequence, now: float) -> None:
         """Queue a prompt. PromptTooLong if it can never fit, Overloaded if the queue is full."""
         needed = self._cache.blocks_for(len(sequence.tokens))
         if needed > self.pool.total:
@@ -88,36 +93,40 @@ class PrefillScheduler:
             )
         if self.waiting >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} prompts wait already", retry_after_s=1.0)
+        self._changed = True
         self._arrivals += 1
-        self._active[sequence.owner] = _Entry(sequence, deadline, self._arrivals)
+        deadline_s = now + sequence.ttft_budget_s
+        self._active[sequence.owner] = _Entry(sequence, deadline_s, self._arrivals)
 
-    def schedule(self) -> list[Span]:
-        """The next chunk batch, at most `chunk_tokens` tokens; empty when nothing can run."""
-        budget = self._chunk_tokens
+    def schedule(self, now: float) -> list[Span]:
+        """The next pass; with others under way, one that should overtake them.
+
+        Empty when nothing can run or nothing should overtake.
+        """
+        under_way = self._passes.under_way()
+        if self._passes.full or (under_way and not self._changed):
+            return []
+        self._full = self._changed = False
         spans = []
-        full = False
-        for entry in sorted(self._active.values(), key=lambda entry: entry.key):
-            if budget == 0:
-                break
-            # Whoever finds no blocks holds back those behind it that need some too, but not those
-            # that have theirs: they are the ones that will free some.
-            full = full or not self._start(entry)
-            if full and not entry.started:
-                continue
-            sequence = entry.sequence
-            count = min(budget, sequence.remaining)
+        for due, count in self.order.chunk(self._dues(), now, self._admit, under_way):
+            sequence = self._active[due.owner].sequence
             spans.append(Span(sequence, sequence.computed, count))
-            budget -= count
-        self._in_step = {span.sequence.owner for span in spans}
+        self._passes.begin(spans)
         return spans
 
-    def complete(self, spans: list[Span]) -> list[Sequence]:
-        """Note that a batch was computed; returns the sequences whose prompt is now whole.
+    def advanced(self, spans: list[Span], seconds: float) -> None:
+        """Note that a pass under way was computed for so long."""
+        self._passes.advanced(spans, seconds)
 
-        Those are parked: their blocks stay, leased, until `remove`. A step that failed completes
-        nothing: call with no spans.
+    def complete(self, spans: list[Span]) -> list[Sequence]:
+        """Note that a pass was computed; returns the sequences whose prompt is now whole.
+
+        Those are parked: their blocks stay, leased, until `remove`.
         """
-        self._end_step()
+        taken = self._passes.end(spans)
+        if taken is not None:
+            self.order.learn(*taken)
+        self.abandon(spans)
         finished = []
         for span in spans:
             sequence = span.sequence
@@ -132,26 +141,51 @@ class PrefillScheduler:
                 finished.append(sequence)
         return finished
 
+    def abandon(self, spans: list[Span]) -> None:
+        """Note that a pass has ended and computed nothing."""
+        self._changed = True
+        self._passes.end(spans)
+        for span in spans:
+            owner = span.sequence.owner
+            if owner in self._leaving:
+                self._leaving.discard(owner)
+                self.pool.release(owner)
+
     def remove(self, owner: str) -> None:
-        """Forget a request and free its blocks, after the step that uses them. Idempotent."""
+        """Forget a request and free its blocks, after the pass that uses them. Idempotent."""
         known = self._active.pop(owner, None) is not None or owner in self._parked
         self._parked.discard(owner)
-        if owner in self._in_step:
+        if owner in self._passes.owners:
             if known:
                 self._leaving.add(owner)
             return
         self.pool.release(owner)
 
-    def _end_step(self) -> None:
-        self._in_step.clear()
-        for owner in self._leaving:
-            self.pool.release(owner)
-        self._leaving.clear()
+    def _dues(self) -> list[Due]:
+        behind = self._passes.computed(self.order.tokens_per_s)
+        return [
+            Due(
+                owner,
+                entry.sequence.lane,
+                entry.sequence.remaining - behind.get(owner, 0),
+                entry.deadline_s,
+                entry.arrival,
+            )
+            for owner, entry in self._active.items()
+        ]
+
+    def _admit(self, due: Due) -> int:
+        """Give a waiting request its blocks if there is room; how many tokens may run.
+
+        Whoever finds no blocks holds back those behind it that need some too, but not those that
+        have theirs: they are the ones that will free some.
+        """
+        entry = self._active[due.owner]
+        if not entry.started and not self._full:
+            self._full = not self._start(entry)
+        return entry.sequence.remaining if entry.started else 0
 
     def _start(self, entry: _Entry) -> bool:
-        """Give a waiting request its blocks if there is room; True if it may run."""
-        if entry.started:
-            return True
         if self.pool.counts().leased > self._parked_limit:
             return False
         entry.started = self._cache.start(entry.sequence)

@@ -36,7 +36,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         """Compute the prompt, stream the first token, then hand the KV over."""
         sequence = sequence_from_proto(request)
         handed_over = False
-        job = self._loop.submit(sequence, request.ttft_budget_s)
+        job = self._loop.submit(sequence)
         try:
             first = await job.first_token
             ended = await self._send_first(context, job, first)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from engine.errors import Internal, InvalidRequest
 from engine.prefix import DEFAULT_TENANT
+from engine.prompt_order import LANES, Lane
 from engine.sampling import SamplingParams
 from engine.sequence import FinishReason, SampledToken
 from engine.sequence import Sequence as TokenSequence
@@ -90,7 +91,16 @@ def sequence_from_proto(
         sampling=sampling_from_proto(request.sampling),
         choice=request.choice,
         tenant=request.tenant or DEFAULT_TENANT,
+        lane=_lane(request.lane or "interactive"),
+        ttft_budget_s=request.ttft_budget_s,
     )
+
+
+def _lane(name: str) -> Lane:
+    for lane in LANES:
+        if lane == name:
+            return lane
+    raise Internal(f"unknown lane {name!r}")
 
 
 def tokens_to_proto(

@@ -59,3 +59,17 @@ class StopRequest(_message.Message):
 class StopResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class GiveRoleRequest(_message.Message):
+    __slots__ = ("replica", "role")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    replica: str
+    role: str
+    def __init__(self, replica: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
+
+class GiveRoleResponse(_message.Message):
+    __slots__ = ("before",)
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    before: str
+    def __init__(self, before: _Optional[str] = ...) -> None: ...

@@ -44,6 +44,11 @@ class AdminStub(object):
                 request_serializer=protos_dot_router__pb2.StopRequest.SerializeToString,
                 response_deserializer=protos_dot_router__pb2.StopResponse.FromString,
                 _registered_method=True)
+        self.GiveRole = channel.unary_unary(
+                '/tandem.internal.v1.Admin/GiveRole',
+                request_serializer=protos_dot_router__pb2.GiveRoleRequest.SerializeToString,
+                response_deserializer=protos_dot_router__pb2.GiveRoleResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -62,6 +67,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveRole(self, request, context):
+        """Gives a replica another role while it runs; refused where a pool would be left empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -74,6 +86,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=protos_dot_router__pb2.StopRequest.FromString,
                     response_serializer=protos_dot_router__pb2.StopResponse.SerializeToString,
+            ),
+            'GiveRole': grpc.unary_unary_rpc_method_handler(
+                    servicer.GiveRole,
+                    request_deserializer=protos_dot_router__pb2.GiveRoleRequest.FromString,
+                    response_serializer=protos_dot_router__pb2.GiveRoleResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -130,6 +147,33 @@ class Admin(object):
             '/tandem.internal.v1.Admin/Stop',
             protos_dot_router__pb2.StopRequest.SerializeToString,
             protos_dot_router__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GiveRole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.internal.v1.Admin/GiveRole',
+            protos_dot_router__pb2.GiveRoleRequest.SerializeToString,
+            protos_dot_router__pb2.GiveRoleResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -79,6 +79,13 @@ class Admin(router_pb2_grpc.AdminServicer):
         router = router_pb2.ReplicaStatus(id="router#b", role="router", healthy=True, running=4)
         return router_pb2.StatusResponse(replicas=[replica, router], missing=self.missing)
 
+    async def GiveRole(  # noqa: N802
+        self, request: router_pb2.GiveRoleRequest, context: Any
+    ) -> router_pb2.GiveRoleResponse:
+        if self.refusal is not None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, self.refusal)
+        return router_pb2.GiveRoleResponse(before="prefill")
+
     async def Stop(self, request: Any, context: Any) -> router_pb2.StopResponse:  # noqa: N802
         if self.refusal is not None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, self.refusal)
@@ -313,6 +320,15 @@ def test_stop_asks_or_is_refused(capsys: pytest.CaptureFixture[str], router: Rou
     code, _, err = run(capsys, "stop", "--address", router.address)
     assert code == 2
     assert "not started by tandem serve" in err
+
+
+def test_a_role_is_given_or_refused(capsys: pytest.CaptureFixture[str], router: Router) -> None:
+    arguments = ("role", "prefill#a", "decode", "--address", router.address)
+    assert run(capsys, *arguments)[:2] == (0, "prefill#a: prefill -> decode\n")
+    router.admin.refusal = "no replica 'prefill#a' that takes work"
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "no replica" in err
 
 
 def test_a_failing_start_is_one_line(

@@ -39,6 +39,12 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path: Path) ->
     assert config.kv.block_size == 16
 
 
+def test_without_prefill_replicas_the_others_do_both() -> None:
+    assert load_config().decode_role == "decode"
+    assert load_config(None, {"prefill.replicas": 0}).decode_role == "both"
+    assert refusal({"prefill": {"replicas": -1}}).endswith("replicas must not be negative")
+
+
 def test_the_first_endpoint_is_the_default_one() -> None:
     config = parse_config({"endpoints": {"zeta": {}, "alpha": {"ttft_budget_ms": 5}}})
     assert config.default_endpoint == "zeta"

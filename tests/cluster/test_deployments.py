@@ -50,6 +50,18 @@ def test_there_are_three_deployments_with_readable_names() -> None:
     assert environment["OMP_NUM_THREADS"] == "1"
 
 
+def test_one_pool_is_one_deployment_in_role_both() -> None:
+    config = TandemConfig(
+        prefill=PrefillConfig(replicas=0),
+        decode=DecodeConfig(replicas=2),
+        directory=DirectoryConfig(url="unix:///x"),
+    )
+    router = build(config, Share.of(2, cores=2, gpus=0))._bound_deployment
+    _, pool = router.init_args
+    decode = pool._bound_deployment
+    assert (decode.name, decode.num_replicas, decode.init_args[1]) == ("decode", 2, "both")
+
+
 def test_without_a_directory_nothing_is_built() -> None:
     with pytest.raises(ConfigError, match=r"directory\.url"):
         build(TandemConfig(), Share(threads=1, gpus=0, per_device=2))

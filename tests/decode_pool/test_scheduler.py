@@ -5,9 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from decode_pool.batch_size import BatchSize
 from decode_pool.scheduler import DecodeScheduler
 from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
+from engine.prompt_order import PromptOrder
+from engine.prompt_passes import MOST_PASSES
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from tests.paper_kv import PaperKv
@@ -30,8 +33,9 @@ def local_sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
 def scheduler(pool: BlockPool, *, batch=8, waiting=100, chunk=6, identity=None) -> DecodeScheduler:
     return DecodeScheduler(
         pool,
+        PromptOrder(chunk),
+        BatchSize(batch, 1.0),
         block_size=BLOCK,
-        max_batch=batch,
         max_waiting=waiting,
         chunk_tokens=chunk,
         identity=identity,
@@ -47,11 +51,11 @@ def start(subject: DecodeScheduler, new: Sequence) -> None:
 def step(subject: DecodeScheduler, kv: PaperKv | None = None) -> list[Sequence]:
     """One step in which every span that reaches its end gains a token; returns who finished."""
     finished = []
-    spans = subject.schedule() + subject.schedule_chunk()
-    for span in spans:
+    passes = subject.schedule(), subject.schedule_chunk(0.0)
+    for span in (*passes[0], *passes[1]):
         if kv is not None:
             kv.compute(span)
-    for span in subject.complete(spans):
+    for span in (*subject.complete(passes[0]), *subject.complete(passes[1])):
         if span.sequence.remaining == 0:
             span.sequence.tokens.append(0)
             if span.sequence.output_tokens == span.sequence.sampling.max_tokens:
@@ -94,9 +98,8 @@ def test_an_older_request_waits_for_a_pass_instead_of_giving_up_its_blocks():
     old = sequence("old", 7, max_tokens=14)
     start(subject, old)
     step(subject)
-    subject.offer(local_sequence("new", 9, max_tokens=2), local=True)
-    assert subject.grant()
-    chunk = subject.schedule_chunk()
+    subject.offer_prompt(local_sequence("new", 9, max_tokens=2), 0.0)
+    chunk = subject.schedule_chunk(0.0)
     pool.allocate("another", pool.free)
     assert subject.schedule() == []
     assert (subject.preemptions("old"), len(old.blocks)) == (0, 2)
@@ -137,11 +140,10 @@ def test_a_local_request_starts_behind_what_a_finished_one_left():
     run_out(subject)
     # 12 tokens have KV: the prompt and all of the answer but its last.
     turn = local_sequence("turn two", 17)
-    subject.offer(turn, local=True)
-    assert subject.grant() == [turn]
-    assert turn.cached_tokens == 12
+    subject.offer_prompt(turn, 0.0)
     assert subject.schedule() == []
-    (span,) = subject.schedule_chunk()
+    (span,) = subject.schedule_chunk(0.0)
+    assert turn.cached_tokens == 12
     assert (span.start, span.count) == (12, 5)
     assert span.samples
 
@@ -151,21 +153,23 @@ def test_a_local_request_waits_its_turn_and_an_evicted_prefix_is_computed_again(
     start(subject, sequence("a", 9, max_tokens=4))
     subject.offer(sequence("b", 20, max_tokens=2))
     late = local_sequence("late", 17)
-    subject.offer(late, local=True)
-    assert subject.grant() == []
+    subject.offer_prompt(late, 0.0)
+    assert (subject.grant(), subject.schedule_chunk(0.0)) == ([], [])
     run_out(subject)
     assert [new.owner for new in subject.grant()] == ["b"]
     subject.commit("b")
-    assert subject.grant() == []
+    assert subject.schedule_chunk(0.0) == []
     run_out(subject)
-    assert subject.grant() == [late]
+    chunk = subject.schedule_chunk(0.0)
+    assert [span.sequence for span in chunk] == [late]
     assert late.cached_tokens == 16
+    subject.abandon(chunk)
     subject.remove("late")
     subject.pool.allocate("everything", 6)
     subject.pool.release("everything")
     again = local_sequence("again", 17)
-    subject.offer(again, local=True)
-    assert subject.grant() == [again]
+    subject.offer_prompt(again, 0.0)
+    assert subject.schedule_chunk(0.0)
     assert again.cached_tokens == 0
 
 
@@ -211,12 +215,13 @@ class DecodeMachine(RuleBasedStateMachine):
         self.alive: dict[str, Sequence] = {}
         self.arriving: set[str] = set()
         self.step = []
-        self.chunk = []
+        self.chunks = []
+        self.now = 0.0
         self.count = 0
 
     @property
     def spans(self):
-        return self.step + self.chunk
+        return self.step + [span for chunk in self.chunks for span in chunk]
 
     @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20), local=st.booleans())
     def offer(self, prompt, max_tokens, local):
@@ -224,7 +229,10 @@ class DecodeMachine(RuleBasedStateMachine):
         new = (local_sequence if local else sequence)(f"r{self.count}", prompt, max_tokens)
         try:
             self.subject.check_fits(new)
-            self.subject.offer(new, local=local)
+            if local:
+                self.subject.offer_prompt(new, self.now)
+            else:
+                self.subject.offer(new)
         except PromptTooLong:
             assert prompt + max_tokens - 1 > 9 * BLOCK
         except Overloaded:
@@ -238,9 +246,9 @@ class DecodeMachine(RuleBasedStateMachine):
     def grant(self):
         for new in self.subject.grant():
             assert len(new.blocks) * BLOCK >= len(new.tokens)
-            if new.owner not in self.local:
-                self.kv.receive(new, 0, len(new.tokens) - 1)
-                self.arriving.add(new.owner)
+            assert new.owner not in self.local
+            self.kv.receive(new, 0, len(new.tokens) - 1)
+            self.arriving.add(new.owner)
 
     @precondition(lambda self: self.arriving)
     @rule(data=st.data())
@@ -255,11 +263,13 @@ class DecodeMachine(RuleBasedStateMachine):
         self.step = self.subject.schedule()
         assert all(span.count == 1 for span in self.step)
 
-    @precondition(lambda self: not self.chunk)
-    @rule()
-    def schedule_chunk(self):
-        self.chunk = self.subject.schedule_chunk()
-        assert sum(span.count for span in self.chunk) <= 6
+    @rule(later=st.sampled_from([0.0, 0.5, 20.0]))
+    def schedule_chunk(self, later):
+        self.now += later
+        chunk = self.subject.schedule_chunk(self.now)
+        self.chunks += [chunk] if chunk else []
+        assert sum(span.count for span in chunk) <= 6
+        assert len(self.chunks) <= MOST_PASSES
 
     @precondition(lambda self: self.step)
     @rule(failed=st.booleans())
@@ -267,10 +277,11 @@ class DecodeMachine(RuleBasedStateMachine):
         spans, self.step = self.step, []
         self._complete(spans, failed)
 
-    @precondition(lambda self: self.chunk)
-    @rule(failed=st.booleans())
-    def complete_chunk(self, failed):
-        spans, self.chunk = self.chunk, []
+    @precondition(lambda self: self.chunks)
+    @rule(failed=st.booleans(), seconds=st.floats(0, 2))
+    def complete_chunk(self, failed, seconds):
+        spans = self.chunks.pop()
+        self.subject.advanced(spans, seconds)
         self._complete(spans, failed)
 
     def _complete(self, spans, failed):

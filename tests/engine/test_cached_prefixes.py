@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from decode_pool.batch_size import BatchSize
 from decode_pool.scheduler import DecodeScheduler
 from engine.blocks import BlockPool
 from engine.config import KvConfig, ModelConfig
@@ -12,6 +13,7 @@ from engine.engine import Engine
 from engine.errors import Internal
 from engine.model import describe
 from engine.prefix import identity_of
+from engine.prompt_order import PromptOrder
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from engine.worker import EngineWorker
@@ -41,8 +43,9 @@ class Served:
         layout = self.engine.cache.layout
         self.scheduler = DecodeScheduler(
             self.pool,
+            PromptOrder(64),
+            BatchSize(16, 1.0),
             block_size=layout.block_size,
-            max_batch=16,
             max_waiting=100,
             chunk_tokens=64,
             identity=identity_of(layout),
@@ -57,11 +60,11 @@ class Served:
             for number, prompt in enumerate(prompts)
         ]
         for new in crowd:
-            self.scheduler.offer(new, local=True)
+            self.scheduler.offer_prompt(new, 0.0)
         for _ in range(2000):
             self.scheduler.grant()
             steps = self.compute(self.scheduler.schedule)
-            chunks = self.compute(self.scheduler.schedule_chunk)
+            chunks = self.compute(lambda: self.scheduler.schedule_chunk(0.0))
             if not steps and not chunks:
                 break
             for sequence in (*steps, *chunks):
@@ -146,9 +149,9 @@ async def test_what_a_faulty_request_left_is_overwritten_before_it_is_given_out(
         layer[:, served.pool.match(healthy.chain.digests)[0]] = float("nan")
     greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS)
     faulty = Sequence("faulty", list(prompt), len(prompt), greedy)
-    served.scheduler.offer(faulty, local=True)
+    served.scheduler.offer_prompt(faulty, 0.0)
     served.scheduler.grant()
-    spans = served.scheduler.schedule_chunk()
+    spans = served.scheduler.schedule_chunk(0.0)
     (outcome,) = served.engine.forward(spans)
     assert isinstance(outcome, Internal)
     served.pool.condemn("faulty")

@@ -52,10 +52,14 @@ async def cluster(config: TandemConfig) -> AsyncIterator[LocalCluster]:
     """Start everything, wait until the router sees it, and stop everything."""
     directory = Directory.connect(config.directory)
     replicas: dict[ReplicaRole, list[Replica]] = {"prefill": [], "decode": []}
-    for role, count in (("prefill", config.prefill.replicas), ("decode", config.decode.replicas)):
+    pools = (
+        ("prefill", "prefill", config.prefill.replicas),
+        ("decode", config.decode_role, config.decode.replicas),
+    )
+    for pool, role, count in pools:
         for number in range(count):
-            replica = await Replica.start(config, role, f"{role}-{number}", HOST, directory)
-            replicas[role].append(replica)
+            replica = await Replica.start(config, role, f"{pool}-{number}", HOST, directory)
+            replicas[pool].append(replica)
     router = await RouterServer.start(config, "router-0", directory)
     try:
         async with Client(router.grpc_address) as client:

@@ -55,9 +55,10 @@ async def crowd(local, cases, at_once):
     return await asyncio.gather(*(one(case) for case in cases))
 
 
-async def test_exact_in_a_crowd_with_preemption(config, model):
+@pytest.mark.parametrize("prefill_replicas", [1, 0])
+async def test_exact_in_a_crowd_with_preemption(config, model, prefill_replicas):
     cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) < 400]
-    async with cluster(small_pool(config, 60)) as local:
+    async with cluster(small_pool(config, 60, replicas=prefill_replicas)) as local:
         answers = await crowd(local, cases, 12)
         await local.idle()
     wrong = [

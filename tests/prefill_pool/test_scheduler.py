@@ -6,6 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
+from engine.prompt_order import PromptOrder
+from engine.prompt_passes import MOST_PASSES
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from prefill_pool.scheduler import PrefillScheduler
@@ -15,9 +17,9 @@ BLOCK = 4
 MODEL = "model"
 
 
-def sequence(owner: str, tokens: int, first: int = 0, tenant: str = "default") -> Sequence:
+def sequence(owner: str, tokens: int, first: int = 0, **options) -> Sequence:
     prompt = [first, *range(1, tokens)]
-    return Sequence(owner, prompt, tokens, SamplingParams(max_tokens=4), tenant=tenant)
+    return Sequence(owner, prompt, tokens, SamplingParams(max_tokens=4), **options)
 
 
 def scheduler(
@@ -25,8 +27,8 @@ def scheduler(
 ) -> PrefillScheduler:
     return PrefillScheduler(
         pool,
+        PromptOrder(chunk),
         block_size=BLOCK,
-        chunk_tokens=chunk,
         max_waiting=waiting,
         parked_fraction=parked,
         identity=identity,
@@ -35,66 +37,91 @@ def scheduler(
 
 def run_to_end(subject: PrefillScheduler) -> list[str]:
     order = []
-    while spans := subject.schedule():
+    while spans := subject.schedule(0.0):
         for done in subject.complete(spans):
             order.append(done.owner)
             subject.remove(done.owner)
     return order
 
 
-def test_earliest_deadline_first_then_shortest():
-    subject = scheduler(BlockPool(100))
-    subject.submit(sequence("late", 3), deadline=9)
-    subject.submit(sequence("long", 30), deadline=5)
-    subject.submit(sequence("short", 3), deadline=5)
+def test_what_can_be_in_time_goes_before_what_cannot_and_short_before_long():
+    subject = scheduler(BlockPool(100), chunk=3)
+    subject.order.learn(1000, 1000.0)
+    subject.submit(sequence("late", 3, ttft_budget_s=2), now=0)
+    subject.submit(sequence("long", 30, ttft_budget_s=90), now=0)
+    subject.submit(sequence("short", 6, ttft_budget_s=90), now=0)
     assert run_to_end(subject) == ["short", "long", "late"]
+
+
+def test_a_short_prompt_overtakes_a_pass_that_was_begun_and_a_long_one_does_not():
+    subject = scheduler(BlockPool(100), chunk=16)
+    subject.submit(sequence("long", 40), now=0)
+    begun = subject.schedule(0.0)
+    assert subject.schedule(0.0) == []
+    subject.submit(sequence("as long", 40), now=0)
+    assert subject.schedule(0.0) == []
+    subject.submit(sequence("short", 5), now=0)
+    overtaking = subject.schedule(0.0)
+    assert [span.sequence.owner for span in overtaking] == ["short"]
+    assert [done.owner for done in subject.complete(overtaking)] == ["short"]
+    assert subject.complete(begun) == []
+    # It goes on where it was.
+    assert (subject.schedule(0.0)[0].sequence.owner, begun[0].sequence.computed) == ("long", 16)
+
+
+def test_batch_work_gives_way_between_two_layers():
+    subject = scheduler(BlockPool(100), chunk=16)
+    subject.submit(sequence("batch", 40, lane="batch"), now=0)
+    subject.schedule(0.0)
+    subject.submit(sequence("chat", 30), now=0)
+    assert [span.sequence.owner for span in subject.schedule(0.0)] == ["chat"]
 
 
 def test_a_chunk_holds_several_prompts_and_cuts_the_last():
     subject = scheduler(BlockPool(100), chunk=8)
-    subject.submit(sequence("a", 3), deadline=1)
-    subject.submit(sequence("b", 9), deadline=2)
-    spans = subject.schedule()
+    subject.submit(sequence("a", 3), now=1)
+    subject.submit(sequence("b", 9), now=2)
+    spans = subject.schedule(0.0)
     assert [(s.sequence.owner, s.start, s.count) for s in spans] == [("a", 0, 3), ("b", 0, 5)]
 
 
 def test_a_prompt_that_can_never_fit_is_refused():
     with pytest.raises(PromptTooLong, match="needs 3 KV blocks, the prefill pool has 2"):
-        scheduler(BlockPool(2)).submit(sequence("a", 9), deadline=1)
+        scheduler(BlockPool(2)).submit(sequence("a", 9), now=1)
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back():
     subject = scheduler(BlockPool(8), waiting=1)
-    subject.submit(sequence("a", 1), deadline=1)
+    subject.submit(sequence("a", 1), now=1)
     with pytest.raises(Overloaded) as refusal:
-        subject.submit(sequence("b", 1), deadline=1)
+        subject.submit(sequence("b", 1), now=1)
     assert refusal.value.retry_after_s
 
 
 def test_nothing_starts_while_too_much_is_parked():
     subject = scheduler(BlockPool(8), parked=0.25)
-    subject.submit(sequence("a", 12), deadline=1)
-    while not subject.complete(subject.schedule()):
+    subject.submit(sequence("a", 12), now=1)
+    while not subject.complete(subject.schedule(0.0)):
         pass
-    subject.submit(sequence("b", 1), deadline=1)
-    assert subject.schedule() == []
+    subject.submit(sequence("b", 1), now=1)
+    assert subject.schedule(0.0) == []
     subject.remove("a")
-    assert [span.sequence.owner for span in subject.schedule()] == ["b"]
+    assert [span.sequence.owner for span in subject.schedule(0.0)] == ["b"]
 
 
 def test_a_prompt_that_finds_no_blocks_does_not_hold_up_who_has_them():
     subject = scheduler(BlockPool(10), chunk=6)
-    subject.submit(sequence("long", 29), deadline=0)
-    subject.complete(subject.schedule())
-    subject.submit(sequence("short", 9), deadline=0)
+    subject.submit(sequence("long", 29), now=0)
+    subject.complete(subject.schedule(0.0))
+    subject.submit(sequence("short", 9), now=0)
     assert run_to_end(subject) == ["long", "short"]
 
 
 def prefill(subject: PrefillScheduler, new: Sequence) -> list[tuple[int, int]]:
     """Compute a prompt alone, park it and let it go; returns its chunks."""
-    subject.submit(new, deadline=0)
+    subject.submit(new, now=0)
     chunks = []
-    while spans := subject.schedule():
+    while spans := subject.schedule(0.0):
         chunks += [(span.start, span.count) for span in spans]
         subject.complete(spans)
     subject.remove(new.owner)
@@ -114,10 +141,10 @@ def test_a_prompt_starts_behind_its_cached_prefix_and_computes_at_least_its_last
 
 def test_blocks_are_shared_from_the_first_chunk_on():
     subject = scheduler(BlockPool(20), chunk=8, identity=MODEL)
-    subject.submit(sequence("a", 30), deadline=0)
-    subject.complete(subject.schedule())
-    subject.submit(sequence("b", 30), deadline=-1)
-    second = subject.schedule()[0]
+    subject.submit(sequence("a", 30), now=0)
+    subject.complete(subject.schedule(0.0))
+    subject.submit(sequence("b", 20), now=0)
+    second = subject.schedule(0.0)[0]
     assert (second.sequence.owner, second.start) == ("b", 8)
     assert second.sequence.blocks[:2] == list(subject.pool.held("a")[:2])
 
@@ -131,13 +158,12 @@ def test_an_evicted_prefix_is_computed_again():
 
 def test_nothing_of_a_failed_step_or_a_condemned_request_is_found():
     subject = scheduler(BlockPool(20), chunk=8, identity=MODEL)
-    subject.submit(sequence("failed", 12), deadline=0)
-    subject.schedule()
-    subject.complete([])
+    subject.submit(sequence("failed", 12), now=0)
+    subject.abandon(subject.schedule(0.0))
     subject.remove("failed")
     assert prefill(subject, sequence("b", 9))[0] == (0, 8)
-    subject.submit(sequence("nan", 13), deadline=0)
-    spans = subject.schedule()
+    subject.submit(sequence("nan", 13), now=0)
+    spans = subject.schedule(0.0)
     assert spans[0].start == 8
     subject.pool.condemn("nan")
     subject.complete(spans)
@@ -156,20 +182,27 @@ class PrefillMachine(RuleBasedStateMachine):
         self.kv = PaperKv(self.pool, BLOCK, MODEL)
         self.alive: dict[str, Sequence] = {}
         self.parked: set[str] = set()
-        self.spans = []
+        self.passes = []
+        self.now = 0.0
         self.count = 0
+
+    @property
+    def spans(self):
+        return [span for spans in self.passes for span in spans]
 
     @rule(
         tokens=st.integers(1, 45),
-        deadline=st.integers(0, 5),
+        budget=st.sampled_from([0.0, 1.0, 100.0]),
+        lane=st.sampled_from(["interactive", "batch"]),
         first=st.integers(0, 1),
         tenant=st.sampled_from(["a", "b"]),
     )
-    def submit(self, tokens, deadline, first, tenant):
+    def submit(self, tokens, budget, lane, first, tenant):
         self.count += 1
-        new = sequence(f"r{self.count}", tokens, first, tenant)
+        owner = f"r{self.count}"
+        new = sequence(owner, tokens, first, tenant=tenant, lane=lane, ttft_budget_s=budget)
         try:
-            self.subject.submit(new, deadline)
+            self.subject.submit(new, self.now)
         except PromptTooLong:
             assert tokens > 40
         except Overloaded:
@@ -177,23 +210,31 @@ class PrefillMachine(RuleBasedStateMachine):
         else:
             self.alive[new.owner] = new
 
-    @precondition(lambda self: not self.spans)
-    @rule()
-    def schedule(self):
-        self.spans = self.subject.schedule()
-        assert sum(span.count for span in self.spans) <= 6
-        for span in self.spans:
+    @rule(later=st.sampled_from([0.0, 0.5, 20.0]))
+    def schedule(self, later):
+        self.now += later
+        spans = self.subject.schedule(self.now)
+        self.passes += [spans] if spans else []
+        assert sum(span.count for span in spans) <= 6
+        assert len(self.passes) <= MOST_PASSES
+        owners = [span.sequence.owner for span in self.spans]
+        assert len(owners) == len(set(owners))
+        for span in spans:
             assert span.sequence.owner in self.alive
             assert span.start == span.sequence.computed
             assert len(span.sequence.blocks) * BLOCK >= span.start + span.count
 
-    @precondition(lambda self: self.spans)
-    @rule(failed=st.booleans())
-    def complete(self, failed):
-        spans, self.spans = self.spans, []
+    @precondition(lambda self: self.passes)
+    @rule(failed=st.booleans(), seconds=st.floats(0, 2))
+    def complete(self, failed, seconds):
+        spans = self.passes.pop()
+        self.subject.advanced(spans, seconds)
+        if failed:
+            self.subject.abandon(spans)
+            return
         for span in spans:
             self.kv.compute(span)
-        for done in self.subject.complete([] if failed else spans):
+        for done in self.subject.complete(spans):
             assert done.owner in self.alive
             assert done.computed == len(done.tokens)
             self.parked.add(done.owner)
@@ -217,7 +258,7 @@ class PrefillMachine(RuleBasedStateMachine):
             self.subject.remove(owner)
             del self.alive[owner]
         self.parked.clear()
-        while spans := self.subject.schedule():
+        while spans := self.subject.schedule(0.0):
             for span in spans:
                 self.kv.compute(span)
             for done in self.subject.complete(spans):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from engine.errors import TandemError
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
-from prefill_pool.loop import PrefillLoop
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +17,7 @@ _PATIENCE_S = 3600.0
 
 
 async def warm(
-    loop: PrefillLoop,
+    compute: Callable[[Sequence], Awaitable[None]],
     texts: Iterable[str],
     encode: Callable[[str], list[int]],
     block_size: int,
@@ -39,16 +38,10 @@ async def warm(
                     *(number, len(tokens), block_size, context_tokens),
                 )
                 continue
-            await _compute(loop, f"warm.{number}", tokens)
+            sampling = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
+            prompt = Sequence(f"warm.{number}", [*tokens], len(tokens), sampling)
+            prompt.lane, prompt.ttft_budget_s = "batch", _PATIENCE_S
+            await compute(prompt)
             log.info("kv.warm_prefixes[%d] is cached: %d tokens", number, len(tokens))
         except TandemError as error:
             log.warning("kv.warm_prefixes[%d] was not computed: %s", number, error.message)
-
-
-async def _compute(loop: PrefillLoop, owner: str, tokens: list[int]) -> None:
-    sampling = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
-    job = loop.submit(Sequence(owner, tokens, len(tokens), sampling), _PATIENCE_S)
-    try:
-        await job.first_token
-    finally:
-        loop.release(job)

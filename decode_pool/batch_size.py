@@ -1,0 +1,54 @@
+"""How many requests may share a step, so that a step keeps the budget. Pure.
+
+The limit falls when steps take longer than the budget, and rises again, at most to `most`, when
+they take clearly less while the batch is full. A size that was too slow is not tried again for a
+while, so that the limit rests below it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+# Steps between two changes; a change is judged by the median of as many.
+_WINDOW = 8
+# Below that part of the budget there is room for more.
+_ROOMY = 0.85
+# Windows for which a size that was too slow is not tried again.
+_SHY_WINDOWS = 64
+
+
+class BatchSize:
+    """The most requests of a step: `limit`, between 1 and `most`."""
+
+    def __init__(self, most: int, budget_s: float) -> None:
+        self.limit = most
+        self._most = most
+        self._budget_s = budget_s
+        self._steps: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
+        self._too_slow: int | None = None
+        self._shy = 0
+
+    def stepped(self, requests: int, seconds: float) -> None:
+        """A step of so many requests took so long."""
+        self._steps.append((requests, seconds))
+        if len(self._steps) < _WINDOW:
+            return
+        usual_s = median(took_s for _, took_s in self._steps)
+        batch = min(count for count, _ in self._steps)
+        self._steps.clear()
+        self._shy = max(0, self._shy - 1)
+        if usual_s > self._budget_s:
+            self._shrink(batch)
+        elif usual_s < _ROOMY * self._budget_s and batch >= self.limit:
+            self._grow()
+
+    def _shrink(self, batch: int) -> None:
+        self._too_slow, self._shy = batch, _SHY_WINDOWS
+        self.limit = max(1, min(self.limit, batch - max(1, batch // 8)))
+
+    def _grow(self) -> None:
+        ceiling = self._most
+        if self._too_slow is not None and self._shy:
+            ceiling = min(ceiling, self._too_slow - 1)
+        self.limit = max(self.limit, min(ceiling, self.limit + max(1, self.limit // 8)))

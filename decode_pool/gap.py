@@ -1,0 +1,53 @@
+"""How long may be computed beside a step, so that the streams' tokens come in time. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+# Steps by whose median a step's usual time is judged.
+_RECENT = 9
+# With no stream to hold up, how long a slice takes until somebody else is looked for.
+_ALONE_S = 0.02
+
+
+class TokenGap:
+    """The time between two steps: `budget_s` at most, and `factor` undisturbed steps.
+
+    With no `factor` the budget alone counts.
+    """
+
+    def __init__(self, budget_s: float, factor: float | None) -> None:
+        self._budget_s = budget_s
+        self._factor = factor
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._step_s: float | None = None
+
+    @property
+    def step_s(self) -> float | None:
+        """What a step usually takes; None before the first."""
+        return median(self._recent) if self._recent else None
+
+    @property
+    def gap_s(self) -> float:
+        """The most time from one step's begin to the next one's, where a step leaves that."""
+        usual_s = self.step_s
+        if usual_s is None or self._factor is None:
+            return self._budget_s
+        return min(self._budget_s, self._factor * usual_s)
+
+    def stepped(self, seconds: float) -> None:
+        """A step of the running streams took so long."""
+        self._recent.append(seconds)
+        self._step_s = seconds
+
+    def rested(self) -> None:
+        """There was no stream to step."""
+        self._step_s = None
+
+    @property
+    def slice_s(self) -> float:
+        """How long may be computed now; 0: as little as can be, so that it goes on at all."""
+        if self._step_s is None:
+            return min(self._budget_s, _ALONE_S)
+        return max(0.0, self.gap_s - self._step_s)

@@ -1,0 +1,69 @@
+"""The batch's size against steps whose time grows with it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decode_pool.batch_size import BatchSize
+
+BUDGET_S = 0.06
+
+
+def run(subject, step_s, steps, waiting=1000):
+    """That many steps of a batch as large as it may be; the limits on the way."""
+    limits = []
+    for _ in range(steps):
+        batch = min(subject.limit, waiting)
+        subject.stepped(batch, step_s(batch))
+        limits.append(subject.limit)
+    return limits
+
+
+@given(st.integers(1, 128), st.lists(st.tuples(st.integers(1, 200), st.floats(0, 1))))
+def test_the_limit_stays_between_one_and_the_most(most, steps):
+    subject = BatchSize(most, BUDGET_S)
+    for batch, seconds in steps:
+        subject.stepped(batch, seconds)
+        assert 1 <= subject.limit <= most
+
+
+@given(st.integers(1, 128), st.floats(0.001, 0.05), st.floats(0.0001, 0.01))
+def test_it_settles_where_steps_keep_the_budget_and_rests_there(most, base_s, each_s):
+    subject = BatchSize(most, BUDGET_S)
+
+    def step_s(batch):
+        return base_s + batch * each_s
+
+    run(subject, step_s, 400)
+    settled = run(subject, step_s, 300)
+    fits = [batch for batch in range(1, most + 1) if step_s(batch) <= BUDGET_S]
+    best = max(fits, default=1)
+    # It looks up again once in a while, by an eighth.
+    assert max(settled) <= best + max(1, best // 8) + 1
+    assert min(settled) >= best - 2 * max(1, best // 8) - 1
+    assert len(set(settled)) <= 6
+
+
+def test_it_rises_again_when_steps_get_faster():
+    subject = BatchSize(64, BUDGET_S)
+    run(subject, lambda batch: 0.002 * batch, 500)
+    assert subject.limit <= 30
+    run(subject, lambda batch: 0.0005 * batch, 2000)
+    assert subject.limit == 64
+
+
+def test_a_few_slow_steps_change_nothing():
+    subject = BatchSize(64, BUDGET_S)
+    for _ in range(20):
+        for seconds in (0.02, 0.02, 0.5, 0.02, 0.02, 0.02, 0.3, 0.02):
+            subject.stepped(64, seconds)
+    assert subject.limit == 64
+
+
+def test_a_batch_that_is_not_full_says_nothing_about_more():
+    subject = BatchSize(64, BUDGET_S)
+    run(subject, lambda batch: 0.002 * batch, 500)
+    limit = subject.limit
+    run(subject, lambda batch: 0.01, 1000, waiting=2)
+    assert subject.limit == limit

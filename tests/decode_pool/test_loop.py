@@ -1,0 +1,167 @@
+"""The decode loop over an engine on paper, in simulated time: what streams and prompts get."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from statistics import quantiles
+
+import pytest
+
+from decode_pool import loop as loop_module
+from decode_pool.batch_size import BatchSize
+from decode_pool.gap import TokenGap
+from decode_pool.job import DecodeJob
+from decode_pool.loop import DecodeLoop
+from decode_pool.scheduler import DecodeScheduler
+from engine.blocks import BlockPool
+from engine.prompt_order import PromptOrder
+from engine.sampling import SamplingParams
+from engine.sequence import SampledToken, Sequence
+from engine.text import Completion
+from engine.worker import EngineWorker
+from tests.engine.test_text import TOKENIZERS
+
+STEP_S, PASS_S, TOKENS_PER_S, LAYERS = 0.012, 0.006, 2500.0, 30
+
+
+class PaperPass:
+    """A pass through the layers, each of which takes its time."""
+
+    def __init__(self, engine, spans):
+        self.spans = spans
+        self._engine = engine
+        self._layer_s = (PASS_S + sum(s.count for s in spans) / TOKENS_PER_S) / LAYERS
+        self._left = LAYERS
+
+    def advance(self, for_s=None):
+        self._engine.slices.append(for_s)
+        end = self._engine.now + for_s
+        while self._left:
+            self._engine.now += self._layer_s
+            self._left -= 1
+            if self._left and self._engine.now + self._layer_s > end:
+                return None
+        return [SampledToken(7) if span.samples else None for span in self.spans]
+
+
+class PaperEngine:
+    """Steps that take `STEP_S`; notes when each owner got a token."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.slices = []
+        self.tokens_s = {}
+
+    def forward(self, spans):
+        self.now += STEP_S
+        for span in spans:
+            self.tokens_s.setdefault(span.sequence.owner, []).append(self.now)
+        return [SampledToken(7) for _ in spans]
+
+    def begin(self, spans):
+        return PaperPass(self, spans)
+
+    def monotonic(self):
+        return self.now
+
+    def gaps(self, since_s=0.0):
+        times = self.tokens_s.values()
+        return [b - a for seen in times for a, b in pairwise(seen) if a >= since_s]
+
+
+@asynccontextmanager
+async def running(monkeypatch, factor, budget_s=0.06):
+    engine = PaperEngine()
+    monkeypatch.setattr(loop_module, "time", engine)
+    scheduler = DecodeScheduler(
+        BlockPool(10_000),
+        PromptOrder(512),
+        BatchSize(64, budget_s),
+        block_size=16,
+        max_waiting=100,
+        chunk_tokens=512,
+    )
+    worker = EngineWorker(engine)
+    subject = DecodeLoop(scheduler, worker, 100, TokenGap(budget_s, factor))
+    task = asyncio.create_task(subject.run())
+    yield subject, engine
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    worker.close()
+
+
+def new_job(owner, prompt, max_tokens, local):
+    tokenizer = TOKENIZERS["byte_level"]
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    completion = Completion(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
+    return DecodeJob(Sequence(owner, [1] * prompt, prompt, sampling), completion, local=local)
+
+
+async def stream(subject, owner, max_tokens):
+    """A request whose KV came from elsewhere, to its end."""
+    job = new_job(owner, 100, max_tokens, local=False)
+    subject.register(job)
+    job.take_first(5)
+    await subject.admit(job)
+    subject.commit(job)
+    await finish(subject, job)
+
+
+async def prompt(subject, owner, tokens, max_tokens=2):
+    """A request whose prompt is computed here, to its end."""
+    job = new_job(owner, tokens, max_tokens, local=True)
+    subject.register(job)
+    await subject.admit(job)
+    await finish(subject, job)
+
+
+async def finish(subject, job):
+    while not job.drained:
+        await asyncio.wait_for(job.next(), 20)
+    subject.release(job)
+
+
+@pytest.mark.parametrize(("factor", "most_s"), [(2.0, 2 * STEP_S), (None, 0.06), (1.0, 0.0191)])
+async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, factor, most_s):
+    async with running(monkeypatch, factor) as (subject, engine):
+        streams = [asyncio.create_task(stream(subject, f"s{n}", 200)) for n in range(4)]
+        while engine.now < 0.5:
+            await asyncio.sleep(0)
+        undisturbed = quantiles(engine.gaps(), n=20)[-1]
+        assert undisturbed == pytest.approx(STEP_S)
+        began_s = engine.now
+        await asyncio.gather(*(prompt(subject, f"p{n}", 1024) for n in range(4)))
+        gaps = engine.gaps(began_s)
+        took_s = engine.now - began_s
+        assert quantiles(gaps, n=20)[-1] <= most_s + 1e-9
+        # All that the steps leave is the prompts', but for what is less than a layer.
+        busy_s = 8 * (PASS_S + 512 / TOKENS_PER_S)
+        share = 1 - STEP_S / most_s
+        assert took_s <= busy_s / (0.9 * share)
+        await asyncio.gather(*streams)
+
+
+async def test_a_short_prompt_overtakes_a_long_one_and_streams_go_on(monkeypatch):
+    ended = []
+
+    async def ending(subject, owner, tokens):
+        await prompt(subject, owner, tokens)
+        ended.append(owner)
+
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        running_stream = asyncio.create_task(stream(subject, "s", 100))
+        long = asyncio.create_task(ending(subject, "long", 2048))
+        while len(engine.slices) < 3:
+            await asyncio.sleep(0)
+        await ending(subject, "short", 64)
+        await asyncio.gather(long, running_stream)
+    assert ended == ["short", "long"]
+
+
+async def test_with_nobody_streaming_prompts_have_the_engine_to_themselves(monkeypatch):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        await prompt(subject, "p", 1024, max_tokens=1)
+        assert engine.now == pytest.approx(2 * (PASS_S + 512 / TOKENS_PER_S))
+        assert max(engine.slices) == pytest.approx(0.02)

@@ -1,0 +1,121 @@
+"""Replicas change roles while they work: nothing is dropped, and nothing comes out different."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from cluster.admin_client import fetch_status, request_role
+from cluster.api import Tokens
+from engine.errors import InvalidRequest, NotFound
+from tests import exactness
+from tests.integration.local import cluster
+from tests.integration.test_cluster import crowd, small_pool
+from tests.integration.test_prefixes import ask, expected
+
+LONG = 300
+
+
+async def roles(local):
+    status = await fetch_status(local.router.grpc_address)
+    return {entry.id: entry.role for entry in status.replicas if entry.role != "router"}
+
+
+async def give(local, **wanted):
+    """Give roles, and wait until the router places by them."""
+    for name, role in wanted.items():
+        await request_role(local.router.grpc_address, name.replace("_", "-"), role)
+    async with asyncio.timeout(10):
+        while (await roles(local)) != {r.id: r.role for r in local.replicas}:
+            await asyncio.sleep(0.02)
+
+
+async def read(events, into):
+    async for event in events:
+        if isinstance(event, Tokens):
+            into += [token.token for token in event.tokens]
+
+
+async def test_streams_outlive_every_change_of_role(config, model):
+    config = replace(config, decode=replace(config.decode, replicas=2))
+    prompts = [[number * step % 256 for number in range(60 + step)] for step in (3, 7, 11, 13)]
+    options = {"max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+    async with cluster(config) as local:
+        got = [[] for _ in prompts]
+        streams = [
+            asyncio.create_task(read(local.client.generate(prompt, **options), into))
+            for prompt, into in zip(prompts, got, strict=True)
+        ]
+        while min(map(len, got)) < 3:
+            await asyncio.sleep(0.01)
+        await give(local, decode_1="prefill")
+        await give(local, prefill_0="decode")
+        tokens, summary = await ask(local, [5, 6, 7] * 20)
+        assert (summary.prefill_replica, tokens) == ("decode-1", expected(model, [5, 6, 7] * 20))
+        await give(local, decode_1="both", prefill_0="prefill", decode_0="both")
+        tokens, summary = await ask(local, [8, 9] * 30)
+        assert tokens == expected(model, [8, 9] * 30)
+        await give(local, decode_1="decode", decode_0="decode")
+        await asyncio.gather(*streams)
+        assert got == [expected(model, prompt, LONG) for prompt in prompts]
+        await local.idle()
+
+
+async def test_a_crowd_in_pools_that_are_too_small_while_roles_go_round(config, model):
+    """Both loops of a replica then share its few blocks."""
+    config = small_pool(config, 60)
+    config = replace(config, decode=replace(config.decode, replicas=2))
+    cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) < 400]
+    rounds = [
+        {"decode_1": "prefill", "prefill_0": "decode"},
+        {"decode_0": "both", "decode_1": "decode"},
+        {"prefill_0": "prefill", "decode_0": "decode"},
+    ]
+    async with cluster(config) as local:
+        answers = asyncio.create_task(crowd(local, cases, 12))
+        for place in range(100):
+            await give(local, **rounds[place % 3])
+            await asyncio.sleep(0.2)
+            if answers.done():
+                break
+        got = [tokens for tokens, _ in await answers]
+        await local.idle()
+    wrong = [
+        case
+        for case, tokens in zip(cases, got, strict=True)
+        if tokens != case.expected and not exactness.excused(model, case, tokens)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "error"),
+    [
+        ("prefill-0", "decode", InvalidRequest),
+        ("prefill-0", "router", InvalidRequest),
+        ("nobody", "decode", NotFound),
+        ("router-0", "decode", NotFound),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_changes_nothing(config, name, role, error):
+    async with cluster(config) as local:
+        before = await roles(local)
+        with pytest.raises(error):
+            await request_role(local.router.grpc_address, name, role)
+        assert await roles(local) == before
+
+
+async def test_one_replica_that_does_both_may_not_do_less(config):
+    async with cluster(replace(config, prefill=replace(config.prefill, replicas=0))) as local:
+        with pytest.raises(InvalidRequest, match="prefill"):
+            await request_role(local.router.grpc_address, "decode-0", "decode")
+        load = local.decode[0].load()
+        assert (load.prompt_tokens_due, load.streams, load.batch_limit) == (0, 0, 64)
+        assert load.prompt_tokens_per_s is None
+        await ask(local, [1] * 40)
+        load = local.decode[0].load()
+        assert load.prompt_tokens_per_s > 0
+        assert load.step_s > 0
+        assert 0 < load.gap_s <= 0.06
