@@ -96,13 +96,22 @@ class PrefillCost:
         """For `tokens` to be computed behind `cached` ones; 0 for none."""
         return self._fit.predict(_prefill_features(tokens, cached)) if tokens > 0 else 0.0
 
-    def learn(self, tokens: int, cached: int, prefill_s: float, ended_s: float) -> None:
+    def learn(
+        self,
+        tokens: int,
+        cached: int,
+        prefill_s: float,
+        ended_s: float,
+        busy_s: float = float("inf"),
+    ) -> None:
         """A prompt's first token came at `ended_s`, that long after its first chunk began.
 
         Prompts share steps and take turns, so what a prompt is charged is the time since the one
-        before it ended; together they are charged the time that passed, and no more.
+        before it ended, as far as the replica had prompts then, since `busy_s` at least; together
+        they are charged the time that passed.
         """
-        charged_s = ended_s - max(ended_s - prefill_s, self._ended_s)
+        began_s = min(busy_s, ended_s - prefill_s)
+        charged_s = ended_s - max(began_s, self._ended_s)
         self._ended_s = max(self._ended_s, ended_s)
         features = _prefill_features(tokens, cached)
         if self._step is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
-from cluster.config import EndpointConfig, FlushConfig
+from cluster.config import EndpointConfig, FlushConfig, Lane
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.prefix import DEFAULT_TENANT, Chain
@@ -33,6 +33,8 @@ class Prepared:
     sampling: SamplingParams
     choices: int
     ttft_budget_s: float
+    token_gap_s: float = 0.06
+    lane: Lane = "interactive"
     flush: FlushConfig = field(default_factory=FlushConfig)
     tenant: str = DEFAULT_TENANT
     chain: Chain | None = None
@@ -95,6 +97,8 @@ class Door:
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            token_gap_s=endpoint.token_gap_budget_ms / 1000,
+            lane=endpoint.lane,
             flush=endpoint.flush,
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),

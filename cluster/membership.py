@@ -13,7 +13,11 @@ Pool = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What a replica is doing now: requests, and blocks by state."""
+    """What a replica is doing now: requests, and blocks by state.
+
+    `prompt_tokens` are still to be computed; `blocks_promised` is what its requests may come to
+    need; `step_s` is how long its last decode step took, with `batch` sequences (0: idle).
+    """
 
     waiting: int = 0
     running: int = 0
@@ -26,6 +30,10 @@ class ReplicaLoad:
     blocks_orphaned: int = 0
     block_size: int = 0
     context_tokens: int = 0
+    prompt_tokens: int = 0
+    blocks_promised: int = 0
+    batch: int = 0
+    step_s: float = 0.0
 
     @property
     def used(self) -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -18,6 +19,7 @@ from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.listen import join
 from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
+from cluster.report_server import ReportServicer
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
@@ -38,7 +40,7 @@ from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
 from prefill_pool.warm import warm
-from protos import decode_pb2_grpc, prefill_pb2_grpc
+from protos import decode_pb2_grpc, prefill_pb2_grpc, report_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -158,12 +160,19 @@ class Replica:
         self._worker.close()
 
     def load(self) -> ReplicaLoad:
-        """What this replica is doing now; also sets its gauges."""
+        """What this replica is doing now, orphans counted; also sets its gauges."""
         schedulers = [s for s in (self._prefill, self._decode) if s is not None]
-        counts = self._pool.counts()
-        expected = self._decode_loop.expected if self._decode_loop is not None else 0
         owners = frozenset[str]().union(*(s.owners() for s in schedulers))
-        load = ReplicaLoad(
+        load = replace(self.state(), blocks_orphaned=self._pool.orphaned(owners))
+        self._report(load)
+        return load
+
+    def state(self) -> ReplicaLoad:
+        """What this replica is doing now, cheap enough to ask for many times a second."""
+        schedulers = [s for s in (self._prefill, self._decode) if s is not None]
+        counts, loop = self._pool.counts(), self._decode_loop
+        expected = loop.expected if loop is not None else 0
+        return ReplicaLoad(
             waiting=sum(s.waiting for s in schedulers) + expected,
             running=sum(s.running for s in schedulers),
             blocks_total=counts.total,
@@ -172,18 +181,20 @@ class Replica:
             blocks_used=counts.used,
             blocks_leased=counts.leased,
             blocks_quarantined=counts.quarantined,
-            blocks_orphaned=self._pool.orphaned(owners),
             block_size=self._config.kv.block_size,
             context_tokens=self._engine.description.context_tokens,
+            prompt_tokens=sum(s.tokens_due for s in schedulers),
+            blocks_promised=loop.blocks_promised if loop is not None else 0,
+            batch=loop.batch if loop is not None else 0,
+            step_s=loop.step_s if loop is not None else 0.0,
         )
-        self._report(load)
-        return load
 
     async def _serve(self) -> None:
         if self.role == "prefill":
             await self._serve_prefill()
         else:
             self._serve_decode()
+        report_pb2_grpc.add_ReportsServicer_to_server(ReportServicer(self.state), self._server)
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
         self.address = join(self._host, port)

@@ -71,6 +71,11 @@ class PrefillScheduler:
         return sum(entry.started for entry in self._active.values())
 
     @property
+    def tokens_due(self) -> int:
+        """Prompt tokens that wait or are being computed."""
+        return sum(entry.sequence.remaining for entry in self._active.values())
+
+    @property
     def parked(self) -> int:
         """Requests whose KV is complete and waits to be handed over."""
         return len(self._parked)
