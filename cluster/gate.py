@@ -200,7 +200,7 @@ class Gate:
 
     def _deny(self, waiter: _Waiter, verdict: Refuse, now: float) -> None:
         self._refusals.note(verdict, now)
-        waiter.decided.set_exception(Refused(verdict))
+        waiter.decided.set_exception(Refused.by(verdict))
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """Who was admitted and is gone takes up no room."""

@@ -24,13 +24,18 @@ _WHY: dict[Reason, str] = {
 class Refused(Overloaded):
     """Not admitted; `reason` says what stood in the way."""
 
-    def __init__(self, refusal: Refuse) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, reason: Reason = "ttft"
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.reason = reason
+
+    @classmethod
+    def by(cls, refusal: Refuse) -> Refused:
+        """What a refused client is told."""
         wait_s = refusal.retry_after_s
-        super().__init__(
-            f"no room now: {_WHY[refusal.reason]}; try again in {wait_s:.1f} s",
-            retry_after_s=wait_s,
-        )
-        self.reason = refusal.reason
+        message = f"no room now: {_WHY[refusal.reason]}; try again in {wait_s:.1f} s"
+        return cls(message, retry_after_s=wait_s, reason=refusal.reason)
 
 
 class Refusals:
