@@ -95,7 +95,7 @@ class PromptQueue:
         """Tokens of others that are due there."""
         if self.reported:
             return self.others
-        return max(0, load.prompt_tokens - sum(left for _, left in self.left()))
+        return max(0, load.prompt_tokens_due - sum(left for _, left in self.left()))
 
 
 class Tally:
@@ -180,7 +180,7 @@ class Holds:
     def report(self, replica: str, load: ReplicaLoad, now: float) -> None:
         """A replica has just said what it is doing."""
         held = self._of(replica)
-        held.queue.report(load.prompt_tokens, now)
+        held.queue.report(load.prompt_tokens_due, now)
         held.requests.report(load.waiting + load.running, now)
         held.blocks.report(load.blocks_promised, now)
 

@@ -15,8 +15,8 @@ Pool = Literal["prefill", "decode"]
 class ReplicaLoad:
     """What a replica is doing now: requests, and blocks by state.
 
-    `prompt_tokens` are still to be computed; `blocks_promised` is what its requests may come to
-    need; `step_s` is how long its last decode step took, with `batch` sequences (0: idle).
+    `prompt_tokens_due` wait or are being computed; `blocks_promised` is what the requests may come
+    to need; `streams` are the requests that each decode step gives a token, which takes `step_s`.
     """
 
     waiting: int = 0
@@ -30,10 +30,10 @@ class ReplicaLoad:
     blocks_orphaned: int = 0
     block_size: int = 0
     context_tokens: int = 0
-    prompt_tokens: int = 0
+    prompt_tokens_due: int = 0
     blocks_promised: int = 0
-    batch: int = 0
-    step_s: float = 0.0
+    streams: int = 0
+    step_s: float | None = None
 
     @property
     def used(self) -> int:

@@ -183,10 +183,10 @@ class Replica:
             blocks_quarantined=counts.quarantined,
             block_size=self._config.kv.block_size,
             context_tokens=self._engine.description.context_tokens,
-            prompt_tokens=sum(s.tokens_due for s in schedulers),
+            prompt_tokens_due=sum(s.tokens_due for s in schedulers),
             blocks_promised=loop.blocks_promised if loop is not None else 0,
-            batch=loop.batch if loop is not None else 0,
-            step_s=loop.step_s if loop is not None else 0.0,
+            streams=self._decode.streams if self._decode is not None else 0,
+            step_s=loop.step_s if loop is not None else None,
         )
 
     async def _serve(self) -> None:

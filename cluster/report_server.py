@@ -39,9 +39,9 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
     return report_pb2.Report(
         waiting=load.waiting,
         running=load.running,
-        prompt_tokens=load.prompt_tokens,
+        prompt_tokens_due=load.prompt_tokens_due,
         blocks_free=load.blocks_free,
         blocks_promised=load.blocks_promised,
-        batch=load.batch,
+        streams=load.streams,
         step_s=load.step_s,
     )

@@ -137,9 +137,9 @@ def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
         load,
         waiting=report.waiting,
         running=report.running,
-        prompt_tokens=report.prompt_tokens,
+        prompt_tokens_due=report.prompt_tokens_due,
         blocks_free=report.blocks_free,
         blocks_promised=report.blocks_promised,
-        batch=report.batch,
-        step_s=report.step_s,
+        streams=report.streams,
+        step_s=report.step_s if report.HasField("step_s") else None,
     )

@@ -175,7 +175,8 @@ class RouterServer:
     def _heard(self, replica: str, load: ReplicaLoad) -> None:
         """A replica has said what it is doing."""
         self._placement.holds.report(replica, load, time.monotonic())
-        self._placement.costs.learn_step(replica, load.batch, load.step_s)
+        if load.step_s is not None:
+            self._placement.costs.learn_step(replica, load.streams, load.step_s)
 
     def _membership_changed(self, change: Change) -> None:
         self._reports.follow(self._pools.members())

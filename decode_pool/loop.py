@@ -29,7 +29,6 @@ class DecodeLoop:
         self._scheduler = scheduler
         self._token_gap_s = token_gap_s
         self._step_s = 0.0
-        self._batch = 0
         self._chunk: Slices | None = None
         self._max_jobs = max_jobs
         self._worker = worker
@@ -66,14 +65,9 @@ class DecodeLoop:
         return sum(not job.offered for job in self._jobs.values())
 
     @property
-    def step_s(self) -> float:
-        """How long the last step took; 0 when there was none to compute."""
-        return self._step_s
-
-    @property
-    def batch(self) -> int:
-        """Requests in the last step; 0 when there was none to compute."""
-        return self._batch
+    def step_s(self) -> float | None:
+        """How long the last step took; None when there was none to compute."""
+        return self._step_s or None
 
     @property
     def blocks_promised(self) -> int:
@@ -106,7 +100,7 @@ class DecodeLoop:
         spans = self._scheduler.schedule()
         began = time.monotonic()
         if not spans:
-            self._step_s, self._batch = 0.0, 0
+            self._step_s = 0.0
             return False
         step = self._worker.step(spans)
         self._read()
@@ -115,7 +109,7 @@ class DecodeLoop:
         except Exception as error:
             self._fail(spans, error)
             return True
-        self._step_s, self._batch = time.monotonic() - began, len(spans)
+        self._step_s = time.monotonic() - began
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(len(spans))
         self._take(spans, results)

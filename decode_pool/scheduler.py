@@ -79,6 +79,12 @@ class DecodeScheduler:
         return self._count(_State.RUNNING) + self._count(_State.ARRIVING)
 
     @property
+    def streams(self) -> int:
+        """Requests that a step gives a token, once what they lost is computed again."""
+        running = self._in_state(_State.RUNNING)
+        return sum(not e.local or bool(e.sequence.output_tokens) for e in running)
+
+    @property
     def tokens_due(self) -> int:
         """Prompt tokens that wait or are being computed here."""
         prompts = (e for e in self._entries.values() if e.local and not e.sequence.output_tokens)

@@ -19,7 +19,7 @@ def test_what_a_report_does_not_have_was_computed_shortest_first():
     holds = Holds()
     for tokens in (500, 100):
         holds.prompt("r0", Prompt(tokens), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens=450), 1.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=450), 1.0)
     assert remaining(holds) == [449, 1]
     assert holds.queue("r0").others_of(ReplicaLoad()) == 0
 
@@ -27,19 +27,19 @@ def test_what_a_report_does_not_have_was_computed_shortest_first():
 def test_what_a_report_has_more_belongs_to_others():
     holds = Holds()
     mine = holds.prompt("r0", Prompt(100), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens=700), 1.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.0)
     assert holds.queue("r0").others_of(ReplicaLoad()) == 600
     mine.release()
     assert remaining(holds) == []
     holds.unreport("r0")
-    assert holds.queue("r0").others_of(ReplicaLoad(prompt_tokens=30)) == 30
+    assert holds.queue("r0").others_of(ReplicaLoad(prompt_tokens_due=30)) == 30
 
 
 def test_what_is_on_its_way_is_in_no_report_yet():
     holds = Holds()
     holds.prompt("r0", Prompt(100), 1.0)
     holds.request("r0", 9, 0.06, 1.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens=40, running=3, blocks_promised=20), 1.001)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=40, running=3, blocks_promised=20), 1.001)
     assert (remaining(holds), holds.queue("r0").others_of(ReplicaLoad())) == ([100], 40)
     assert (holds.requests(record()), holds.blocks(record())) == (4, 29)
 
@@ -74,7 +74,7 @@ def test_nothing_is_left_once_all_is_released(steps):
         elif kind == "a" and shares:
             shares.pop(amount % len(shares)).release()
         else:
-            holds.report("r0", ReplicaLoad(prompt_tokens=amount, running=amount), now)
+            holds.report("r0", ReplicaLoad(prompt_tokens_due=amount, running=amount), now)
         assert all(left >= 1 for left in remaining(holds))
         assert holds.queue("r0").others_of(ReplicaLoad()) >= 0
     for share in shares:

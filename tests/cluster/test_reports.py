@@ -66,17 +66,17 @@ async def heard():
 
 
 async def test_a_router_hears_of_changes_without_asking(serve, heard):
-    load = ReplicaLoad(waiting=1, prompt_tokens=50)
+    load = ReplicaLoad(waiting=1, prompt_tokens_due=50)
     record = await serve(ReportServicer(lambda: load))
     pools = Pools(Members(record), reports=heard.reports)
     assert pools.healthy("decode") == [record]
     heard.reports.follow([record])
     assert pools.stale() == {"r0"}
     await eventually(lambda: heard.loads)
-    load = ReplicaLoad(waiting=4, prompt_tokens=90, batch=2, step_s=0.02, blocks_promised=6)
+    load = ReplicaLoad(waiting=4, prompt_tokens_due=90, streams=2, step_s=0.02, blocks_promised=6)
     await eventually(lambda: heard.loads[-1].waiting == 4)
     fresh = pools.healthy("decode")[0].load
-    assert (fresh.prompt_tokens, fresh.batch, fresh.step_s, fresh.blocks_promised) == (
+    assert (fresh.prompt_tokens_due, fresh.streams, fresh.step_s, fresh.blocks_promised) == (
         90,
         2,
         0.02,
