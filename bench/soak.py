@@ -19,6 +19,8 @@ from pathlib import Path
 from bench.machine import as_line, describe_machine
 from bench.tables import table
 from cluster.config import located
+from decode_pool.batch_size import BatchSize
+from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
@@ -27,6 +29,7 @@ from engine.config import KvConfig, ModelConfig
 from engine.engine import Engine
 from engine.model import describe
 from engine.prefix import identity_of
+from engine.prompt_order import PromptOrder
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from engine.text import Completion
@@ -39,6 +42,7 @@ _MAX_BATCH = 64
 _PROMPTS, _ANSWERS = (64, 700), (64, 300)
 _PAGE_BYTES = 4096
 _STEP_S = 2.0
+_CHUNK, _GAP_S = 512, 0.06
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -77,13 +81,14 @@ class Soak:
         self._pool = BlockPool(engine.cache.blocks)
         self._scheduler = DecodeScheduler(
             self._pool,
+            PromptOrder(_CHUNK),
+            BatchSize(_MAX_BATCH, 1.0),
             block_size=_BLOCK_SIZE,
-            max_batch=_MAX_BATCH,
             max_waiting=_CALLERS,
-            chunk_tokens=512,
+            chunk_tokens=_CHUNK,
             identity=identity_of(engine.cache.layout),
         )
-        self._loop = DecodeLoop(self._scheduler, worker, 2 * _CALLERS, 0.06)
+        self._loop = DecodeLoop(self._scheduler, worker, 2 * _CALLERS, TokenGap(_GAP_S, None))
         self._random = random.Random(0)
         self._made = 0
         self.seen = Seen()
