@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from cluster.control import ask_role, check_flip, working_role
 from cluster.directory import Directory
-from cluster.membership import Pool, ReplicaRecord
+from cluster.membership import Pool, ReplicaRecord, ReplicaRole
 from cluster.pools import Pools
 from engine.errors import Unavailable
 from protos import router_pb2, router_pb2_grpc
 from protos.status import answers_errors
+
+# How long a new role may take to be seen here, and how often it is looked for.
+_SEEN_S = 3.0
+_LOOK_S = 0.02
 
 
 class AdminServicer(router_pb2_grpc.AdminServicer):
@@ -21,6 +27,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self._pools = pools
         self._wanted = wanted
         self._directory = directory
+        self._flipping = asyncio.Lock()
 
     @answers_errors
     async def Status(  # noqa: N802
@@ -43,11 +50,24 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     async def GiveRole(  # noqa: N802
         self, request: router_pb2.GiveRoleRequest, context: Any
     ) -> router_pb2.GiveRoleResponse:
-        """Give a replica another role; NotFound, or InvalidRequest where that cannot be."""
+        """Give a replica another role; NotFound, or InvalidRequest where that cannot be.
+
+        One at a time, and answered when this router places by it.
+        """
         role = working_role(request.role)
-        members = [record for record in self._pools.members() if self._pools.trusted(record)]
-        before = await ask_role(check_flip(members, request.replica, role), role)
+        async with self._flipping:
+            members = [record for record in self._pools.members() if self._pools.trusted(record)]
+            replica = check_flip(members, request.replica, role)
+            before = await ask_role(replica, role)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SEEN_S):
+                    while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
+                        await asyncio.sleep(_LOOK_S)
         return router_pb2.GiveRoleResponse(before=before)
+
+    def _has_role(self, replica: ReplicaRecord, role: ReplicaRole) -> bool:
+        found = (record for record in self._pools.members() if record.id == replica.id)
+        return all(record.role == role for record in found)
 
     def _short(self) -> list[str]:
         have = {pool: len(self._pools.healthy(pool)) for pool in self._wanted}

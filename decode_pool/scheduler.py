@@ -25,8 +25,8 @@ from decode_pool.batch_size import BatchSize
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
-from engine.prompt_order import Due, PromptOrder
-from engine.prompt_passes import BegunPasses
+from engine.prompt_order import PromptOrder
+from engine.prompt_turns import PromptTurns
 from engine.sequence import Sequence, Span
 
 
@@ -41,13 +41,9 @@ class _State(Enum):
 class _Entry:
     sequence: Sequence
     arrival: int
-    deadline_s: float | None = None
+    local: bool = False
     state: _State = _State.WAITING
     preemptions: int = 0
-
-    @property
-    def local(self) -> bool:
-        return self.deadline_s is not None
 
     @property
     def is_prompt(self) -> bool:
@@ -81,9 +77,8 @@ class DecodeScheduler:
         self._entries: dict[str, _Entry] = {}
         self._offers: deque[_Entry] = deque()
         self._under_way: set[str] = set()
-        self._passes = BegunPasses()
+        self._turns = PromptTurns(order)
         self._blocked: _Entry | None = None
-        self._changed = False
         self._leaving: set[str] = set()
         self._arrivals = 0
 
@@ -105,8 +100,7 @@ class DecodeScheduler:
     @property
     def tokens_due(self) -> int:
         """Prompt tokens that wait or are being computed here."""
-        prompts = (entry for entry in self._entries.values() if entry.is_prompt)
-        return sum(entry.sequence.remaining for entry in prompts)
+        return self._turns.tokens_due
 
     def owners(self) -> frozenset[str]:
         """Everyone this scheduler answers for."""
@@ -134,12 +128,12 @@ class DecodeScheduler:
 
         Overloaded if the queue is full.
         """
-        self._offers.append(self._enter(sequence, None))
+        self._offers.append(self._enter(sequence, local=False))
 
     def offer_prompt(self, sequence: Sequence, now: float) -> None:
         """Queue a request whose prompt is computed here. Overloaded if the queue is full."""
-        self._enter(sequence, now + sequence.ttft_budget_s)
-        self._changed = True
+        self._enter(sequence, local=True)
+        self._turns.add(sequence, now)
 
     def grant(self) -> list[Sequence]:
         """Give blocks to requests whose KV waits elsewhere, oldest first, while there is room."""
@@ -179,24 +173,21 @@ class DecodeScheduler:
         prompts it has at most `most_tokens`.
         """
         self._resume()
-        if self._passes.full:
+        if self._turns.full:
             return []
         spans = self._lost_spans()
         if not spans and not self._recomputing():
             spans = self._prompt_spans(now, most_tokens)
-        self._passes.begin(spans)
+        self._turns.begin(spans)
         return spans
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
         """Note that a pass was computed for so long, the steps beside it included."""
-        self._passes.advanced(spans, seconds)
+        self._turns.advanced(spans, seconds)
 
     def complete(self, spans: list[Span]) -> list[Span]:
         """Note that a step or a pass was computed; returns the spans of requests still here."""
-        taken = self._passes.end(spans)
-        if taken is not None:
-            self.order.learn(*taken)
-        self.abandon(spans)
+        self._end(spans, computed=True)
         kept = [span for span in spans if span.sequence.owner in self._entries]
         for span in kept:
             span.sequence.computed += span.count
@@ -205,14 +196,7 @@ class DecodeScheduler:
 
     def abandon(self, spans: list[Span]) -> None:
         """Note that a step or a pass has ended and computed nothing."""
-        self._changed = True
-        self._passes.end(spans)
-        for span in spans:
-            owner = span.sequence.owner
-            self._under_way.discard(owner)
-            if owner in self._leaving:
-                self._leaving.discard(owner)
-                self.pool.release(owner)
+        self._end(spans, computed=False)
 
     def remove(self, owner: str) -> None:
         """Forget a request and free its blocks, after what is computed in them. Idempotent."""
@@ -221,17 +205,27 @@ class DecodeScheduler:
             self._offers.remove(entry)
         if entry is self._blocked:
             self._blocked = None
+        self._turns.drop(owner)
         if owner in self._under_way:
             if entry is not None:
                 self._leaving.add(owner)
             return
         self.pool.release(owner)
 
-    def _enter(self, sequence: Sequence, deadline_s: float | None) -> _Entry:
+    def _end(self, spans: list[Span], *, computed: bool) -> None:
+        self._turns.end(spans, computed=computed)
+        for span in spans:
+            owner = span.sequence.owner
+            self._under_way.discard(owner)
+            if owner in self._leaving:
+                self._leaving.discard(owner)
+                self.pool.release(owner)
+
+    def _enter(self, sequence: Sequence, *, local: bool) -> _Entry:
         if self._count(_State.WAITING) >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
         self._arrivals += 1
-        entry = _Entry(sequence, self._arrivals, deadline_s)
+        entry = _Entry(sequence, self._arrivals, local)
         self._entries[sequence.owner] = entry
         return entry
 
@@ -265,33 +259,22 @@ class DecodeScheduler:
         return spans
 
     def _recomputing(self) -> bool:
-        owners = self._passes.owners & self._entries.keys()
+        owners = self._turns.owners & self._entries.keys()
         return any(not self._entries[owner].is_prompt for owner in owners)
 
     def _prompt_spans(self, now: float, most_tokens: int | None) -> list[Span]:
-        under_way = self._passes.under_way()
-        if under_way and not self._changed:
+        if not self._turns.may_take:
             return []
-        self._changed, self._blocked = False, None
-        chunk = self.order.chunk(self._dues(), now, self._admit, under_way, most_tokens)
-        entries = ((self._entries[due.owner], count) for due, count in chunk)
-        return [span for entry, count in entries for span in self._span(entry, count)]
+        self._blocked = None
+        in_step = self._under_way - self._turns.owners
+        lost = (entry.sequence.owner for entry in self._in_state(_State.PREEMPTED))
+        spans = self._turns.take(now, self._admit, {*in_step, *lost}, most_tokens)
+        self._under_way.update(span.sequence.owner for span in spans)
+        return spans
 
-    def _dues(self) -> list[Due]:
-        behind = self._passes.computed(self.order.tokens_per_s)
-        stepping = self._under_way - behind.keys()
-        dues = []
-        for owner, entry in self._entries.items():
-            if not entry.is_prompt or entry.state is _State.PREEMPTED or owner in stepping:
-                continue
-            assert entry.deadline_s is not None
-            lane, remaining = entry.sequence.lane, entry.sequence.remaining - behind.get(owner, 0)
-            dues.append(Due(owner, lane, remaining, entry.deadline_s, entry.arrival))
-        return dues
-
-    def _admit(self, due: Due) -> int:
+    def _admit(self, owner: str) -> int:
         """Start a waiting prompt if there is room and nobody waits for longer; its tokens."""
-        entry = self._entries[due.owner]
+        entry = self._entries[owner]
         if entry.state is _State.RUNNING:
             return entry.sequence.remaining
         older = bool(self._offers) and self._offers[0].arrival < entry.arrival

@@ -85,7 +85,7 @@ class PromptOrder:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A pass of that many prompt tokens took so long."""
-        if tokens < 1:
+        if tokens < 1 or seconds <= 0:
             return
         seen = max(seconds / tokens, _LEAST_TOKEN_S)
         known = seen if self._token_s is None else self._token_s

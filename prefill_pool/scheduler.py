@@ -13,22 +13,12 @@ begun, between two layers. Nothing is started while too many blocks are parked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
-from engine.prompt_order import Due, PromptOrder
-from engine.prompt_passes import BegunPasses
+from engine.prompt_order import PromptOrder
+from engine.prompt_turns import PromptTurns
 from engine.sequence import Sequence, Span
-
-
-@dataclass(slots=True)
-class _Entry:
-    sequence: Sequence
-    deadline_s: float
-    arrival: int
-    started: bool = False
 
 
 class PrefillScheduler:
@@ -52,23 +42,22 @@ class PrefillScheduler:
         self._cache = PrefixCache(pool, block_size, identity, "prefill")
         self._max_waiting = max_waiting
         self._parked_limit = parked_fraction * pool.total
-        self._active: dict[str, _Entry] = {}
+        self._turns = PromptTurns(order)
+        self._active: dict[str, Sequence] = {}
+        self._started: set[str] = set()
         self._parked: set[str] = set()
-        self._passes = BegunPasses()
         self._leaving: set[str] = set()
-        self._arrivals = 0
         self._full = False
-        self._changed = False
 
     @property
     def waiting(self) -> int:
         """Requests that hold no blocks yet."""
-        return sum(not entry.started for entry in self._active.values())
+        return len(self._active) - len(self._started)
 
     @property
     def running(self) -> int:
         """Requests with part of their prompt computed or being computed."""
-        return sum(entry.started for entry in self._active.values())
+        return len(self._started)
 
     @property
     def parked(self) -> int:
@@ -78,7 +67,7 @@ class PrefillScheduler:
     @property
     def tokens_due(self) -> int:
         """Prompt tokens that wait or are being computed."""
-        return sum(entry.sequence.remaining for entry in self._active.values())
+        return self._turns.tokens_due
 
     def owners(self) -> frozenset[str]:
         """Everyone this scheduler answers for."""
@@ -93,40 +82,29 @@ class PrefillScheduler:
             )
         if self.waiting >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} prompts wait already", retry_after_s=1.0)
-        self._changed = True
-        self._arrivals += 1
-        deadline_s = now + sequence.ttft_budget_s
-        self._active[sequence.owner] = _Entry(sequence, deadline_s, self._arrivals)
+        self._active[sequence.owner] = sequence
+        self._turns.add(sequence, now)
 
     def schedule(self, now: float) -> list[Span]:
         """The next pass; with others under way, one that should overtake them.
 
         Empty when nothing can run or nothing should overtake.
         """
-        under_way = self._passes.under_way()
-        if self._passes.full or (under_way and not self._changed):
-            return []
-        self._full = self._changed = False
-        spans = []
-        for due, count in self.order.chunk(self._dues(), now, self._admit, under_way):
-            sequence = self._active[due.owner].sequence
-            spans.append(Span(sequence, sequence.computed, count))
-        self._passes.begin(spans)
+        self._full = False
+        spans = self._turns.take(now, self._admit)
+        self._turns.begin(spans)
         return spans
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
         """Note that a pass under way was computed for so long."""
-        self._passes.advanced(spans, seconds)
+        self._turns.advanced(spans, seconds)
 
     def complete(self, spans: list[Span]) -> list[Sequence]:
         """Note that a pass was computed; returns the sequences whose prompt is now whole.
 
         Those are parked: their blocks stay, leased, until `remove`.
         """
-        taken = self._passes.end(spans)
-        if taken is not None:
-            self.order.learn(*taken)
-        self.abandon(spans)
+        self._end(spans, computed=True)
         finished = []
         for span in spans:
             sequence = span.sequence
@@ -135,7 +113,7 @@ class PrefillScheduler:
             sequence.computed += span.count
             self._cache.publish(sequence)
             if sequence.remaining == 0:
-                del self._active[sequence.owner]
+                self._forget(sequence.owner)
                 self._parked.add(sequence.owner)
                 self.pool.set_phase(sequence.owner, Phase.LEASED)
                 finished.append(sequence)
@@ -143,50 +121,45 @@ class PrefillScheduler:
 
     def abandon(self, spans: list[Span]) -> None:
         """Note that a pass has ended and computed nothing."""
-        self._changed = True
-        self._passes.end(spans)
+        self._end(spans, computed=False)
+
+    def remove(self, owner: str) -> None:
+        """Forget a request and free its blocks, after the pass that uses them. Idempotent."""
+        known = owner in self._active or owner in self._parked
+        self._forget(owner)
+        self._parked.discard(owner)
+        if owner in self._turns.owners:
+            if known:
+                self._leaving.add(owner)
+            return
+        self.pool.release(owner)
+
+    def _end(self, spans: list[Span], *, computed: bool) -> None:
+        self._turns.end(spans, computed=computed)
         for span in spans:
             owner = span.sequence.owner
             if owner in self._leaving:
                 self._leaving.discard(owner)
                 self.pool.release(owner)
 
-    def remove(self, owner: str) -> None:
-        """Forget a request and free its blocks, after the pass that uses them. Idempotent."""
-        known = self._active.pop(owner, None) is not None or owner in self._parked
-        self._parked.discard(owner)
-        if owner in self._passes.owners:
-            if known:
-                self._leaving.add(owner)
-            return
-        self.pool.release(owner)
+    def _forget(self, owner: str) -> None:
+        self._active.pop(owner, None)
+        self._started.discard(owner)
+        self._turns.drop(owner)
 
-    def _dues(self) -> list[Due]:
-        behind = self._passes.computed(self.order.tokens_per_s)
-        return [
-            Due(
-                owner,
-                entry.sequence.lane,
-                entry.sequence.remaining - behind.get(owner, 0),
-                entry.deadline_s,
-                entry.arrival,
-            )
-            for owner, entry in self._active.items()
-        ]
-
-    def _admit(self, due: Due) -> int:
+    def _admit(self, owner: str) -> int:
         """Give a waiting request its blocks if there is room; how many tokens may run.
 
         Whoever finds no blocks holds back those behind it that need some too, but not those that
         have theirs: they are the ones that will free some.
         """
-        entry = self._active[due.owner]
-        if not entry.started and not self._full:
-            self._full = not self._start(entry)
-        return entry.sequence.remaining if entry.started else 0
+        sequence = self._active[owner]
+        if owner not in self._started and not self._full:
+            self._full = not self._start(sequence)
+        return sequence.remaining if owner in self._started else 0
 
-    def _start(self, entry: _Entry) -> bool:
-        if self.pool.counts().leased > self._parked_limit:
+    def _start(self, sequence: Sequence) -> bool:
+        if self.pool.counts().leased > self._parked_limit or not self._cache.start(sequence):
             return False
-        entry.started = self._cache.start(entry.sequence)
-        return entry.started
+        self._started.add(sequence.owner)
+        return True

@@ -127,7 +127,7 @@ def test_one_pool_computes_prompts_of_any_length_where_they_are_decoded():
     pool = [replica("b0", "both"), replica("b1", "both")]
     placement = Placement()
     first = placement.choose(pool, pool, 900, 1000)
-    placement.hold(first.prefill, 900)
+    placement.held(first.prefill, 900)
     second = placement.choose(pool, pool, 900, 1000)
     assert first.local
     assert second.local
@@ -138,7 +138,7 @@ def test_a_replica_that_does_both_must_hold_the_answer_too():
     prefill, both = replica("p0", "prefill"), replica("b0", "both", blocks=10)
     decode = replica("d0", "decode")
     placement = Placement()
-    placement.hold(prefill, 500)
+    placement.held(prefill, 500)
     assert placement.choose([prefill, both], [decode, both], 100, 160).local
     pair = placement.choose([prefill, both], [decode, both], 100, 161)
     assert (pair.prefill.id, pair.decode.id) == ("p0", "d0")

@@ -10,7 +10,7 @@ from decode_pool.scheduler import DecodeScheduler
 from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
 from engine.prompt_order import PromptOrder
-from engine.prompt_passes import MOST_PASSES
+from engine.prompt_turns import MOST_PASSES
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 from tests.paper_kv import PaperKv
