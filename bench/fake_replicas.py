@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from cluster.call_server import CallServer, Serve
 from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
@@ -29,7 +30,7 @@ from engine.text import Piece
 from kv_transfer.incoming import OfferedKv, ReceivedKv
 from prefill_pool.loop import FirstToken, PrefillJob
 from prefill_pool.servicer import PrefillServicer
-from protos import decode_pb2_grpc, prefill_pb2_grpc
+from protos import calls_pb2_grpc
 
 ECHO = "/tandem.bench.Echo/Once"
 _BLOCKS = 100_000_000
@@ -136,15 +137,14 @@ async def _serve(role: Pool, directory: Directory) -> tuple[Heartbeat, grpc.aio.
     server = grpc.aio.server()
     if role == "prefill":
         prefill: Any = InstantPrefill()
-        servicer = PrefillServicer(prefill, prefill, PlaceText, 60.0)  # type: ignore[arg-type]
-        prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, server)
+        serve: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
         _, service, method = ECHO.split("/")
         handlers: dict[str, Any] = {method: grpc.unary_stream_rpc_method_handler(_echo)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     else:
         decode: Any = SteadyDecode()
-        decoder = DecodeServicer(decode, decode, PlaceText, 60.0)  # type: ignore[arg-type]
-        decode_pb2_grpc.add_DecodeServicer_to_server(decoder, server)
+        serve = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
+    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: serve}), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     record = ReplicaRecord(f"{role}-0", role, f"127.0.0.1:{port}", time.time_ns(), load=_LOAD)

@@ -77,14 +77,21 @@ class Tokens:
     """Tokens of one choice, in order; `index` is the first one's place, from 0.
 
     `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
-    event of a choice.
+    event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
+    for; `tokens` is never empty.
     """
 
     choice: int
     index: int
-    tokens: tuple[SampledToken, ...]
+    ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None = None
+    sampled: tuple[SampledToken, ...] = ()
+
+    @property
+    def tokens(self) -> tuple[SampledToken, ...]:
+        """The tokens with what is known of them; made anew by each call."""
+        return self.sampled or tuple(map(SampledToken, self.ids))
 
 
 @dataclass(frozen=True, slots=True)

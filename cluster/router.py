@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
-from cluster.channels import Channels
+from cluster.call_streams import CallStreams
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
+from cluster.outbox import Outbox
 from cluster.placement import Placement, capacity
 from cluster.pools import Pools
 from engine.errors import (
@@ -33,18 +34,13 @@ from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-# Events a client may be behind before its replicas are told to wait; they then merge tokens.
-_QUEUE = 64
-
 
 @dataclass(slots=True)
 class _Running:
     """A request in this router: its events, and the task that makes them."""
 
     choices: int
-    events: asyncio.Queue[Event | TandemError] = field(
-        default_factory=lambda: asyncio.Queue(_QUEUE)
-    )
+    events: Outbox = field(default_factory=Outbox)
     task: asyncio.Task[None] | None = None
 
 
@@ -66,7 +62,7 @@ class Router:
         self._tokenizer = tokenizer
         self._pools = pools
         self._placement = placement
-        self._channels = Channels()
+        self._streams = CallStreams()
         self._running: dict[str, _Running] = {}
 
     @property
@@ -94,7 +90,7 @@ class Router:
             return False
         running.task.cancel()
         # Here and not in the task, which may not have begun yet.
-        _overwrite(running.events, Cancelled("the request was cancelled"))
+        running.events.end_with(Cancelled("the request was cancelled"))
         return True
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
@@ -114,17 +110,17 @@ class Router:
             await self._release(request_id, running)
 
     async def forget_gone(self) -> None:
-        """Drop channels and counts of replicas that left."""
+        """Drop streams to and counts of replicas that left."""
         members = self._pools.members()
         self._placement.forget(record.id for record in members)
         addresses = [record.address for record in members]
-        await self._channels.keep(addresses, self._config.request_timeout_s)
+        await self._streams.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:
-        """End every request and close the channels."""
+        """End every request and close the streams."""
         for request_id in list(self._running):
             await self.cancel(request_id)
-        await self._channels.close()
+        await self._streams.close()
 
     def _capacity(self) -> int | None:
         """Tokens that the largest decode pool can hold, where one is known."""
@@ -170,7 +166,7 @@ class Router:
         finally:
             metrics.REQUESTS.inc(outcome=outcome)
             log.info("request ended", extra={"request_id": request_id, "outcome": outcome})
-        await running.events.put(last)
+        running.events.put(last)
 
     async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
         """The phases in order: door, placement and streams of each choice, summary."""
@@ -179,7 +175,7 @@ class Router:
             async with asyncio.timeout(timeout_s):
                 prepared = await self._door.prepare(request, request_id, self._capacity())
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                await running.events.put(Started(request_id, self._card.name, prompt_tokens, seed))
+                running.events.put(Started(request_id, self._card.name, prompt_tokens, seed))
                 return await self._run_choices(prepared, running, began_s)
         except TimeoutError:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
@@ -222,9 +218,8 @@ class Router:
             prepared,
             choice,
             pair,
-            (self._channels.to(pair.prefill.address), self._channels.to(pair.decode.address)),
+            (self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)),
             began_s=began_s,
-            timeout_s=self._config.request_timeout_s,
             emit=running.events.put,
             lost=self._pools.suspect,
             prefilled=prefill_held.release,
@@ -237,10 +232,3 @@ class Router:
                 self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))
             prefill_held.release()
             decode_held.release()
-
-
-def _overwrite(events: asyncio.Queue[Event | TandemError], last: TandemError) -> None:
-    """Put `last` without waiting; what a full queue held is dropped for it."""
-    while events.full():
-        events.get_nowait()
-    events.put_nowait(last)

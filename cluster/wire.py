@@ -72,8 +72,8 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
 def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
     """One event of a stream for the wire."""
     match event:
-        case Tokens(choice, index, tokens, text, finish_reason):
-            run = tokens_to_proto(choice, index, tokens, text, finish_reason)
+        case Tokens(choice, index, ids, text, finish_reason, sampled):
+            run = tokens_to_proto(choice, index, ids, text, finish_reason, sampled)
             return inference_pb2.GenerateEvent(tokens=run)
         case Started(request_id, model, prompt_tokens, seed):
             started = inference_pb2.Started(

@@ -101,11 +101,11 @@ class ScriptedGenerator:
 
     def _tokens(self, request: GenerateRequest, choice: int, index: int, last: bool) -> Tokens:
         token = index % len(WORDS)
-        drawn = SampledToken(token)
+        sampled: tuple[SampledToken, ...] = ()
         if request.sampling.logprobs is not None:
             best = [(token, -0.5), (200, float("-inf"))]
-            drawn = SampledToken(token, -0.5, tuple(best[: request.sampling.logprobs]))
-        return Tokens(choice, index, (drawn,), WORDS[token], "length" if last else None)
+            sampled = (SampledToken(token, -0.5, tuple(best[: request.sampling.logprobs])),)
+        return Tokens(choice, index, (token,), WORDS[token], "length" if last else None, sampled)
 
     def _check(self, request: GenerateRequest) -> int:
         if request.model not in ("", CARD.name):
