@@ -1,6 +1,6 @@
 """What one router process does: messages, tokens, added time to the first token, CPU.
 
-    python -m bench.router [--seconds 3] [--streams 100] [--open 500] [--json FILE]
+    python -m bench.router [--seconds 3] [--streams 100] [--open 500] [--parts speed first]
 
 Client, router and fake replicas are a process each; all share the machine's cores, so that what
 one takes the others lack.
@@ -39,6 +39,7 @@ from cluster.embedded_redis import EmbeddedRedis
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0
+_PARTS = ("speed", "first")
 _PROBE_PAUSE_S = 0.015
 _COALESCED = 24
 # Messages asked for, by tokens in each: above what can be had, so that the most shows.
@@ -115,6 +116,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--open", type=int, default=500, help="streams beside the first tokens")
     parser.add_argument("--step-ms", type=int, default=250, help="between two messages of those")
     parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--json", help="a file to write the figures to")
     parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -161,11 +163,13 @@ async def _measure(
         await _full_speed(site, door, tokens, options)
         for door in options.doors
         for tokens in _ASKED_PER_S
+        if "speed" in options.parts
     ]
     ttft = [
         await _first_tokens(site, door, streams, options)
         for door in options.doors
         for streams in (0, options.open)
+        if "first" in options.parts
     ]
     return throughput, ttft
 

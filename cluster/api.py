@@ -131,7 +131,12 @@ class Summary:
         return min((choice.cached_tokens for choice in self.choices), default=0)
 
 
-Event = Started | Tokens | Summary
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing else was to be said for a while; the request still runs."""
+
+
+Event = Started | Tokens | Heartbeat | Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,10 @@ class Generator(Protocol):
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
-        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
+        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
+
+        A Heartbeat comes wherever nothing else did for a while.
+        """
         ...
 
     async def cancel(self, request_id: str) -> bool:

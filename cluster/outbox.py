@@ -6,9 +6,11 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from cluster.api import Event, Tokens
+from cluster.api import Event, Heartbeat, Tokens
 from engine.errors import TandemError
 from engine.sequence import FinishReason, SampledToken
+
+HEARTBEAT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -36,20 +38,26 @@ class _Run:
 class Outbox:
     """Takes events without waiting; a slow reader gets larger ones. Ends with `end_with`.
 
-    What it holds is bounded by the request's `max_tokens` for each choice.
+    What it holds is bounded by the request's `max_tokens` for each choice. A Heartbeat is added
+    wherever nothing came for `heartbeat_s`, until `close`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._events: deque[Event | _Run | TandemError] = deque()
         # Where each choice's unread tokens are; a lone event becomes a run when another comes.
         self._runs: dict[int, Tokens | _Run] = {}
         self._waiting: asyncio.Future[None] | None = None
         self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat_s = heartbeat_s
+        self._put_s = self._loop.time()
+        self._beating = self._loop.call_later(heartbeat_s, self._beat)
 
     def put(self, event: Event | TandemError) -> None:
         """Add an event; nothing happens after the end."""
         if self._closed:
             return
+        self._put_s = self._loop.time()
         if not isinstance(event, Tokens):
             self._events.append(event)
         elif event.choice in self._runs:
@@ -64,12 +72,17 @@ class Outbox:
         self._events.clear()
         self._runs.clear()
         self.put(error)
+        self.close()
+
+    def close(self) -> None:
+        """Take nothing more. Idempotent."""
         self._closed = True
+        self._beating.cancel()
 
     async def get(self) -> Event | TandemError:
         """The next event, waiting for one."""
         while not self._events:
-            self._waiting = asyncio.get_running_loop().create_future()
+            self._waiting = self._loop.create_future()
             await self._waiting
         event = self._events.popleft()
         if isinstance(event, _Run):
@@ -86,6 +99,15 @@ class Outbox:
             self._events[self._events.index(lone)] = run
             self._runs[tokens.choice] = run
         run.add(tokens)
+
+    def _beat(self) -> None:
+        due = self._put_s + self._heartbeat_s
+        if self._loop.time() >= due:
+            # A reader that has not taken what is here is not helped by more.
+            if not self._events:
+                self.put(Heartbeat())
+            due = self._loop.time() + self._heartbeat_s
+        self._beating = self._loop.call_at(due, self._beat)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():

@@ -142,6 +142,7 @@ class Router:
 
     async def _release(self, request_id: str, running: _Running) -> None:
         """The one end of a request: its task is over, its name is free. Idempotent."""
+        running.events.close()
         self._running.pop(request_id, None)
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:
