@@ -70,6 +70,9 @@ class InstantPrefill:
     def release(self, job: PrefillJob) -> None:
         """Nothing is held."""
 
+    async def vacated(self, job: PrefillJob) -> None:
+        """Nothing was held."""
+
     async def hand_over(self, offer: Any, timeout_s: float) -> int:
         """Stands in for `KvSender`: the KV is there at once."""
         return 1
@@ -102,6 +105,9 @@ class SteadyDecode:
         """Leave the batch."""
         for jobs in self._paces.values():
             jobs.pop(job.sequence.owner, None)
+
+    async def vacated(self, job: DecodeJob) -> None:
+        """Nothing was held."""
 
     async def receive(
         self, peer: Any, transfer: str, admit: _Admit, timeout_s: float

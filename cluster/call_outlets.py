@@ -31,7 +31,12 @@ class Outbound:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to send, not even later."""
-        return not (self._urgent or self._ready or self._held)
+        return not (self.due or self._held)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to send now."""
+        return bool(self._urgent or self._ready)
 
     def outlet(self, call: int) -> CallOutlet:
         """The outlet of a new call."""
@@ -76,7 +81,7 @@ class Outbound:
                 for event in outlet.leave():
                     events.append(event)
                     room -= event.ByteSize()
-        if self._urgent or self._ready:
+        if self.due:
             self._wake.set()
 
 

@@ -53,6 +53,11 @@ class Outbox:
         self._put_s = self._loop.time()
         self._beating = self._loop.call_later(heartbeat_s, self._beat)
 
+    @property
+    def unread(self) -> int:
+        """Events that wait to be read."""
+        return len(self._events)
+
     def put(self, event: Event | TandemError) -> None:
         """Add an event; nothing happens after the end."""
         if self._closed:

@@ -182,6 +182,10 @@ class DecodeScheduler:
             return
         self.pool.release(owner)
 
+    def leaving(self, owner: str) -> bool:
+        """Whether a step or a pass still writes to the blocks of a request that was removed."""
+        return owner in self._leaving
+
     def _count(self, state: _State) -> int:
         return sum(entry.state is state for entry in self._entries.values())
 

@@ -66,6 +66,7 @@ class DecodeServicer:
             outlet.put(CallEvent(retired=_retired(job, time.monotonic() - began_s)))
         finally:
             self._loop.release(job)
+            await self._loop.vacated(job)
 
     async def _prefill_here(self, job: DecodeJob) -> Collect:
         """Compute what is not cached of the prompt, between the others' steps."""

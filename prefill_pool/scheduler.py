@@ -142,6 +142,10 @@ class PrefillScheduler:
             return
         self.pool.release(owner)
 
+    def leaving(self, owner: str) -> bool:
+        """Whether a step still writes to the blocks of a request that was removed."""
+        return owner in self._leaving
+
     def _end_step(self) -> None:
         self._in_step.clear()
         for owner in self._leaving:

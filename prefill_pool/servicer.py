@@ -49,6 +49,7 @@ class PrefillServicer:
                 await self._sender.withdraw(
                     request.transfer, request.decode_replica, "the prefill ended without KV"
                 )
+            await self._loop.vacated(job)
 
     def _send_first(self, outlet: Outlet, job: PrefillJob, first: FirstToken) -> bool:
         """Send the first token; True if it ends the request."""
