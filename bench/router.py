@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 
 from bench.machine import as_line, describe_machine, now
+from bench.router_figures import FirstToken, Throughput, report
 from bench.stream_load import (
     Ask,
     GrpcStreams,
@@ -34,7 +34,6 @@ from bench.stream_load import (
     first_token_s,
     one_hop_s,
 )
-from bench.tables import table
 from cluster.embedded_redis import EmbeddedRedis
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -44,32 +43,6 @@ _PROBE_PAUSE_S = 0.015
 _COALESCED = 24
 # Messages asked for, by tokens in each: above what can be had, so that the most shows.
 _ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """One run at full speed; CPU in milliseconds for each message that reached a client."""
-
-    door: str
-    tokens_each: int
-    messages_per_s: float
-    tokens_per_s: float
-    router_ms: float
-    decode_ms: float
-    client_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class FirstToken:
-    """Time to the first token, in milliseconds, with so many streams open beside it."""
-
-    door: str
-    streams: int
-    messages_per_s: float
-    p50_ms: float
-    p99_ms: float
-    one_hop_p50_ms: float
-    one_hop_p99_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +72,7 @@ def main() -> None:
             results = asyncio.run(_measure(site, options))
     finally:
         redis.stop()
-    print(f"{now()}; {as_line(describe_machine())}\n\n{_report(*results)}")
+    print(f"{now()}; {as_line(describe_machine())}\n\n{report(*results)}")
     if options.json:
         throughput, first = results
         found = {
@@ -281,30 +254,6 @@ def _spent(process: int) -> float:
 def _percentiles(seconds: list[float]) -> tuple[float, float]:
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
     return 1000 * cuts[49], 1000 * cuts[98]
-
-
-def _report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
-    rows: list[list[Any]] = [
-        [
-            f"{one.door}, {one.tokens_each} a message",
-            f"{one.messages_per_s:,.0f}",
-            f"{one.tokens_per_s:,.0f}",
-            *(f"{ms:.3f}" for ms in (one.router_ms, one.decode_ms, one.client_ms)),
-        ]
-        for one in throughput
-    ]
-    header = ("door", "messages/s", "tokens/s", "router ms/message", "decode replica", "client")
-    firsts = [
-        [
-            f"{one.door}, {one.streams} open, {one.messages_per_s:,.0f} messages/s",
-            f"{one.p50_ms:.2f} / {one.p99_ms:.2f}",
-            f"{one.one_hop_p50_ms:.2f} / {one.one_hop_p99_ms:.2f}",
-            f"{one.p50_ms - one.one_hop_p50_ms:.2f} / {one.p99_ms - one.one_hop_p99_ms:.2f}",
-        ]
-        for one in ttft
-    ]
-    columns = ("first token, ms, p50 / p99", "through the router", "one hop without it", "added")
-    return f"{table(header, rows)}\n\n{table(columns, firsts)}"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Tokens
@@ -23,6 +22,7 @@ from cluster.call_stream import Call, CallStream
 from cluster.door import Prepared
 from cluster.membership import ReplicaRecord
 from cluster.placement import Pair
+from cluster.stage_times import StageTimes
 from cluster.status import error_from_failure
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
 from protos import decode_pb2, inference_pb2, prefill_pb2
@@ -35,21 +35,6 @@ Emit = Callable[[Tokens], None]
 Lost = Callable[[ReplicaRecord], None]
 # How long the echo of a failure waits for the failure itself.
 _VERDICT_S = 0.5
-
-
-@dataclass(slots=True)
-class _Times:
-    """When things happened, for the summary; durations as the replicas measured them."""
-
-    began_s: float
-    queue_s: float = 0.0
-    prefill_s: float = 0.0
-    ttft_s: float = 0.0
-    transfer_s: float = 0.0
-    admission_s: float = 0.0
-    decode_s: float = 0.0
-    preemptions: int = 0
-    cached_tokens: int = 0
 
 
 class _Side:
@@ -115,7 +100,7 @@ class ChoiceRun:
         self._emit_event = emit
         self._lost = lost
         self._prefilled = prefilled
-        self._times = _Times(began_s)
+        self._times = StageTimes(began_s)
         # Never the same twice: a client may send a request id again while its past is remembered.
         self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -140,7 +125,7 @@ class ChoiceRun:
                 self._verdict.cancel()
             for side in self._sides:
                 side.cancel()
-        return self._summary()
+        return self._times.summary(self._choice, self._pair)
 
     def take(self, side: _Side, kind: str, event: CallEvent) -> None:
         """What a replica says, less its end."""
@@ -276,20 +261,3 @@ class ChoiceRun:
             self._outcome.set_result(None)
         else:
             self._outcome.set_exception(error)
-
-    def _summary(self) -> ChoiceSummary:
-        times = self._times
-        return ChoiceSummary(
-            choice=self._choice,
-            queue_s=times.queue_s,
-            prefill_s=times.prefill_s,
-            first_flush_s=times.ttft_s - times.queue_s - times.prefill_s,
-            ttft_s=times.ttft_s,
-            transfer_s=times.transfer_s,
-            decode_admission_s=times.admission_s,
-            decode_s=times.decode_s,
-            preemptions=times.preemptions,
-            prefill_replica=self._pair.prefill.id,
-            decode_replica=self._pair.decode.id,
-            cached_tokens=times.cached_tokens,
-        )
