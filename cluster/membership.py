@@ -50,7 +50,7 @@ class ReplicaRecord:
     """One replica. `address` is the host:port of its gRPC server.
 
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
-    seconds since the epoch.
+    seconds since the epoch; `home` is the role that it was started with.
     """
 
     id: str
@@ -60,6 +60,7 @@ class ReplicaRecord:
     model_identity: str = ""
     started_at: float = 0.0
     fleet: str = "main"
+    home: ReplicaRole | None = None
     load: ReplicaLoad = field(default_factory=ReplicaLoad)
 
     def serves(self, role: ReplicaRole) -> bool:
