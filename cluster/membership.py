@@ -60,8 +60,8 @@ class ReplicaRecord:
     model_identity: str = ""
     started_at: float = 0.0
     fleet: str = "main"
-    home: ReplicaRole | None = None
     load: ReplicaLoad = field(default_factory=ReplicaLoad)
+    home: ReplicaRole | None = None
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""
