@@ -13,7 +13,8 @@ BENCH_CACHE ?= .bench
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-peers clean
+	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-soak bench-peers \
+	bench-burst bench-gap bench-claims clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -69,9 +70,23 @@ constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
 bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
 	$(BIN)/python -m bench.engine --cache $(BENCH_CACHE) $(ARGS)
 
+bench-soak: $(VENV)/.installed  ## ten minutes at the edge of the KV pool
+	$(BIN)/python -m bench.soak $(ARGS)
+
 bench-peers: $(VENV)/.installed  ## measure Tandem beside vLLM, transformers and llama.cpp
 	$(BIN)/python -m bench.install_peers --to $(PEERS)
 	$(BIN)/python -m bench.peers --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+
+bench-burst: $(VENV)/.installed  ## vLLM, one pool and two pools under a burst; ARGS="--load NAME"
+	$(BIN)/python -m bench.install_peers --to $(PEERS) --only vllm
+	$(BIN)/python -m bench.burst --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+
+bench-gap: $(VENV)/.installed  ## gaps of running streams while four long prompts arrive
+	$(BIN)/python -m bench.install_peers --to $(PEERS) --only vllm
+	$(BIN)/python -m bench.burst --gap --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+
+bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measured here
+	$(BIN)/python -m bench.claims --cache $(BENCH_CACHE) $(ARGS)
 
 clean:  ## remove the environments
 	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench

@@ -24,10 +24,11 @@ from bench import gpu_kernels
 from bench.gpu_clock import Report, bandwidth, describe, matrix_rate, timed, timed_on_host
 from bench.gpu_model import BLOCK, FULL, TINY, Scale, cache, decoder, packed, spans
 from engine.batch import pack
-from engine.compact import CompactRunner, Ops
+from engine.compact import CompactRunner
 from engine.compact_weights import Decoder
 from engine.graphs import CudaGraphs, DecodeReplays, Step
 from engine.kv_cache import KvCache
+from engine.op_by_op import OpByOp
 from engine.ops_cuda import TritonOps
 from engine.ops_torch import TorchOps
 from engine.runner import whole
@@ -45,6 +46,7 @@ class Bench:
     device: torch.device
     decoder: Decoder
     runner: CompactRunner
+    ops: OpByOp
     cache: KvCache
     report: Report
     read: float
@@ -109,7 +111,7 @@ def _measure(scale: Scale, device: torch.device, report: Report) -> None:
     # What a kernel can read at most is the better of the two.
     read = max(speeds.values())
     runner = CompactRunner(model, ops)
-    bench = Bench(scale, device, model, runner, cache(scale, device), report, read, rate)
+    bench = Bench(scale, device, model, runner, ops, cache(scale, device), report, read, rate)
     sections: tuple[Callable[[Bench], None], ...] = (
         _decode,
         _prefill,
@@ -127,7 +129,7 @@ def _measure(scale: Scale, device: torch.device, report: Report) -> None:
             report.row("faults", section=section.__name__, error=str(error)[:500])
 
 
-def _ops(model: Decoder, device: torch.device) -> Ops:
+def _ops(model: Decoder, device: torch.device) -> OpByOp:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if device.type == "cuda" or (interpreted and importlib.util.find_spec("triton") is not None):
         return TritonOps(model)

@@ -17,7 +17,6 @@ from engine.attention_others import VarlenPrefill
 from engine.attention_triton import PagedAttention, Tiles, TritonAttention
 from engine.batch import PackedBatch
 from engine.ops_cuda import TritonOps, processors
-from engine.ops_torch import TorchOps
 
 if TYPE_CHECKING:
     from bench.gpu import Bench
@@ -90,7 +89,7 @@ def _seconds(
 
 def _decoders(bench: Bench) -> Iterator[tuple[str, PagedAttention]]:
     yield "torch, gathered", TorchAttention()
-    if isinstance(bench.runner._ops, TritonOps):
+    if isinstance(bench.ops, TritonOps):
         count = processors(bench.device)
         yield "as chosen", TritonAttention(count)
         for tiles, parts in _DECODE_VARIANTS:
@@ -117,7 +116,7 @@ def attention_prefill(bench: Bench) -> None:
         step = packed(1, prompt, prompt, bench.cache)
         floor = scale.attention_flops(prompt) / bench.rate
         ways: list[tuple[str, PagedAttention]] = [("torch, gathered", TorchAttention())]
-        if isinstance(bench.runner._ops, TritonOps):
+        if isinstance(bench.ops, TritonOps):
             count = processors(bench.device)
             ways = [("as chosen", TritonAttention(count))]
             ways += [(str(t), TritonAttention(count, prefilling=t)) for t in _PREFILL_VARIANTS]
@@ -155,7 +154,7 @@ def products(bench: Bench) -> None:
     for name in ("qkv", "out", "gate_up", "down", "head"):
         layers = bench.decoder.layers
         linears = [bench.decoder.head] if name == "head" else [getattr(x, name) for x in layers]
-        ready = [bench.runner._ops.prepare(linear) for linear in linears]
+        ready = [bench.ops.apply(linear) for linear in linears]
         read = sum(linear.weight.nbytes for linear in linears)
         for rows in scale.batches:
             if bench.report.is_late:
@@ -170,9 +169,7 @@ def products(bench: Bench) -> None:
 
 def fused(bench: Bench) -> None:
     """Norm, rotary with store, gate, at a prompt's height: bytes moved against the bandwidth."""
-    scale, ops = bench.scale, bench.runner._ops
-    if not isinstance(ops, (TritonOps, TorchOps)):
-        return
+    scale, ops = bench.scale, bench.ops
     rows = max(scale.prompts)
     layer, weight = bench.decoder.layers[0], bench.decoder.final_norm
     batch = packed(1, rows, rows, bench.cache)

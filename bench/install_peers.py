@@ -100,8 +100,13 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--to", type=Path, default=Path(".venv-peers"))
-    home = parser.parse_args().to.absolute()
+    names = [peer.name for peer in PEERS]
+    parser.add_argument("--only", action="append", choices=names, help="may be repeated")
+    options = parser.parse_args()
+    home = options.to.absolute()
     for peer in PEERS:
+        if peer.name not in (options.only or names):
+            continue
         try:
             install(peer, home)
         except (OSError, subprocess.SubprocessError) as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.client import Answer, BadAnswer, ask, ask_all
+from bench.answer import Answer, BadAnswer
+from bench.client import Target, ask, ask_all
 from bench.plan import Figures, Plan
 from bench.prompts import as_text, prompt_ids
 from bench.rates import steady_rate
@@ -15,18 +16,28 @@ _DEADLINE_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a server is asked: its port, its name for the model, and what it wants in the body."""
+    """How a server is asked: where, its name for the model, and what it wants in the body."""
 
-    port: int
+    target: Target
     model: str
     vocabulary: int
     extra: Mapping[str, object] = field(default_factory=dict)
 
-    def body(self, tokens: int, new: int, name: str) -> dict[str, object]:
-        """A greedy completion, streamed, of a prompt of that many tokens."""
-        prompt = as_text(prompt_ids(tokens, self.vocabulary, name))
-        body = {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0.0}
-        return {**body, "stream": True, **self.extra}
+    def request(self, tokens: int, new: int, name: str) -> bytes:
+        """A greedy completion, streamed, of a prompt of that many tokens, as text."""
+        return self.completion(as_text(prompt_ids(tokens, self.vocabulary, name)), new)
+
+    def completion(self, prompt: str | list[int], new: int) -> bytes:
+        """The same of a given prompt, a text or token ids."""
+        return self.target.post({**self._body(prompt, new), "stream": True, **self.extra})
+
+    def whole(self, prompt: str | list[int], new: int) -> bytes:
+        """The same in one piece, not streamed."""
+        extra = {name: value for name, value in self.extra.items() if name != "stream_options"}
+        return self.target.post({**self._body(prompt, new), **extra})
+
+    def _body(self, prompt: str | list[int], new: int) -> dict[str, object]:
+        return {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0.0}
 
 
 async def figures(door: Door, plan: Plan, name: str) -> Figures:
@@ -49,18 +60,19 @@ async def figures(door: Door, plan: Plan, name: str) -> Figures:
 
 
 async def _decode(door: Door, plan: Plan, batch: int, name: str) -> list[Answer]:
-    bodies = [
-        door.body(plan.prompt_tokens, plan.new_tokens[batch], f"{name}/{batch}/{index}")
+    requests = [
+        door.request(plan.prompt_tokens, plan.new_tokens[batch], f"{name}/{batch}/{index}")
         for index in range(batch)
     ]
-    answers = await ask_all(door.port, bodies, _DEADLINE_S)
+    answers = await ask_all(door.target, requests, _DEADLINE_S)
     for answer in answers:
         _check_prompt(answer, plan.prompt_tokens)
     return answers
 
 
 async def _first_token_s(door: Door, plan: Plan, name: str) -> float:
-    answer = await ask(door.port, door.body(plan.long_prompt, 1, f"{name}/long"), _DEADLINE_S)
+    request = door.request(plan.long_prompt, 1, f"{name}/long")
+    answer = await ask(door.target, request, _DEADLINE_S)
     _check_prompt(answer, plan.long_prompt)
     return answer.first_token_s()
 

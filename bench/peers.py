@@ -17,8 +17,9 @@ from bench.comparison import Found, as_data, as_markdown
 from bench.engine import DOCUMENT, RESULTS
 from bench.machine import commit, describe_machine, now
 from bench.plan import Plan
+from bench.services import Places
 from bench.shape import make
-from bench.systems import SYSTEMS, Places
+from bench.systems import SYSTEMS
 from bench.tables import put
 
 # In process every prompt is computed before the batch is decoded, so 64 tokens are enough.

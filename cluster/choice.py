@@ -20,6 +20,7 @@ import grpc.aio
 from cluster import metrics
 from cluster.api import ChoiceSummary, Tokens
 from cluster.door import Prepared
+from cluster.gate import FirstToken
 from cluster.membership import ReplicaRecord
 from cluster.placement import Pair
 from cluster.status import error_from_rpc
@@ -69,6 +70,7 @@ class ChoiceRun:
         emit: Emit,
         lost: Lost,
         prefilled: Callable[[], None],
+        computed: Callable[[FirstToken], None],
     ) -> None:
         self.output: list[int] = []
         self._prepared = prepared
@@ -79,6 +81,7 @@ class ChoiceRun:
         self._emit_event = emit
         self._lost = lost
         self._prefilled = prefilled
+        self._computed = computed
         self._times = _Times(began_s)
         # Never the same twice: a client may send a request id again while its past is remembered.
         self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
@@ -161,6 +164,8 @@ class ChoiceRun:
         times.queue_s = placed_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens
+        flush_s = times.ttft_s - times.queue_s - times.prefill_s
+        self._computed(FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s))
         self._first_sent.set()
 
     async def _decode(self) -> None:
@@ -185,7 +190,6 @@ class ChoiceRun:
         with self._ending(call, self._pair.decode):
             async for event in call:
                 if event.HasField("first_token"):
-                    self._prefilled()
                     await self._take_first(event.first_token, placed_s)
                 elif event.HasField("tokens"):
                     await self._first_sent.wait()

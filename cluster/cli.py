@@ -1,4 +1,4 @@
-"""The command `tandem`: serve, chat, generate, status, stop.
+"""The command `tandem`: serve, chat, generate, status, stop, bench.
 
 Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
 Whatever is heavy is imported by the command that needs it.
@@ -116,6 +116,12 @@ def _stop(options: argparse.Namespace) -> int:
     return 0
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from bench.load_command import run
+
+    return run(options)
+
+
 def _role(options: argparse.Namespace) -> int:
     from cluster.admin_client import request_role
 
@@ -175,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
     role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
+    _add_bench(commands)
     return parser
 
 
@@ -190,6 +197,15 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--port", type=int, help="HTTP port (default: 8000; 0: a free one)")
     serve.add_argument("--grpc-port", type=int, metavar="PORT", help="gRPC port (default: 50051)")
     serve.add_argument("--dashboard-port", type=int, metavar="PORT", help="default: 8265")
+
+
+def _add_bench(commands: Any) -> None:
+    from bench.load_options import add_arguments
+
+    text = "Send an open-loop load to an OpenAI-compatible endpoint and report what became of it."
+    bench = commands.add_parser("bench", help=text, description=text)
+    bench.set_defaults(run=_bench)
+    add_arguments(bench)
 
 
 def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:

@@ -35,7 +35,9 @@ def _is_port(value: int) -> bool:
 class RouterConfig:
     """Where the router listens and how much it takes on. Port 0 means a free one.
 
-    `max_requests` bounds the requests in flight; `max_message_bytes` one message or body.
+    `max_requests` bounds the requests in flight; `max_held` those of them that wait here for
+    room; `max_message_bytes` one message or body. Requests are promised `kv_overcommit` times the
+    decode pool's blocks.
     """
 
     host: str = "127.0.0.1"
@@ -43,6 +45,8 @@ class RouterConfig:
     grpc_port: int = 50051
     max_message_bytes: int = 4 * 1024 * 1024
     max_requests: int = 1024
+    max_held: int = 256
+    kv_overcommit: float = 1.0
     request_timeout_s: float = 600.0
     tokenizer_threads: int = 2
 
@@ -56,6 +60,8 @@ class RouterConfig:
         )
         require(self.max_message_bytes >= 1024, "max_message_bytes must be at least 1024")
         require(self.max_requests >= 1, "max_requests must be at least 1")
+        require(self.max_held >= 0, "max_held must not be negative")
+        require(self.kv_overcommit > 0, "kv_overcommit must be positive")
         require(self.request_timeout_s > 0, "request_timeout_s must be positive")
         require(self.tokenizer_threads >= 1, "tokenizer_threads must be at least 1")
 
@@ -92,15 +98,21 @@ class FlushConfig:
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """What one kind of traffic may expect and may ask for."""
+    """What one kind of traffic may expect and may ask for.
+
+    Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
+    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are.
+    """
 
     lane: Lane = "interactive"
     ttft_budget_ms: float = 500.0
+    token_gap_budget_ms: float = 60.0
     max_output_tokens: int = 1024
     flush: FlushConfig = field(default_factory=FlushConfig)
 
     def __post_init__(self) -> None:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
+        require(self.token_gap_budget_ms > 0, "token_gap_budget_ms must be positive")
         require(self.max_output_tokens >= 1, "max_output_tokens must be at least 1")
 
 

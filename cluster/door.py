@@ -34,6 +34,7 @@ class Prepared:
     sampling: SamplingParams
     choices: int
     ttft_budget_s: float
+    token_gap_s: float = 0.06
     lane: Lane = "interactive"
     flush: FlushConfig = field(default_factory=FlushConfig)
     tenant: str = DEFAULT_TENANT
@@ -97,6 +98,7 @@ class Door:
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            token_gap_s=endpoint.token_gap_budget_ms / 1000,
             lane=endpoint.lane,
             flush=endpoint.flush,
             tenant=request.tenant,

@@ -17,12 +17,13 @@ from grpc_reflection.v1alpha import reflection
 from cluster.api import Generator
 from cluster.inbound import check_request_id
 from cluster.listen import cannot_listen, join
+from cluster.retry_info import detailed_trailers
 from cluster.status import status_of
 from cluster.streams import closing, end
 from cluster.wire import event_to_proto, model_to_proto, request_from_proto
 from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
 from protos import inference_pb2, inference_pb2_grpc
-from protos.status import one_line, trailers
+from protos.status import one_line
 
 log = logging.getLogger(__name__)
 
@@ -227,4 +228,4 @@ async def _answering(context: Context) -> AsyncIterator[None]:
         log.exception("a call ended in a fault")
         failure = Internal("internal error")
     code = status_of(failure).grpc
-    await context.abort(code, one_line(failure.message), trailers(failure))
+    await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))

@@ -16,9 +16,10 @@ class ReplicaLoad:
     """What a replica is doing now: requests, and blocks by state.
 
     `prompt_tokens_due` wait or are being computed, `prompt_tokens_per_s` were lately (steps beside
-    them included; None before the first). Of a replica that decodes: `streams` are the requests
-    that each step gives a token, of which `batch_limit` may run; a step usually takes `step_s`, and
-    `gap_s` is the most between two steps beside prompts.
+    them included; None before the first); `blocks_promised` is what the requests may come to need.
+    Of a replica that decodes: `streams` are the requests that each step gives a token, of which
+    `batch_limit` may run; a step usually takes `step_s`, and `gap_s` is the most between two steps
+    beside prompts.
     """
 
     waiting: int = 0
@@ -33,6 +34,7 @@ class ReplicaLoad:
     block_size: int = 0
     context_tokens: int = 0
     prompt_tokens_due: int = 0
+    blocks_promised: int = 0
     prompt_tokens_per_s: float | None = None
     streams: int = 0
     batch_limit: int = 0

@@ -7,6 +7,15 @@ from engine.telemetry import Counter, Gauge, Histogram
 REQUESTS = Counter("tandem_requests_total", "Requests that ended, by outcome.", ("outcome",))
 REFUSED = Counter("tandem_refused_total", "Requests refused for lack of room.", ("reason",))
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
+HELD = Gauge("tandem_router_held_requests", "Requests that wait in the router for admission.")
+PREDICTED_QUEUE = Gauge(
+    "tandem_predicted_queue_seconds", "Prompts from here that wait on a replica.", ("replica",)
+)
+PREDICTION_ERROR = Histogram(
+    "tandem_ttft_prediction_error_seconds",
+    "Predicted less actual time to the first token, of admitted requests.",
+    buckets=(-2.5, -1.0, -0.5, -0.25, -0.1, -0.05, 0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+)
 TTFT = Histogram("tandem_ttft_seconds", "From a request's arrival to its first token sent.")
 GENERATED = Counter("tandem_generated_tokens_total", "Tokens sent to clients.")
 WAITING = Gauge("tandem_replica_waiting_requests", "Requests that wait.", ("role", "replica"))

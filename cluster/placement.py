@@ -1,25 +1,54 @@
-"""Which pair of replicas serves a request. Pure.
+"""Which pair of replicas serves a request, and what that would mean for it. Pure.
 
-Prefill goes where the fewest prompt tokens are to be computed, those of this request that are not
-cached there among them; decode where the fewest requests are; the replica that was used longest
-ago wins a tie. What this router has placed itself is known at once; what replicas report is up to
-a heartbeat old, so the larger of the two counts.
+Prefill goes where the prompt's first token is predicted first, what is cached there and the wait
+of those that it passes taken into account; decode where there is room for the blocks, and the
+fewest requests are; the replica that was used longest ago wins a tie.
 
-Where a decode replica has nearly all of a prompt in its cache, as after a turn of a chat, it
-computes the rest itself, and there is nothing to hand over. One of role `both` computes every
-prompt it is given.
+A decode replica computes a prompt itself where it has nearly all of it cached, as after a turn of
+a chat, or where it is done with a short one, beside its streams, before its turn would come on a
+prefill replica. One of role `both` computes every prompt that it is given.
+
+Of replicas whose state is not known, two drawn by chance are compared (Mitzenmacher, 2001), as
+routers that all believe the same old state would all choose the same replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
+from cluster.cost_model import CostModel
+from cluster.holds import Hold, Holds, Prompt
 from cluster.membership import ReplicaRecord
+from cluster.outlook import Due, Outlook, outlook
 from engine.errors import PromptTooLong, Unavailable
 
 RETRY_AFTER_S = 2.0
+# A prompt that needs more than its budget even alone is due at this many times what it needs.
+_ALONE = 1.2
+# Of a token gap, the least share that a decode replica is taken to have for prompts.
+_LEAST_SLACK = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request needs and was promised.
+
+    `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
+    prompt's full blocks; `key` is the same when it comes again.
+    """
+
+    prompt_tokens: int
+    most_tokens: int
+    digests: Sequence[bytes] = ()
+    choices: int = 1
+    arrived_s: float = 0.0
+    budget_s: float = float("inf")
+    gap_s: float = float("inf")
+    batch: bool = False
+    key: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,127 +69,254 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prompt:
-    tokens: int
-    digests: Sequence[bytes]
+class Forecast:
+    """What is predicted for a request on a pair.
 
+    `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
+    for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
+    with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already.
+    """
 
-@dataclass(slots=True)
-class _Held:
+    ttft_s: float
+    deadline_s: float
+    alone_s: float = 0.0
+    work_s: float = 0.0
+    fits: bool = True
+    step_s: float = 0.0
+    gap_s: float = float("inf")
+    blocks_short: int = 0
     requests: int = 0
-    tokens: int = 0
-    last: int = 0
+    interval_s: float = 0.0
 
 
-class Hold:
-    """One request's share in a replica's load."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pair, and what is predicted of it."""
 
-    def __init__(self, held: _Held, tokens: int) -> None:
-        self._held: _Held | None = held
-        self._tokens = tokens
+    pair: Pair
+    forecast: Forecast
 
-    def release(self) -> None:
-        """Take it back. Idempotent."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.requests -= 1
-            held.tokens -= self._tokens
+
+@dataclass(frozen=True, slots=True)
+class _Computing:
+    """A replica that could compute the prompt."""
+
+    record: ReplicaRecord
+    cached: int
+    alone_s: float
+    deadline_s: float
+    outlook: Outlook
+
+    @property
+    def cost_s(self) -> float:
+        """When it ends, and for how long others wait for it."""
+        return self.outlook.ends_s + self.outlook.behind * self.alone_s
 
 
 class Placement:
-    """Chooses pairs and remembers what was placed where until it is released.
+    """Plans pairs from what is held and what it costs.
 
-    A decode replica computes at most `local_tokens` of a prompt (0: none), and only while it has
-    fewer than `decode_batch` requests.
+    A decode replica beside a prefill pool computes at most `local_tokens` of a prompt (0: none),
+    and only while it has fewer than `decode_batch` requests. `overcommit` times a pool's blocks
+    may be promised.
     """
 
-    def __init__(self, local_tokens: int = 0, decode_batch: int = 0) -> None:
+    def __init__(
+        self,
+        local_tokens: int = 0,
+        decode_batch: int = 0,
+        *,
+        overcommit: float = 1.0,
+        costs: CostModel | None = None,
+        holds: Holds | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.costs = costs or CostModel()
+        self.holds = holds or Holds()
         self._local_tokens = local_tokens
         self._decode_batch = decode_batch
+        self._overcommit = overcommit
+        self._chance = chance or random.Random()
         self._known = KnownPrefixes()
-        self._held: dict[str, _Held] = {}
-        self._turn = 0
 
-    def choose(
+    def plan(
         self,
         prefill: Sequence[ReplicaRecord],
         decode: Sequence[ReplicaRecord],
-        prompt_tokens: int,
-        most_tokens: int,
-        digests: Sequence[bytes] = (),
-    ) -> Pair:
-        """A pair whose pools can hold the prompt, and prompt with answer.
+        ask: Ask,
+        now: float,
+        *,
+        stale: Collection[str] = (),
+        margin_s: float = 0.0,
+    ) -> Plan:
+        """The best pair whose pools can hold the prompt, and prompt with answer.
 
-        `digests` are those of the prompt's full blocks. Unavailable where a pool is empty,
-        PromptTooLong where no pool is large enough.
+        First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
+        is old. Unavailable where a pool is empty, PromptTooLong where no pool is large enough.
         """
-        second = _large_enough("decode", decode, most_tokens)
+        second = _large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
-        first = _large_enough("prefill", able, prompt_tokens)
-        prompt = _Prompt(prompt_tokens, digests)
-
-        def work(record: ReplicaRecord) -> tuple[int, int, int]:
-            missing = prompt_tokens - self._cached(record, prompt)
-            return self._tokens(record) + missing, *self._load(record)
-
-        best = min(first, key=work)
-        cached = self._cached(best, prompt)
-        here = best if best.role == "both" else self._local(second, prompt, cached)
+        first = _large_enough("prefill", able, ask.prompt_tokens)
+        computing = [
+            self._computing(record, ask, now, margin_s) for record in self._drawn(first, stale)
+        ]
+        best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
+        here = best if best.record.role == "both" else self._local(second, ask, best, now, margin_s)
         if here is not None:
-            return Pair(here, here, self._cached(here, prompt))
-        return Pair(best, min(second, key=self._load), cached)
+            return self._planned(here, here.record, ask)
+        rated = self._drawn(second, stale)
+        return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), ask)
 
     def learn(self, replica: ReplicaRecord, digests: Sequence[bytes]) -> None:
         """The replica computes these blocks, or has them."""
         self._known.learn(replica.id, digests, replica.load.blocks_total)
 
-    def hold(self, replica: ReplicaRecord, tokens: int) -> Hold:
-        """Count a request with that many prompt tokens against the replica, until released."""
-        held = self._held.setdefault(replica.id, _Held())
-        self._turn += 1
-        held.requests += 1
-        held.tokens += tokens
-        held.last = self._turn
-        return Hold(held, tokens)
+    def hold(self, plan: Plan, ask: Ask, now: float) -> tuple[Hold, Hold]:
+        """Count one choice against its pair: until its first token, and until its end."""
+        pair = plan.pair
+        prompt = Prompt(
+            ask.prompt_tokens - pair.cached_tokens,
+            pair.cached_tokens,
+            plan.forecast.deadline_s,
+            ask.batch,
+        )
+        holds = self.holds
+        return (
+            holds.prompt(pair.prefill.id, prompt, now),
+            holds.request(pair.decode.id, _blocks(pair.decode, ask), ask.gap_s, now),
+        )
+
+    def computed(
+        self, replica: str, prompt_tokens: int, cached: int, prefill_s: float, now: float
+    ) -> None:
+        """The first token came now of a prompt that is still held."""
+        busy_s = self.holds.queue(replica).busy_s()
+        self.costs.prefill(replica).learn(prompt_tokens - cached, cached, prefill_s, now, busy_s)
 
     def forget(self, living: Iterable[str]) -> None:
-        """Drop what is known of replicas that hold nothing and are gone."""
+        """Drop what is known of replicas that are gone."""
         living = set(living)
         self._known.forget(living)
-        self._held = {
-            name: held for name, held in self._held.items() if held.requests or name in living
-        }
+        self.costs.forget(living)
+        self.holds.forget(living)
+
+    def queue_s(self, replica: str) -> float:
+        """Seconds of prompts from here that wait on that replica."""
+        return sum(due.seconds for due in self._waiting(replica))
+
+    def _drawn(
+        self, records: Sequence[ReplicaRecord], stale: Collection[str]
+    ) -> Sequence[ReplicaRecord]:
+        """All of them, or two by chance where the state of one is old."""
+        if len(records) > 2 and any(record.id in stale for record in records):
+            return self._chance.sample(records, 2)
+        return records
+
+    def _computing(
+        self,
+        record: ReplicaRecord,
+        ask: Ask,
+        now: float,
+        margin_s: float,
+        slower: float = 1.0,
+    ) -> _Computing:
+        """What becomes of the prompt on this replica, `slower` than its costs say."""
+        cached, cost = self._cached(record, ask), self.costs.prefill(record.id)
+        alone_s = ask.choices * slower * cost.seconds(ask.prompt_tokens - cached, cached)
+        flush_s = self.costs.flush_s
+        due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + margin_s + flush_s)
+        lead_s = cost.seconds(self.holds.queue(record.id).others_of(record.load))
+        new = Due(alone_s, due_s - flush_s)
+        found = outlook(self._waiting(record.id), new, lead_s, now, margin_s)
+        return _Computing(record, cached, alone_s, due_s - flush_s, found)
+
+    def _waiting(self, replica: str) -> list[Due]:
+        cost = self.costs.prefill(replica)
+        return [
+            Due(cost.seconds(left, prompt.cached + prompt.tokens - left), prompt.deadline_s)
+            for prompt, left in self.holds.queue(replica).left()
+            if not prompt.batch
+        ]
 
     def _local(
-        self, decode: Sequence[ReplicaRecord], prompt: _Prompt, elsewhere: int
-    ) -> ReplicaRecord | None:
+        self,
+        decode: Sequence[ReplicaRecord],
+        ask: Ask,
+        elsewhere: _Computing,
+        now: float,
+        margin_s: float,
+    ) -> _Computing | None:
         """The decode replica that had better compute the prompt's rest itself, if there is one."""
-        found = [
-            (cached, record)
-            for record in decode
-            if (cached := self._cached(record, prompt)) > elsewhere
-            and prompt.tokens - cached <= self._local_tokens
-            and self._load(record)[0] < self._decode_batch
-        ]
-        if not found:
-            return None
-        return min(found, key=lambda entry: (-entry[0], *self._load(entry[1])))[1]
+        found = []
+        for record in decode:
+            missing = ask.prompt_tokens - self._cached(record, ask)
+            requests = self.holds.requests(record)
+            if missing > self._local_tokens or requests >= self._decode_batch:
+                continue
+            here = self._computing(record, ask, now, margin_s, self._slower(record, elsewhere, ask))
+            # Done here before it would have begun there.
+            sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
+            if here.cached > elsewhere.cached or (sooner and here.outlook.fits):
+                found.append(here)
+        return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 
-    def _cached(self, record: ReplicaRecord, prompt: _Prompt) -> int:
+    def _slower(self, record: ReplicaRecord, elsewhere: _Computing, ask: Ask) -> float:
+        """How much slower than its costs a decode replica computes prompts, before it has said."""
+        cost = self.costs.prefill(record.id)
+        if cost.learned:
+            return 1.0
+        step_s = self.costs.step_s(record.id, self.holds.requests(record))
+        slack = max(_LEAST_SLACK, 1 - step_s / ask.gap_s)
+        tokens = ask.prompt_tokens
+        known_s = self.costs.prefill(elsewhere.record.id).seconds(tokens)
+        return known_s / cost.seconds(tokens) / slack
+
+    def _planned(self, computing: _Computing, decode: ReplicaRecord, ask: Ask) -> Plan:
+        requests, found = self.holds.requests(decode), computing.outlook
+        stream_s = self.costs.stream_s(decode.id) or 1.0
+        forecast = Forecast(
+            ttft_s=found.ends_s + self.costs.flush_s - ask.arrived_s,
+            deadline_s=computing.deadline_s,
+            alone_s=computing.alone_s,
+            work_s=found.work_s,
+            fits=found.fits,
+            step_s=self.costs.step_s(decode.id, requests + ask.choices),
+            gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
+            blocks_short=self._short(decode, ask),
+            requests=requests,
+            interval_s=stream_s / max(1, requests),
+        )
+        return Plan(Pair(computing.record, decode, computing.cached), forecast)
+
+    def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:
+        """Where decode goes: whether it is short of blocks, then its load."""
+        return self._short(record, ask) > 0, *self._used(record)
+
+    def _short(self, record: ReplicaRecord, ask: Ask) -> int:
+        needed = self.holds.blocks(record) + ask.choices * _blocks(record, ask)
+        return max(0, needed - int(self._overcommit * record.load.blocks_total))
+
+    def _used(self, record: ReplicaRecord) -> tuple[int, int]:
+        return self.holds.requests(record), self.holds.last(record.id)
+
+    def _cached(self, record: ReplicaRecord, ask: Ask) -> int:
         """Tokens of the prompt that are cached there, as far as is known; never all of them."""
-        if not prompt.digests:
+        if not ask.digests:
             return 0
-        usable = (prompt.tokens - 1) // record.load.block_size
-        known = self._known.longest(record.id, prompt.digests[:usable])
+        usable = (ask.prompt_tokens - 1) // record.load.block_size
+        known = self._known.longest(record.id, ask.digests[:usable])
         return known * record.load.block_size
 
-    def _tokens(self, record: ReplicaRecord) -> int:
-        return self._held.get(record.id, _Held()).tokens
 
-    def _load(self, record: ReplicaRecord) -> tuple[int, int]:
-        held = self._held.get(record.id, _Held())
-        return max(held.requests, record.load.waiting + record.load.running), held.last
+def one_of(ask: Ask) -> Ask:
+    """The share of one of its choices."""
+    return replace(ask, choices=1)
+
+
+def _blocks(record: ReplicaRecord, ask: Ask) -> int:
+    size = max(1, record.load.block_size)
+    return -(-ask.most_tokens // size)
 
 
 def _large_enough(pool: str, replicas: Sequence[ReplicaRecord], tokens: int) -> list[ReplicaRecord]:

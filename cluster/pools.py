@@ -1,4 +1,8 @@
-"""The router's view of the pools: who the directory says lives, less whom a call just lost."""
+"""The router's view of the pools: who the directory says lives, less whom a call just lost.
+
+And less those that have fallen silent: a frozen replica keeps its lease for a while. What a replica
+reports to this router itself is newer than what the directory has of it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole
+from cluster.reports import Reports
 
 SUSPECT_S = 3.0
 
@@ -22,9 +27,15 @@ class Members(Protocol):
 class Pools:
     """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn."""
 
-    def __init__(self, members: Members, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        members: Members,
+        clock: Callable[[], float] = time.monotonic,
+        reports: Reports | None = None,
+    ) -> None:
         self._members = members
         self._clock = clock
+        self._reports = reports
         self._suspects: dict[tuple[str, int], float] = {}
 
     def members(self) -> list[ReplicaRecord]:
@@ -33,7 +44,14 @@ class Pools:
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
         """The replicas of a pool that may be given work."""
-        return [record for record in self._members.members(pool) if self.trusted(record)]
+        trusted = [record for record in self._members.members(pool) if self.trusted(record)]
+        if self._reports is None:
+            return trusted
+        return [self._reports.with_report(record) for record in trusted]
+
+    def stale(self) -> set[str]:
+        """The replicas of which nothing new was heard."""
+        return self._reports.stale() if self._reports is not None else set()
 
     def missing(self) -> tuple[str, ...]:
         """The pools without a healthy replica."""
@@ -47,7 +65,9 @@ class Pools:
         self._suspects[(record.id, record.generation)] = now + SUSPECT_S
 
     def trusted(self, record: ReplicaRecord) -> bool:
-        """Whether no call to this replica broke lately."""
+        """Whether no call to this replica broke lately, and it is not silent."""
+        if self._reports is not None and self._reports.silent(record.id):
+            return False
         until = self._suspects.get((record.id, record.generation))
         if until is None:
             return True

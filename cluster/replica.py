@@ -11,6 +11,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -22,6 +23,7 @@ from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.listen import join
 from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
+from cluster.report_server import ReportServicer
 from cluster.warm import warm
 from decode_pool.batch_size import BatchSize
 from decode_pool.gap import TokenGap
@@ -46,7 +48,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
-from protos import decode_pb2_grpc, prefill_pb2_grpc, replica_pb2_grpc
+from protos import decode_pb2_grpc, prefill_pb2_grpc, replica_pb2_grpc, report_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -180,12 +182,19 @@ class Replica:
         self._worker.close()
 
     def load(self) -> ReplicaLoad:
-        """What this replica is doing now; also sets its gauges."""
+        """What this replica is doing now, orphans counted; also sets its gauges."""
         schedulers = [s for s in (self._prefill, self._decode) if s is not None]
-        counts = self._pool.counts()
-        expected = self._decode_loop.expected if self._decode_loop is not None else 0
         owners = frozenset[str]().union(*(s.owners() for s in schedulers))
-        load = ReplicaLoad(
+        load = replace(self.state(), blocks_orphaned=self._pool.orphaned(owners))
+        self._report(load, self.role)
+        return load
+
+    def state(self) -> ReplicaLoad:
+        """What this replica is doing now, cheap enough to ask for many times a second."""
+        schedulers = [s for s in (self._prefill, self._decode) if s is not None]
+        counts, loop = self._pool.counts(), self._decode_loop
+        expected = loop.expected if loop is not None else 0
+        return ReplicaLoad(
             waiting=sum(s.waiting for s in schedulers) + expected,
             running=sum(s.running for s in schedulers),
             blocks_total=counts.total,
@@ -194,18 +203,16 @@ class Replica:
             blocks_used=counts.used,
             blocks_leased=counts.leased,
             blocks_quarantined=counts.quarantined,
-            blocks_orphaned=self._pool.orphaned(owners),
             block_size=self._config.kv.block_size,
             context_tokens=self._engine.description.context_tokens,
             prompt_tokens_due=sum(s.tokens_due for s in schedulers),
             prompt_tokens_per_s=self._prompt_speed(),
+            blocks_promised=self._decode_loop.blocks_promised if self._decode_loop else 0,
             streams=self._decode.streams if self._decode else 0,
             batch_limit=self._decode.batch.limit if self._decode else 0,
             step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
             gap_s=self._decode_loop.gap.gap_s if self._decode_loop else None,
         )
-        self._report(load, self.role)
-        return load
 
     async def _serve(self) -> None:
         """Both loops, whatever the role is: it decides what work comes, and may change."""
@@ -214,6 +221,7 @@ class Replica:
         prefill.wake.join(decode.wake)
         control = ControlServicer(self.take_role)
         replica_pb2_grpc.add_ControlServicer_to_server(control, self._server)
+        report_pb2_grpc.add_ReportsServicer_to_server(ReportServicer(self.state), self._server)
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
         self.address = join(self._host, port)

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
@@ -19,8 +19,10 @@ from cluster.channels import Channels
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
-from cluster.placement import Placement, capacity
+from cluster.gate import Gate, Placed
+from cluster.placement import Ask, Placement, capacity
 from cluster.pools import Pools
+from cluster.refusals import Refused
 from engine.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -66,6 +68,7 @@ class Router:
         self._tokenizer = tokenizer
         self._pools = pools
         self._placement = placement
+        self._gate = Gate(pools, placement, config.max_held)
         self._channels = Channels()
         self._running: dict[str, _Running] = {}
 
@@ -162,7 +165,7 @@ class Router:
             outcome = "ok"
         except TandemError as error:
             outcome, last = type(error).__name__, error
-            if isinstance(error, Overloaded):
+            if isinstance(error, Overloaded) and not isinstance(error, Refused):
                 metrics.REFUSED.inc(reason="replica_full")
         except Exception as error:
             outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
@@ -173,24 +176,31 @@ class Router:
         await running.events.put(last)
 
     async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
-        """The phases in order: door, placement and streams of each choice, summary."""
+        """The phases in order: door, admission and placement, streams of the choices, summary."""
         began_s, timeout_s = time.monotonic(), self._config.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 prepared = await self._door.prepare(request, request_id, self._capacity())
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                await running.events.put(Started(request_id, self._card.name, prompt_tokens, seed))
-                return await self._run_choices(prepared, running, began_s)
+                placed = await self._gate.enter(ask_of(prepared, began_s))
+                try:
+                    started = Started(request_id, self._card.name, prompt_tokens, seed)
+                    await running.events.put(started)
+                    return await self._run_choices(prepared, placed, running, began_s)
+                finally:
+                    for one in placed:
+                        one.release()
         except TimeoutError:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
 
-    async def _run_choices(self, prepared: Prepared, running: _Running, began_s: float) -> Summary:
-        choices = range(prepared.choices)
+    async def _run_choices(
+        self, prepared: Prepared, placed: list[Placed], running: _Running, began_s: float
+    ) -> Summary:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._run_choice(prepared, choice, running, began_s))
-                    for choice in choices
+                    group.create_task(self._run_choice(prepared, choice, one, running, began_s))
+                    for choice, one in enumerate(placed)
                 ]
         except* TandemError as errors:
             raise errors.exceptions[0] from None
@@ -203,21 +213,13 @@ class Router:
         )
 
     async def _run_choice(
-        self, prepared: Prepared, choice: int, running: _Running, began_s: float
+        self, prepared: Prepared, choice: int, placed: Placed, running: _Running, began_s: float
     ) -> tuple[ChoiceSummary, int]:
-        """Place one choice and stream it; returns its summary and its number of tokens."""
-        prompt_tokens = len(prepared.prompt_ids)
-        pair = self._placement.choose(
-            self._pools.healthy("prefill"),
-            self._pools.healthy("decode"),
-            prompt_tokens,
-            prepared.most_tokens,
-            prepared.digests(),
-        )
-        if not pair.local:
-            self._placement.learn(pair.prefill, prepared.digests())
-        prefill_held = self._placement.hold(pair.prefill, prompt_tokens - pair.cached_tokens)
-        decode_held = self._placement.hold(pair.decode, prompt_tokens)
+        """Stream one placed choice; returns its summary and its number of tokens."""
+        pair = placed.plan.pair
+        if prepared.lane != "batch":
+            left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
+            prepared = replace(prepared, ttft_budget_s=left_s)
         run = ChoiceRun(
             prepared,
             choice,
@@ -227,7 +229,8 @@ class Router:
             timeout_s=self._config.request_timeout_s,
             emit=running.events.put,
             lost=self._pools.suspect,
-            prefilled=prefill_held.release,
+            prefilled=placed.prefilled,
+            computed=lambda first: self._gate.computed(placed, first),
         )
         try:
             return await run.run(), len(run.output)
@@ -235,8 +238,22 @@ class Router:
             # The last token's own KV is never computed, and a first one may be prefill's alone.
             if pair.local or len(run.output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))
-            prefill_held.release()
-            decode_held.release()
+            self._gate.release(placed)
+
+
+def ask_of(prepared: Prepared, began_s: float) -> Ask:
+    """What admission and placement need to know of a request that came at `began_s`."""
+    return Ask(
+        prompt_tokens=len(prepared.prompt_ids),
+        most_tokens=prepared.most_tokens,
+        digests=prepared.digests(),
+        choices=prepared.choices,
+        arrived_s=began_s,
+        budget_s=prepared.ttft_budget_s,
+        gap_s=prepared.token_gap_s,
+        batch=prepared.lane == "batch",
+        key=hash((prepared.tenant, prepared.prompt_ids)),
+    )
 
 
 def _overwrite(events: asyncio.Queue[Event | TandemError], last: TandemError) -> None:

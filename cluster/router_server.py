@@ -20,6 +20,7 @@ from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
 from cluster.pools import Pools
+from cluster.reports import Reports
 from cluster.role_keeper import RoleKeeper
 from cluster.router import Router
 from engine import telemetry
@@ -45,7 +46,13 @@ class RouterServer:
         self._directory = directory
         self._metrics = PrometheusBackend()
         self._watch = Watch(directory, on_change=self._membership_changed)
-        self._pools = Pools(self._watch)
+        self._placement = Placement(
+            config.prefill.local_tokens,
+            config.decode.max_batch,
+            overcommit=config.router.kv_overcommit,
+        )
+        self._reports = Reports(self._heard, self._placement.holds.unreport)
+        self._pools = Pools(self._watch, reports=self._reports)
         self._router: Router | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
@@ -62,6 +69,7 @@ class RouterServer:
         description, tokenizer = await asyncio.to_thread(_load, config)
         telemetry.install(server._metrics)
         await server._watch.start()
+        server._reports.follow(server._pools.members())
         server._router = server._new_router(description, tokenizer)
         await server._open_doors(server._router)
         await server._register()
@@ -99,6 +107,7 @@ class RouterServer:
         if self._router is not None:
             await self._router.close()
         await self._watch.stop()
+        await self._reports.close()
         telemetry.uninstall(self._metrics)
 
     def _keep_roles(self) -> None:
@@ -129,8 +138,7 @@ class RouterServer:
             config.router.tokenizer_threads,
             new_chain if config.kv.prefix_cache else None,
         )
-        placement = Placement(config.prefill.local_tokens, config.decode.max_batch)
-        return Router(config.router, card, door, tokenizer, self._pools, placement)
+        return Router(config.router, card, door, tokenizer, self._pools, self._placement)
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
@@ -174,7 +182,14 @@ class RouterServer:
     def _load(self) -> ReplicaLoad:
         return ReplicaLoad(running=self._router.running if self._router else 0)
 
+    def _heard(self, replica: str, load: ReplicaLoad) -> None:
+        """A replica has said what it is doing."""
+        self._placement.holds.report(replica, load, time.monotonic())
+        if load.step_s is not None:
+            self._placement.costs.learn_step(replica, load.streams, load.step_s)
+
     def _membership_changed(self, change: Change) -> None:
+        self._reports.follow(self._pools.members())
         if self._router is None or not change.lost:
             return
         task = asyncio.ensure_future(self._router.forget_gone())

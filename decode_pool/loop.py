@@ -80,6 +80,11 @@ class DecodeLoop:
         """Requests whose KV was not offered yet."""
         return sum(not job.offered for job in self._jobs.values())
 
+    @property
+    def blocks_promised(self) -> int:
+        """KV blocks that the requests here may come to need."""
+        return sum(self._scheduler.most_blocks(job.sequence) for job in self._jobs.values())
+
     def release(self, job: DecodeJob) -> None:
         """End a request in whatever state it is, and free its blocks. Idempotent."""
         self._jobs.pop(job.sequence.owner, None)

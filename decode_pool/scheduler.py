@@ -112,13 +112,16 @@ class DecodeScheduler:
 
     def check_fits(self, sequence: Sequence) -> None:
         """PromptTooLong if the request could not run to its end even alone."""
-        # The last token's own KV is never needed.
-        most = sequence.prompt_tokens + (sequence.sampling.max_tokens or 1) - 1
-        needed = self._cache.blocks_for(most)
+        needed = self.most_blocks(sequence)
         if needed > self.pool.total:
             raise PromptTooLong(
                 f"prompt and answer need {needed} KV blocks, the decode pool has {self.pool.total}"
             )
+
+    def most_blocks(self, sequence: Sequence) -> int:
+        """Blocks for prompt and answer; the last token's own KV is never needed."""
+        most = sequence.prompt_tokens + (sequence.sampling.max_tokens or 1) - 1
+        return self._cache.blocks_for(most)
 
     def offer(self, sequence: Sequence) -> None:
         """Queue a request whose KV waits elsewhere; its tokens are prompt and first token.

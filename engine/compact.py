@@ -4,126 +4,101 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import takewhile
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import embedding
 
 from engine.batch import PackedBatch
-from engine.compact_weights import Decoder, Layer, Linear
+from engine.compact_weights import Decoder, Layer
 from engine.graphs import DecodeReplays
 from engine.kv_cache import KvCache, KvFormat
 
 Tensor = torch.Tensor
 
 
-class Apply(Protocol):
-    """A linear layer made ready: [rows, in] to [rows, out]."""
+class Layers(Protocol):
+    """How layers of one decoder are computed, on one kind of device.
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply."""
-        ...
-
-
-class Ops(Protocol):
-    """The operations of a layer, on one kind of device.
-
-    `x` and `residual` are [tokens, hidden]. Operations may reuse what they are given.
+    `x` is the residual stream, [tokens, hidden]; it may be written to. What `prepare` makes of a
+    layer is known to its maker alone.
     """
 
     name: str
     kv_format: KvFormat
 
-    def prepare(self, linear: Linear) -> Apply:
-        """Bring weights into the form that is fastest to multiply with."""
+    def prepare(self, layer: Layer) -> Any:
+        """Bring a layer's weights into the form that is fastest to compute with."""
         ...
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """RMS norm."""
+    def prepare_head(self) -> Any:
+        """The same for the final norm and the head."""
         ...
 
-    def add_norm(self, residual: Tensor, branch: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """(residual + branch, its RMS norm)."""
+    def run(self, x: Tensor, layers: list[Any], stores: list[Tensor], batch: PackedBatch) -> Tensor:
+        """The stream behind consecutive layers; their keys and values go to `stores`."""
         ...
 
-    def attend(self, qkv: Tensor, layer: Layer, store: Tensor, batch: PackedBatch) -> Tensor:
-        """Rotate, store keys and values in their blocks, attend: [tokens, heads * head_size]."""
-        ...
-
-    def gate(self, gate_up: Tensor) -> Tensor:
-        """act(gate) * up: [tokens, 2 * n] to [tokens, n]."""
+    def logits(self, x: Tensor, head: Any) -> Tensor:
+        """[rows, vocabulary] of the rows of the stream behind the last layer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A layer made ready."""
+    """A layer made ready, and who computes it."""
 
-    ops: Ops
-    qkv: Apply
-    out: Apply
-    gate_up: Apply
-    down: Apply
-
-    @classmethod
-    def of(cls, layer: Layer, ops: Ops) -> _Stage:
-        return cls(ops, *map(ops.prepare, (layer.qkv, layer.out, layer.gate_up, layer.down)))
+    by: Layers
+    layer: Any
 
 
 class CompactRunner:
-    """Runs a Decoder; see engine.runner.Runner. Operations can change from layer to layer."""
+    """Runs a Decoder; see engine.runner.Runner. Who computes can change from layer to layer."""
 
-    def __init__(self, decoder: Decoder, ops: Ops) -> None:
-        self.kv_format = ops.kv_format
+    def __init__(self, decoder: Decoder, by: Layers) -> None:
+        self.kv_format = by.kv_format
         self.replays: DecodeReplays | None = None
         self._decoder = decoder
-        self._ops = ops
-        self._stages = [_Stage.of(layer, ops) for layer in decoder.layers]
-        self._head = ops.prepare(decoder.head)
+        self._stages = [_Stage(by, by.prepare(layer)) for layer in decoder.layers]
+        self._head = _Stage(by, by.prepare_head())
 
     @property
     def name(self) -> str:
         """See Runner."""
-        return f"compact, {self._ops.name}"
+        return f"compact, {self._head.by.name}"
 
     def layers(self, batch: PackedBatch) -> Generator[None, None, Tensor]:
-        """See Runner."""
-        decoder, stages, layers = self._decoder, self._stages, self._decoder.layers
-        residual = embedding(batch.tokens, decoder.embedding)
+        """See Runner. Steps of single tokens are not cut."""
+        decoder, most = self._decoder, 1 if batch.segments[-1].queries > 1 else len(self._stages)
+        x = embedding(batch.tokens, decoder.embedding)
         if decoder.embedding_scale != 1.0:
-            residual = residual * torch.tensor(decoder.embedding_scale, dtype=residual.dtype)
-        hidden = stages[0].ops.norm(residual, layers[0].input_norm)
-        for index, layer in enumerate(layers):
-            # Looked up anew: `take` may have changed it since the pass began.
-            stage = stages[index]
-            ops = stage.ops
-            branch = ops.attend(stage.qkv(hidden), layer, batch.cache.layers[index], batch)
-            branch = _normed(ops, stage.out(branch), layer.post_attention)
-            residual, hidden = ops.add_norm(residual, branch, layer.mlp_norm)
-            branch = stage.down(ops.gate(stage.gate_up(hidden)))
-            branch = _normed(ops, branch, layer.post_mlp)
-            if index + 1 < len(layers):
-                residual, hidden = ops.add_norm(residual, branch, layers[index + 1].input_norm)
+            x = x * torch.tensor(decoder.embedding_scale, dtype=x.dtype)
+        done = 0
+        while done < len(self._stages):
+            if done:
                 yield
-        ops = self._ops
-        _, hidden = ops.add_norm(residual[batch.last], branch[batch.last], decoder.final_norm)
-        return self._capped(self._head(hidden))
-
-    def take(self, ops: Ops, cache: KvCache) -> Iterator[None]:
-        """Go over to other operations, a layer at a time; between two passes or two layers."""
-        for index, layer in enumerate(self._decoder.layers):
-            self._stages[index] = _Stage.of(layer, ops)
-            if ops.kv_format == "pairs":
-                cache.pair(index)
-            yield
-        self._head = ops.prepare(self._decoder.head)
-        self._ops = ops
-        self.kv_format = ops.kv_format
-
-    def _capped(self, logits: Tensor) -> Tensor:
-        cap = self._decoder.final_softcap
+            # Looked up anew: `take` may have changed them since the pass began.
+            group = self._group(done, most)
+            end = done + len(group)
+            prepared = [stage.layer for stage in group]
+            x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch)
+            done = end
+        logits = self._head.by.logits(x[batch.last], self._head.layer)
+        cap = decoder.final_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
+    def take(self, by: Layers, cache: KvCache) -> Iterator[None]:
+        """Let another compute, a layer at a time; between two passes or two layers."""
+        for index, layer in enumerate(self._decoder.layers):
+            self._stages[index] = _Stage(by, by.prepare(layer))
+            if by.kv_format == "pairs":
+                cache.pair(index)
+            yield
+        self._head = _Stage(by, by.prepare_head())
+        self.kv_format = by.kv_format
 
-def _normed(ops: Ops, branch: Tensor, weight: Tensor | None) -> Tensor:
-    return branch if weight is None else ops.norm(branch, weight)
+    def _group(self, first: int, most: int) -> list[_Stage]:
+        """Layers from `first` on that one and the same computes, at most that many."""
+        by = self._stages[first].by
+        return list(takewhile(lambda stage: stage.by is by, self._stages[first : first + most]))

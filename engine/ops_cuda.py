@@ -11,10 +11,9 @@ from torch.nn.functional import linear
 from engine.attention_others import FlashInferAttention
 from engine.attention_triton import PagedAttention, TritonAttention, power_of_two
 from engine.batch import PackedBatch
-from engine.compact import Apply
 from engine.compact_weights import Decoder, Layer, Linear
 from engine.errors import UnsupportedModel
-from engine.kv_cache import KvFormat
+from engine.op_by_op import Apply, OpByOp
 
 Tensor = torch.Tensor
 
@@ -39,35 +38,33 @@ def why_not(decoder: Decoder) -> str | None:
     return None
 
 
-class TritonOps:
-    """See engine.compact.Ops. Rounds once where `transformers` may round twice.
+class TritonOps(OpByOp):
+    """See OpByOp. Rounds once where `transformers` may round twice.
 
     `attention` is how blocks are attended to; Triton's own kernels unless another is given.
     """
 
-    kv_format: KvFormat = "plain"
-
     def __init__(self, decoder: Decoder, attention: PagedAttention | None = None) -> None:
         from engine.kernels import fused_triton
 
+        super().__init__(decoder)
         device = decoder.embedding.device
-        self._decoder = decoder
         self._kernels = fused_triton
         self._attention = attention or TritonAttention(processors(device))
         self.name = f"Triton operations, {self._attention.name}"
         # What plans each batch on the host cannot be part of a recorded step.
         self.recordable = isinstance(self._attention, TritonAttention)
 
-    def prepare(self, weights: Linear) -> Apply:
+    def apply(self, weights: Linear) -> Apply:
         """As they are."""
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """See Ops."""
+        """See OpByOp."""
         return self._norm(x.contiguous(), None, weight)
 
     def add_norm(self, residual: Tensor, branch: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """See Ops; adds in place."""
+        """See OpByOp; adds in place."""
         return residual, self._norm(residual, branch, weight)
 
     def _norm(self, x: Tensor, branch: Tensor | None, weight: Tensor) -> Tensor:
@@ -89,7 +86,7 @@ class TritonOps:
         return out
 
     def attend(self, qkv: Tensor, layer: Layer, store: Tensor, batch: PackedBatch) -> Tensor:
-        """See Ops."""
+        """See OpByOp."""
         decoder = self._decoder
         query = self._rotated(qkv, layer, store, batch)
         out = self._attention(
@@ -135,7 +132,7 @@ class TritonOps:
         return query
 
     def gate(self, gate_up: Tensor) -> Tensor:
-        """See Ops."""
+        """See OpByOp."""
         rows, width = len(gate_up), gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
         self._kernels.gate[(rows, -(-width // _GATE_DIMS))](

@@ -9,23 +9,18 @@ from torch.nn.functional import gelu, linear, silu
 
 from engine.attention import attend_segments, write_slots
 from engine.batch import PackedBatch
-from engine.compact import Apply
-from engine.compact_weights import Decoder, Layer, Linear, Rotary
-from engine.kv_cache import KvFormat
+from engine.compact_weights import Layer, Linear, Rotary
+from engine.op_by_op import Apply, OpByOp
 
 Tensor = torch.Tensor
 
 
-class TorchOps:
-    """See engine.compact.Ops. Rounds where `transformers` does."""
+class TorchOps(OpByOp):
+    """See OpByOp. Rounds where `transformers` does."""
 
     name = "torch operations"
-    kv_format: KvFormat = "plain"
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def prepare(self, weights: Linear) -> Apply:
+    def apply(self, weights: Linear) -> Apply:
         """As they are."""
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
@@ -38,12 +33,12 @@ class TorchOps:
         return weight * wide.to(x.dtype)
 
     def add_norm(self, residual: Tensor, branch: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """See Ops."""
+        """See OpByOp."""
         total = residual + branch
         return total, self.norm(total, weight)
 
     def attend(self, qkv: Tensor, layer: Layer, store: Tensor, batch: PackedBatch) -> Tensor:
-        """See Ops."""
+        """See OpByOp."""
         decoder = self._decoder
         heads = decoder.heads + 2 * decoder.kv_heads
         query, key, value = qkv.view(-1, heads, decoder.head_size).split(
@@ -66,7 +61,7 @@ class TorchOps:
         return out.flatten(1)
 
     def gate(self, gate_up: Tensor) -> Tensor:
-        """See Ops."""
+        """See OpByOp."""
         gate, up = gate_up.chunk(2, dim=-1)
         return (gelu(gate, approximate="tanh") if self._decoder.gelu else silu(gate)) * up
 

@@ -93,4 +93,28 @@ class EngineWorker:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, call: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, call))
+        # Not run_in_executor: its chain of futures takes the event loop three rounds to walk, and
+        # between two steps the device waits. Cancelling this one does not reach the thread.
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as error:
+                loop.call_soon_threadsafe(_fail, answer, error)
+            else:
+                loop.call_soon_threadsafe(_answer, answer, result)
+
+        self._thread.submit(work)
+        return answer
+
+
+def _answer(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from bench.client import Answer, BadAnswer, ask
+from bench.answer import Answer, BadAnswer
+from bench.client import Target, ask
 from bench.over_http import Door, figures
 from bench.plan import Figures, Plan
 
@@ -85,7 +86,7 @@ async def _close(writer):
 async def test_a_plan_against_a_server_gives_every_column():
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        door = Door(port, "model", 300)
+        door = Door(Target.local(port), "model", 300)
         plan = Plan(prompt_tokens=5, new_tokens={1: 30, 3: 30}, long_prompt=9, repeats=2)
         found = await figures(door, plan, "test")
     assert {name: len(values) for name, values in found.columns.items()} == {
@@ -106,7 +107,8 @@ async def test_a_silent_server_meets_the_deadline():
 
     async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
         with pytest.raises(TimeoutError):
-            await ask(server.sockets[0].getsockname()[1], {}, 0.05)
+            target = Target.local(server.sockets[0].getsockname()[1])
+            await ask(target, target.post({}), 0.05)
         await released.wait()
 
 

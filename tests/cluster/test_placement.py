@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import placement
 from cluster.membership import ReplicaLoad, ReplicaRecord
-from cluster.placement import Placement
+from cluster.placement import Ask, Forecast, Pair, Plan
 from engine.errors import PromptTooLong, Unavailable
 
 
@@ -19,28 +20,40 @@ def replica(name: str, role: str, blocks: int = 100, **load: int) -> ReplicaReco
     )
 
 
+class Placement(placement.Placement):
+    """Short forms, for requests without budgets."""
+
+    def choose(self, prefill, decode, prompt_tokens, most_tokens, digests=()):
+        return self.plan(prefill, decode, Ask(prompt_tokens, most_tokens, digests), 0.0).pair
+
+    def held(self, record, tokens):
+        ask = Ask(tokens, tokens + 1, budget_s=1.0)
+        pair = Pair(record, record)
+        return self.hold(Plan(pair, Forecast(0.0, 1.0)), ask, 0.0)
+
+
 def test_least_loaded_wins_and_ties_rotate():
     pool = [replica("p0", "prefill"), replica("p1", "prefill")]
     decode = [replica("d0", "decode", running=5), replica("d1", "decode")]
-    placement = Placement()
-    first = placement.choose(pool, decode, 10, 20)
-    held = placement.hold(first.prefill, 10)
-    second = placement.choose(pool, decode, 10, 20)
+    chooser = Placement()
+    first = chooser.choose(pool, decode, 10, 20)
+    held = chooser.held(first.prefill, 10)
+    second = chooser.choose(pool, decode, 10, 20)
     assert {first.prefill.id, second.prefill.id} == {"p0", "p1"}
     assert first.decode.id == "d1"
-    held.release()
-    held.release()
-    assert placement.choose(pool, decode, 10, 20).prefill.id == second.prefill.id
+    for share in (*held, *held):
+        share.release()
+    assert chooser.choose(pool, decode, 10, 20).prefill.id == second.prefill.id
 
 
 def test_prefill_counts_tokens_and_not_requests():
     pool = [replica("p0", "prefill"), replica("p1", "prefill")]
     decode = [replica("d0", "decode")]
-    placement = Placement()
-    placement.hold(pool[0], 1000)
+    chooser = Placement()
+    chooser.held(pool[0], 1000)
     for _ in range(3):
-        placement.hold(pool[1], 10)
-    assert placement.choose(pool, decode, 10, 20).prefill.id == "p1"
+        chooser.held(pool[1], 10)
+    assert chooser.choose(pool, decode, 500, 520).prefill.id == "p1"
 
 
 def test_small_pools_are_passed_over_and_both_numbers_are_named():
@@ -62,23 +75,24 @@ def test_an_empty_pool_is_unavailable_and_says_when_to_retry(missing):
 def test_prefill_goes_where_the_least_is_left_to_compute():
     pool = [replica("p0", "prefill"), replica("p1", "prefill")]
     decode = [replica("d0", "decode")]
-    placement = Placement()
+    chooser = Placement()
     digests = [bytes([number]) for number in range(6)]
-    placement.learn(pool[1], digests[:4])
+    chooser.learn(pool[1], digests[:4])
     for _ in range(3):
-        pair = placement.choose(pool, decode, 100, 120, digests)
+        pair = chooser.choose(pool, decode, 100, 120, digests)
         assert (pair.prefill.id, pair.cached_tokens) == ("p1", 64)
-    placement.hold(pool[1], 65)
-    pair = placement.choose(pool, decode, 100, 120, digests)
+    for _ in range(2):
+        chooser.held(pool[1], 65)
+    pair = chooser.choose(pool, decode, 100, 120, digests)
     assert (pair.prefill.id, pair.cached_tokens) == ("p0", 0)
 
 
 def test_the_last_token_of_a_prompt_is_never_expected_in_a_cache():
     pool, decode = [replica("p0", "prefill")], [replica("d0", "decode")]
-    placement = Placement()
-    placement.learn(pool[0], [b"0", b"1"])
-    assert placement.choose(pool, decode, 32, 40, [b"0", b"1"]).cached_tokens == 16
-    assert placement.choose(pool, decode, 33, 40, [b"0", b"1"]).cached_tokens == 32
+    chooser = Placement()
+    chooser.learn(pool[0], [b"0", b"1"])
+    assert chooser.choose(pool, decode, 32, 40, [b"0", b"1"]).cached_tokens == 16
+    assert chooser.choose(pool, decode, 33, 40, [b"0", b"1"]).cached_tokens == 32
 
 
 @pytest.mark.parametrize(
@@ -97,11 +111,11 @@ def test_a_short_rest_is_computed_where_the_chat_was_decoded(
 ):
     pool = [replica("p0", "prefill")]
     decode = [replica("d0", "decode"), replica("d1", "decode", running=running)]
-    placement = Placement(local_tokens, decode_batch=8)
+    chooser = Placement(local_tokens, decode_batch=8)
     digests = [bytes([number]) for number in range(5)]
-    placement.learn(decode[1], digests[:4])
-    placement.learn(pool[0], digests[:on_prefill])
-    pair = placement.choose(pool, decode, prompt, 100, digests)
+    chooser.learn(decode[1], digests[:4])
+    chooser.learn(pool[0], digests[:on_prefill])
+    pair = chooser.choose(pool, decode, prompt, 100, digests)
     assert pair.local is local
     if local:
         assert (pair.prefill.id, pair.decode.id, pair.cached_tokens) == ("d1", "d1", 64)
@@ -113,7 +127,7 @@ def test_one_pool_computes_prompts_of_any_length_where_they_are_decoded():
     pool = [replica("b0", "both"), replica("b1", "both")]
     placement = Placement()
     first = placement.choose(pool, pool, 900, 1000)
-    placement.hold(first.prefill, 900)
+    placement.held(first.prefill, 900)
     second = placement.choose(pool, pool, 900, 1000)
     assert first.local
     assert second.local
@@ -124,7 +138,7 @@ def test_a_replica_that_does_both_must_hold_the_answer_too():
     prefill, both = replica("p0", "prefill"), replica("b0", "both", blocks=10)
     decode = replica("d0", "decode")
     placement = Placement()
-    placement.hold(prefill, 500)
+    placement.held(prefill, 500)
     assert placement.choose([prefill, both], [decode, both], 100, 160).local
     pair = placement.choose([prefill, both], [decode, both], 100, 161)
     assert (pair.prefill.id, pair.decode.id) == ("p0", "d0")
@@ -133,30 +147,30 @@ def test_a_replica_that_does_both_must_hold_the_answer_too():
 def test_what_is_known_is_bounded_and_ends_with_the_replica():
     pool = [replica("p0", "prefill", blocks=10)]
     decode = [replica("d0", "decode")]
-    placement = Placement()
+    chooser = Placement()
 
     def known(digests):
-        return placement.choose(pool, decode, 100, 120, digests).cached_tokens // 16
+        return chooser.choose(pool, decode, 100, 120, digests).cached_tokens // 16
 
     old, new = [b"a%d" % n for n in range(6)], [b"b%d" % n for n in range(6)]
-    placement.learn(pool[0], old)
-    placement.learn(pool[0], new)
+    chooser.learn(pool[0], old)
+    chooser.learn(pool[0], new)
     assert (known(old), known(new)) == (4, 6)
-    placement.forget(["d0"])
+    chooser.forget(["d0"])
     assert known(new) == 0
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.integers(1, 4))
 def test_requests_spread_evenly(holds, prefills, decodes):
-    placement = Placement()
+    chooser = Placement()
     prefill = [replica(f"p{i}", "prefill") for i in range(prefills)]
     decode = [replica(f"d{i}", "decode") for i in range(decodes)]
     placed = []
     for hold in holds:
         if hold or not placed:
-            pair = placement.choose(prefill, decode, 10, 20)
+            pair = chooser.choose(prefill, decode, 10, 20)
             for record in (pair.prefill, pair.decode):
-                placement.hold(record, 10)
+                chooser.held(record, 10)
             placed.append(pair)
     counts = [sum(pair.decode.id == record.id for pair in placed) for record in decode]
     assert max(counts) - min(counts) <= 1

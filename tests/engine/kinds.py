@@ -7,12 +7,13 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import pytest
 import torch
 
 from engine import kernels
 from engine.attention_triton import TritonAttention
 from engine.compact_weights import Decoder, Layer, Linear, Rotary
-from engine.ops_cpu import CpuOps
+from engine.layers_cpu import CpuLayers
 from engine.ops_cuda import TritonOps
 from engine.ops_torch import TorchOps
 
@@ -30,8 +31,11 @@ def decoder(
     gelu=False,
     softcap=None,
     turning=None,
+    layers=1,
+    posts=False,
+    biased=False,
 ):
-    """A one-layer model of random bfloat16 weights, small but with every part."""
+    """A model of random bfloat16 weights, small but with every part."""
     generator = torch.Generator().manual_seed(0)
 
     def weights(*shape):
@@ -39,25 +43,33 @@ def decoder(
 
     hidden, inner = 64, 96
     angles = torch.arange(POSITIONS)[:, None] * 0.9 ** torch.arange((turning or size) // 2)[None]
-    norm = weights(size) if normed else None
-    layer = Layer(
-        input_norm=weights(hidden),
-        mlp_norm=weights(hidden),
-        qkv=Linear(weights((heads + 2 * kv_heads) * size, hidden)),
-        out=Linear(weights(hidden, heads * size)),
-        gate_up=Linear(weights(2 * inner, hidden)),
-        down=Linear(weights(hidden, inner), weights(hidden)),
-        rotary=Rotary(torch.cos(angles).float(), torch.sin(angles).float()),
-        window=window,
-        query_norm=norm,
-        key_norm=None if norm is None else norm.flip(0),
-    )
+
+    def linear(outputs, inputs, bias=biased):
+        return Linear(weights(outputs, inputs), weights(outputs) if bias else None)
+
+    def layer():
+        norm = weights(size) if normed else None
+        return Layer(
+            input_norm=weights(hidden),
+            mlp_norm=weights(hidden),
+            qkv=linear((heads + 2 * kv_heads) * size, hidden),
+            out=linear(hidden, heads * size),
+            gate_up=linear(2 * inner, hidden),
+            down=linear(hidden, inner, bias=True),
+            rotary=Rotary(torch.cos(angles).float(), torch.sin(angles).float()),
+            window=window,
+            query_norm=norm,
+            key_norm=None if norm is None else norm.flip(0),
+            post_attention=weights(hidden) if posts else None,
+            post_mlp=weights(hidden) if posts else None,
+        )
+
     return Decoder(
         embedding=weights(10, hidden),
         embedding_scale=1.0,
-        layers=(layer,),
+        layers=tuple(layer() for _ in range(layers)),
         final_norm=weights(hidden),
-        head=Linear(weights(10, hidden)),
+        head=linear(10, hidden),
         heads=heads,
         kv_heads=kv_heads,
         head_size=size,
@@ -70,10 +82,27 @@ def decoder(
     )
 
 
+SHAPES = {
+    "grouped": {},
+    "multi-head": {"heads": 4, "kv_heads": 4},
+    "multi-query": {"heads": 20, "kv_heads": 1},
+    "normed": {"normed": True},
+    "normed, offset": {"normed": True, "offset": 1.0},
+    "window": {"window": 40},
+    "capped": {"softcap": 2.0},
+    "part of a head turns": {"size": 96, "turning": 64, "normed": True},
+    "heads of 64": {"heads": 4, "size": 64},
+    "heads of 80": {"heads": 2, "kv_heads": 1, "size": 80},
+    "heads of 128": {"heads": 2, "kv_heads": 1, "size": 128},
+    "heads of 256": {"heads": 2, "kv_heads": 1, "size": 256, "window": 60},
+}
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of operations, where they run and in what precision."""
 
+    name: str
     make: Any
     device: str
     dtype: torch.dtype
@@ -110,7 +139,7 @@ def split_triton(model):
 
 
 def without_avx512(model):
-    return CpuOps(model, build=kernels.AVX2)
+    return CpuLayers(model, build=kernels.AVX2)
 
 
 def why_no_cpp(build):
@@ -129,8 +158,40 @@ def why_no_triton():
 
 MAKERS = {
     "torch": TorchOps,
-    "C++": CpuOps,
+    "C++": CpuLayers,
     "C++ without AVX-512": without_avx512,
     "Triton": TritonOps,
     "Triton, split": split_triton,
 }
+OPERATIONS = [
+    ("torch", "bfloat16"),
+    ("torch", "float32"),
+    ("Triton", "bfloat16"),
+    ("Triton", "float32"),
+    ("Triton, split", "float32"),
+]
+if torch.cuda.is_available():  # The interpreter takes seconds for each.
+    OPERATIONS += [
+        ("torch on CUDA", "bfloat16"),
+        ("torch on CUDA", "float32"),
+        ("Triton", "float16"),
+        ("Triton, split", "bfloat16"),
+    ]
+LAYERS = [*OPERATIONS, ("C++", "bfloat16"), ("C++ without AVX-512", "bfloat16")]
+
+
+def kind_named(name, dtype):
+    """The kind, or the test is skipped; random numbers are the same from here on."""
+    torch.manual_seed(3)
+    reason, device = None, "cpu"
+    if name.startswith("C++"):
+        reason = why_no_cpp(kernels.NATIVE if name == "C++" else kernels.AVX2)
+    elif name == "torch on CUDA":
+        name, device = "torch", "cuda"
+        reason = None if torch.cuda.is_available() else "no CUDA device here"
+    elif name.startswith("Triton"):
+        reason = why_no_triton()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if reason is not None:
+        pytest.skip(reason)
+    return Kind(name, MAKERS[name], device, getattr(torch, dtype))

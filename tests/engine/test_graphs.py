@@ -35,7 +35,7 @@ def _step_as_it_is(step):
 def _runner():
     model = decoder(window=7)
     model = replace(model, layers=(model.layers[0], replace(model.layers[0], window=None)))
-    model = Kind(TorchOps, "cpu", torch.float32).there(model)
+    model = Kind("torch", TorchOps, "cpu", torch.float32).there(model)
     return CompactRunner(model, TorchOps(model))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster.config import TandemConfig
+from cluster.config import EndpointConfig, TandemConfig
 from cluster.embedded_redis import EmbeddedRedis
 from tests import tiny
 
@@ -47,5 +47,7 @@ def config(redis, model, model_folder) -> TandemConfig:
         model=replace(base.model, path=str(model_folder), dtype="float32"),
         kv=replace(base.kv, blocks=400),
         router=replace(base.router, http_port=0, grpc_port=0),
+        # However slow the machine is, nothing is refused for it.
+        endpoints={"chat": EndpointConfig(ttft_budget_ms=60_000, token_gap_budget_ms=60_000)},
         directory=replace(base.directory, url=redis.url),
     )

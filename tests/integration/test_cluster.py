@@ -24,6 +24,7 @@ def small_pool(config, blocks, **prefill):
     return replace(
         config,
         kv=replace(config.kv, blocks=blocks),
+        router=replace(config.router, kv_overcommit=100.0),
         prefill=replace(config.prefill, chunk_tokens=64, **prefill),
     )
 
@@ -85,7 +86,8 @@ async def test_sampling_is_the_same_alone_and_in_a_crowd(config, model):
 
 
 async def test_choices_differ_and_stage_times_add_up(config):
-    async with cluster(config) as local:
+    prefill = replace(config.prefill, local_tokens=0)
+    async with cluster(replace(config, prefill=prefill)) as local:
         events = [
             event
             async for event in local.client.generate(

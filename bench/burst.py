@@ -1,0 +1,200 @@
+"""`make bench-burst` and `make bench-gap`: vLLM and both of Tandem's modes in turn, on one load.
+
+Only one runs at a time, round after round, on the same seeds. What each run finds is kept in a
+file, so that a comparison can be made in parts: `--only NAME --keep` adds to what is there.
+`--pairs N` runs both of Tandem's modes N times on a short load and writes no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.arrivals import Load
+from bench.burst_found import Measured, of_error, of_gap, of_load
+from bench.burst_report import GAP, as_data, as_markdown
+from bench.contenders import (
+    BURST_LOAD,
+    CONTENDERS,
+    POOLS,
+    RETRY_LOAD,
+    SINGLE,
+    TANDEM_CONFIG,
+    TANDEM_CONFIG_UNHELD,
+    VLLM,
+    Shape,
+    any_load,
+    gap_load,
+    warm_load,
+)
+from bench.engine import RESULTS
+from bench.html_report import run_page
+from bench.machine import commit, describe_machine, now
+from bench.open_loop import Rules
+from bench.over_http import Door
+from bench.prompts import count_tokens
+from bench.run_record import Sender
+from bench.services import Places
+from bench.shape import make
+from bench.tables import put
+from bench.traces import FITTED
+
+DOCUMENT = Path("docs/load.md")
+_DEADLINE_S = 90.0
+_COMPILE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bout:
+    """What every system goes through: loads by name, each with seeds from 1 up."""
+
+    names: Sequence[str]
+    seeds: int
+    shape: Shape
+    places: Places
+    traces: Path
+
+    def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
+        """Start a system, warm it up, send every load with every seed, end it."""
+        config = TANDEM_CONFIG_UNHELD if GAP in self.names else TANDEM_CONFIG
+        try:
+            service = CONTENDERS[system].start(self.places, config)
+            with service.running(self.places.logs) as door:
+                asyncio.run(Sender(write=_tell).send(system, door, warm_load(number), {}, None))
+                for name in self.names:
+                    for seed in range(1, self.seeds + 1):
+                        keep(self._measured(system, number, name, seed, door))
+        # The others still have their turn.
+        except Exception as error:
+            told, name = of_error(error), self.names[0]
+            keep(Measured(system, number, name, 0, error=told, at=now(), commit=commit()))
+
+    def load(self, name: str, seed: int) -> Load:
+        """The load of that name; raises OSError or ValueError where a trace cannot be read."""
+        return gap_load(seed) if name == GAP else any_load(name, self.shape, seed, self.traces)
+
+    def _measured(self, system: str, number: int, name: str, seed: int, door: Door) -> Measured:
+        load = self.load(name, seed)
+        rules = Rules(deadline_s=_DEADLINE_S, returns=1 if name == RETRY_LOAD else 0)
+        sender = Sender(rules=rules, count=count_tokens, write=_tell)
+        title = CONTENDERS[system].title
+        run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
+        page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
+        page.write_text(run_page(run))
+        counts, values = of_gap(run) if name == GAP else of_load(run)
+        about = f"{load.title}; the refused come back once" if rules.returns else load.title
+        return Measured(
+            system, number, name, seed, counts, values, about=about, at=now(), commit=commit()
+        )
+
+
+def load_record(path: Path) -> list[Measured]:
+    """What earlier parts have found."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [Measured(**json.loads(line)) for line in lines]
+
+
+def main() -> None:
+    """See the module."""
+    # As an exception, so that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options = _options()
+    cache = options.cache.absolute()
+    logs = cache / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    model = make(cache / "model-135m")
+    _compile_operations()
+    places = Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
+    names = [GAP] if options.gap else options.load or [BURST_LOAD]
+    bout = Bout(names, options.seeds, _shape(options), places, options.traces)
+    if options.pairs:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(bout, [POOLS, SINGLE], options.pairs, Path(folder) / "pairs.jsonl")
+        return
+    what = GAP if options.gap else "burst"
+    record = cache / f"{what}.jsonl"
+    if not options.keep:
+        record.unlink(missing_ok=True)
+    found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
+    write_report(what, found, options.results)
+
+
+def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
+    """All systems in turn, round after round; prints each run and, at the end, the report."""
+    for _ in range(rounds):
+        for system in systems:
+            earlier = [one.round for one in load_record(record) if one.system == system]
+            bout.visit(system, 1 + max(earlier, default=0), partial(_keep, record))
+    found = load_record(record)
+    print(as_markdown(found, describe_machine()))
+    return found
+
+
+def write_report(what: str, found: list[Measured], results: Path) -> None:
+    """Tables and ratios, as JSON and Markdown."""
+    results.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    text = as_markdown(found, machine)
+    (results / f"{what}.json").write_text(json.dumps(as_data(found, machine), indent=1) + "\n")
+    (results / f"{what}.md").write_text(text)
+    if results == RESULTS:
+        put(DOCUMENT, what, text)
+
+
+def _compile_operations() -> None:
+    """Tandem's C++ operations, which a first start would compile while it is measured."""
+    code = "from engine import kernels; kernels.why_not_loaded()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=_COMPILE_S)
+
+
+def _keep(record: Path, found: Measured) -> None:
+    with record.open("a") as file:
+        file.write(found.as_json() + "\n")
+    where = f"round {found.round}, {found.system}, {found.load}, seed {found.seed}"
+    _tell("")
+    print(f"{found.at} {where}: {found.line()}", flush=True)
+
+
+def _shape(options: argparse.Namespace) -> Shape:
+    shape = Shape(rate=options.rate, factor=options.burst_factor)
+    return shape.short() if options.pairs or options.short else shape
+
+
+def _tell(text: str) -> None:
+    """To whoever looks on; in a log, a line for each run is enough."""
+    if sys.stderr.isatty():
+        print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", action="append", choices=CONTENDERS, help="may be repeated")
+    names = (BURST_LOAD, RETRY_LOAD, *FITTED)
+    parser.add_argument("--load", action="append", choices=names, help="may be repeated")
+    parser.add_argument("--gap", action="store_true", help="gaps while long prompts arrive, alone")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3, help="loads in each round")
+    parser.add_argument("--pairs", type=int, default=0, metavar="N", help="short, and no file")
+    parser.add_argument("--short", action="store_true", help="22 s a load instead of 68")
+    parser.add_argument("--rate", type=float, default=Shape().rate, help="in the calm")
+    parser.add_argument("--burst-factor", type=float, default=Shape().factor)
+    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Tables, ratios and goals from what the contenders did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bench.arrivals import BURST, CALM, DRAIN
+from bench.burst_found import Measured, pooled_values
+from bench.contenders import CONTENDERS, PEERS, POOLS, SINGLE
+from bench.goodput import ALL, Quantiles
+from bench.machine import as_line
+from bench.rates import Spread
+from bench.tables import table
+
+GAP = "gap"
+_COLUMNS = ("requests", "good", "calm", "burst", "drain", "refused", "failed")
+_TIMES = ("TTFT calm p50", "p99", "TTFT burst p50", "p99", "gap calm p50", "gap burst p50", "p95")
+_REST = ("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores")
+
+
+def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, object]:
+    """Everything, for JSON; percentiles of values, not the values."""
+    ratios = {
+        load: {
+            f"{ours} over {other}": asdict(spread)
+            for ours, other in _PAIRS
+            if (spread := goodput_ratio(found, load, ours, other))
+        }
+        for load in loads(found)
+    }
+    runs = []
+    for each in found:
+        values = {name: asdict(Quantiles.of(them)) for name, them in each.values.items()}
+        runs.append(asdict(each) | {"values": values})
+    return {"machine": machine, "ratios": ratios, "runs": runs}
+
+
+def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
+    """A section for each load, what failed, when and where."""
+    parts = []
+    for load in loads(found):
+        there = [each for each in found if each.load == load]
+        seeds = ", ".join(str(seed) for seed in sorted({each.seed for each in there if each.seed}))
+        about = " / ".join(dict.fromkeys(each.about for each in there if each.about))
+        parts.append(f"**{load}**: {about}. Seeds {seeds}. Times in ms.")
+        parts += _gap_section(there) if load == GAP else _load_section(there, load)
+    errors = [
+        f"- {each.system}, {each.load}, round {each.round}: {each.error}"
+        for each in found
+        if each.error
+    ]
+    parts.append("\n".join(["Failed:", *errors]) if errors else "")
+    parts += [_when(found), as_line(machine)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def loads(found: Sequence[Measured]) -> list[str]:
+    """Names of the loads, in their order."""
+    return list(dict.fromkeys(each.load for each in found))
+
+
+def goodput_ratio(found: Sequence[Measured], load: str, ours: str, other: str) -> Spread | None:
+    """Requests within the budgets, ours over theirs, pairwise by round and seed; None without.
+
+    Pairs in which they had none are left out: there is no ratio to nothing.
+    """
+    mine, their = _goods(found, load, ours), _goods(found, load, other)
+    both = sorted(key for key in mine.keys() & their.keys() if their[key])
+    return Spread(tuple(mine[key] / their[key] for key in both)) if both else None
+
+
+def goals(found: Sequence[Measured], load: str) -> list[tuple[str, str, str]]:
+    """What two pools are to reach on a burst: what, the goal, what was found."""
+    pools = _of(found, POOLS, load)
+    lines: list[tuple[str, str, str]] = []
+    best = max(PEERS, key=lambda name: _median_good(found, load, name) or 0.0)
+    for other, goal in ((best, "1.45"), (SINGLE, "1.00")):
+        spread = goodput_ratio(found, load, POOLS, other)
+        lines.append((f"goodput over {other}", f">= {goal}", spread.show(2) if spread else ""))
+    gaps = [
+        Quantiles.of(pooled_values(_of(found, name, load), f"gap {ALL}")).p95
+        for name in (POOLS, SINGLE)
+    ]
+    lines.append((f"gap p95 over {SINGLE}", "< 1.00", _quotient(*gaps)))
+    in_burst = Spread(tuple(float(each.count("good", BURST)) for each in pools))
+    calm, burst = (
+        Quantiles.of(pooled_values(pools, f"ttft {phase}")).p99 for phase in (CALM, BURST)
+    )
+    named = Quantiles.of(pooled_values(pools, "over_drain")).p50
+    told = Quantiles.of(pooled_values(pools, "refusal")).p99
+    lines.append(("good in the burst", ">= 24", in_burst.show()))
+    lines.append(("TTFT p99 in the burst, ms", "<= 1,200", _ms(burst)))
+    lines.append(("the same over the calm's", "<= 2.0", _quotient(burst, calm)))
+    lines.append(("refusal after the request, p99, ms", "<= 550", _ms(told)))
+    lines.append(("time named over the drain left, median", "<= 1.5", _quotient(named, 1.0)))
+    lines.append(("returned and good then", ">= 0.9", _share_returned(pools)))
+    return lines
+
+
+_PAIRS = tuple((POOLS, name) for name in (*PEERS, SINGLE)) + tuple((SINGLE, name) for name in PEERS)
+
+
+def _load_section(found: Sequence[Measured], load: str) -> list[str]:
+    names = [name for name in CONTENDERS if _of(found, name, load)]
+    per_run = "requests of a run, median [range]"
+    counts = [_counts_row(name, _of(found, name, load)) for name in names]
+    times = [_times_row(name, _of(found, name, load)) for name in names]
+    rest = [_rest_row(name, _of(found, name, load)) for name in names]
+    ratios = [
+        [f"{ours} over {other}", spread.show(2)]
+        for ours, other in _PAIRS
+        if (spread := goodput_ratio(found, load, ours, other))
+    ]
+    parts = [
+        table([per_run, *_COLUMNS], counts),
+        table(["all runs together", *_TIMES], times),
+        table(["", *_REST], rest),
+    ]
+    if ratios:
+        parts.append(table(["goodput, run by run", "median [range]"], ratios))
+    if POOLS in names and any(each.counts.get(BURST) for each in found):
+        parts.append(table(["goal", "wanted", "found"], goals(found, load)))
+    return parts
+
+
+def _gap_section(found: Sequence[Measured]) -> list[str]:
+    rows = []
+    for name, contender in CONTENDERS.items():
+        mine = _of(found, name, GAP)
+        if not mine:
+            continue
+        before, during = (Quantiles.of(pooled_values(mine, kind)) for kind in ("before", "during"))
+        ttft = Quantiles.of(pooled_values(mine, "ttft"))
+        cells = [before.p50, before.p95, during.p50, during.p95]
+        over = _quotient(during.p95, before.p95)
+        rows.append([contender.title, *map(_ms, cells), over, _ms(ttft.p50), str(before.count)])
+    head = ["gap of the running", "before p50", "p95", "during p50", "p95", "p95 over", "TTFT p50"]
+    return [table([*head, "n before"], rows)]
+
+
+def _counts_row(name: str, found: Sequence[Measured]) -> list[str]:
+    def spread(what: str, phase: str = ALL) -> str:
+        return Spread(tuple(float(each.count(what, phase)) for each in found)).show()
+
+    phases = [spread("good", phase) for phase in (CALM, BURST, DRAIN)]
+    cells = [spread("requests"), spread("good"), *phases, spread("refused"), spread("failed")]
+    return [CONTENDERS[name].title, *cells]
+
+
+def _times_row(name: str, found: Sequence[Measured]) -> list[str]:
+    phases = {BURST, CALM} <= set().union(*(each.counts for each in found))
+    calm, burst = (CALM, BURST) if phases else (ALL, ALL)
+    ttfts = [Quantiles.of(pooled_values(found, f"ttft {phase}")) for phase in (calm, burst)]
+    gaps = [Quantiles.of(pooled_values(found, f"gap {phase}")) for phase in (calm, burst)]
+    cells = [value for ttft in ttfts for value in (ttft.p50, ttft.p99)]
+    cells += [gaps[0].p50, gaps[1].p50, gaps[1].p95]
+    return [CONTENDERS[name].title, *map(_ms, cells)]
+
+
+def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:
+    def of(value: str) -> Quantiles:
+        return Quantiles.of(pooled_values(found, value))
+
+    returned = sum(each.count("requests", "returned") for each in found)
+    drain, named = (f"{one.p50:.1f}" if one.count else "" for one in (of("drain"), of("named")))
+    cells = [_ms(of(f"stall {ALL}").p99), drain, _ms(of("refusal").p99), named]
+    share = _share_returned(found)
+    cores = of("client_cores").p50
+    cells += [str(returned), share, "" if cores is None else f"{cores:.2f}"]
+    return [CONTENDERS[name].title, *cells]
+
+
+def _share_returned(found: Sequence[Measured]) -> str:
+    returned = sum(each.count("requests", "returned") for each in found)
+    good = sum(each.count("good", "returned") for each in found)
+    return f"{good / returned:.2f}" if returned else ""
+
+
+def _of(found: Sequence[Measured], system: str, load: str) -> list[Measured]:
+    """The runs that came to an end."""
+    return [
+        each for each in found if each.system == system and each.load == load and not each.error
+    ]
+
+
+def _goods(found: Sequence[Measured], load: str, system: str) -> dict[tuple[int, int], int]:
+    return {(each.round, each.seed): each.count("good") for each in _of(found, system, load)}
+
+
+def _median_good(found: Sequence[Measured], load: str, system: str) -> float | None:
+    goods = _goods(found, load, system)
+    return Spread(tuple(map(float, goods.values()))).median if goods else None
+
+
+def _when(found: Sequence[Measured]) -> str:
+    times = sorted(each.at for each in found if each.at)
+    commits = sorted({each.commit for each in found if each.commit})
+    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:,.0f}"
+
+
+def _quotient(value: float | None, other: float | None) -> str:
+    return f"{value / other:.2f}" if value is not None and other else ""

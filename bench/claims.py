@@ -1,0 +1,219 @@
+"""`make bench-claims`: what is often claimed about serving, measured on Tandem as it is here."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import services
+from bench.answer import Answer, BadAnswer
+from bench.burst_found import of_gap
+from bench.claim_table import (
+    CHUNKS,
+    COALESCED,
+    KEYS,
+    claims_data,
+    claims_table,
+    parts_of,
+)
+from bench.client import ask, ask_all
+from bench.contenders import gap_load, warm_load
+from bench.engine import RESULTS
+from bench.goodput import Quantiles
+from bench.machine import as_line, describe_machine
+from bench.over_http import Door
+from bench.prompts import count_tokens, prompt_ids
+from bench.rates import steady_rate
+from bench.run_record import Sender
+from bench.services import Places
+from bench.shape import make
+from bench.tables import put
+
+DOCUMENT = Path("docs/claims.md")
+_DEADLINE_S = 120.0
+_UNHELD = "endpoints: {chat: {flush: {ms: 0}}}\n"
+_CHUNKS = "prefill: {{chunk_tokens: {}}}\n" + _UNHELD
+Values = dict[str, list[float]]
+
+
+@dataclass(slots=True)
+class Questions:
+    """Asks one server; `name` makes its prompts like no others."""
+
+    door: Door
+    name: str
+    asked: int = 0
+    found: Values = field(default_factory=lambda: defaultdict(list))
+
+    async def serving(self) -> None:
+        """One value of every claim that a server as it comes can show."""
+        alone, eight, many = [await self.rate(batch, new) for batch, new in _BATCHES.items()]
+        self.found["batch"].append(many / alone)
+        self.found["token-time"].append(8 * alone / eight)
+        await self._cached()
+        await self._whole()
+        await self._one_by_one()
+
+    async def rate(self, batch: int, new: int) -> float:
+        """Tokens per second while that many streams run."""
+        requests = [self._request(128, new) for _ in range(batch)]
+        answers = await ask_all(self.door.target, requests, _DEADLINE_S)
+        return steady_rate([answer.stream() for answer in answers])
+
+    async def _cached(self) -> None:
+        long = self._request(1024, 2)
+        first, again = [await self._first_s(long) for _ in range(2)]
+        half = await self._first_s(self._request(512, 2))
+        self.found["repeated"].append(first / again)
+        self.found["halved"].append(first / half)
+
+    async def _whole(self) -> None:
+        """16 answers at once, streamed and whole."""
+        streamed, streamed_s = await self._timed([self._request(128, 256) for _ in range(16)])
+        whole, whole_s = await self._timed([self._request(128, 256, False) for _ in range(16)])
+        for answer in whole:
+            if answer.status() != 200:
+                raise BadAnswer("a whole answer was refused")
+        first_s = [statistics.median(map(_first_byte_s, them)) for them in (whole, streamed)]
+        self.found["whole"].append(streamed_s / whole_s)
+        self.found["whole-first"].append(1000 * (first_s[0] - first_s[1]))
+
+    async def _one_by_one(self) -> None:
+        _, together_s = await self._timed([self._request(128, 64) for _ in range(8)])
+        started = time.perf_counter()
+        for _ in range(8):
+            await self._timed([self._request(128, 64)])
+        self.found["one-by-one"].append((time.perf_counter() - started) / together_s)
+
+    async def _timed(self, requests: list[bytes]) -> tuple[list[Answer], float]:
+        started = time.perf_counter()
+        answers = await ask_all(self.door.target, requests, _DEADLINE_S)
+        return answers, time.perf_counter() - started
+
+    async def _first_s(self, request: bytes) -> float:
+        return (await ask(self.door.target, request, _DEADLINE_S)).first_token_s()
+
+    def _request(self, tokens: int, new: int, stream: bool = True) -> bytes:
+        self.asked += 1
+        ids = prompt_ids(tokens, self.door.vocabulary, f"{self.name}/{self.asked}")
+        return self.door.completion(ids, new) if stream else self.door.whole(ids, new)
+
+
+_BATCHES: Mapping[int, int] = {1: 64, 8: 96, 32: 160}
+
+
+async def serving(door: Door, name: str) -> Values:
+    """Everything of a server as it comes, three times after a warm-up."""
+    await Questions(door, f"{name}/warm").serving()
+    questions = Questions(door, name)
+    for _ in range(3):
+        await questions.serving()
+    return dict(questions.found)
+
+
+async def wide_rate(door: Door, name: str) -> float:
+    """The median decode rate of 32 streams, after a warm-up."""
+    questions = Questions(door, name)
+    rates = [await questions.rate(32, 160) for _ in range(4)]
+    return statistics.median(rates[1:])
+
+
+async def gap_p95(door: Door, name: str) -> float:
+    """Of four running streams while four long prompts arrive, in seconds; three times together."""
+    sender = Sender(count=count_tokens, write=lambda _: None)
+    await sender.send(name, door, warm_load(1), {}, None)
+    gaps: list[float] = []
+    for seed in (1, 2, 3):
+        gaps += of_gap(await sender.send(name, door, gap_load(seed), {}, None))[1]["during"]
+    p95 = Quantiles.of(gaps).p95
+    if p95 is None:
+        raise BadAnswer("no stream ran while the long prompts arrived")
+    return p95
+
+
+def measure(part: str, places: Places, number: int) -> Values:
+    """One round of a part of the claims; raises what goes wrong."""
+    name = f"round {number}"
+
+    def on(more: str, prefill: int, ask_it: Callable[[Door], float]) -> float:
+        with services.tandem(places, prefill, 1, more).running(places.logs) as door:
+            return ask_it(door)
+
+    if part == COALESCED:
+        held, unheld = (
+            on(more, 1, lambda door: asyncio.run(wide_rate(door, name))) for more in ("", _UNHELD)
+        )
+        return {"coalesced": [held / unheld]}
+    if part == CHUNKS:
+        large, small = (
+            on(_CHUNKS.format(tokens), 0, lambda door: asyncio.run(gap_p95(door, name)))
+            for tokens in (4096, 256)
+        )
+        return {"chunks": [large / small]}
+    with services.tandem(places).running(places.logs) as door:
+        return asyncio.run(serving(door, name))
+
+
+def main() -> None:
+    """See the module."""
+    # As an exception, so that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options = _options()
+    cache = options.cache.absolute()
+    logs = cache / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    places = Places(make(cache / "model-135m"), Path(), options.tandem.absolute(), logs)
+    record = cache / "claims.json"
+    found: Values = json.loads(record.read_text()) if options.keep and record.is_file() else {}
+    keys = options.only or list(KEYS)
+    for part in parts_of(keys):
+        for number in range(1, options.rounds + 1):
+            try:
+                values = measure(part, places, number)
+            # The others still have their turn.
+            except Exception as error:
+                print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
+                continue
+            for key in keys:
+                found.setdefault(key, []).extend(values.get(key, []))
+            record.write_text(json.dumps(found))
+            print(f"{part}, round {number}: {values}", flush=True)
+    _write(found, options.results)
+
+
+def _write(found: Values, results: Path) -> None:
+    results.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    text = claims_table(found) + "\n\n" + as_line(machine)
+    (results / "claims.json").write_text(json.dumps(claims_data(found, machine), indent=1) + "\n")
+    if results == RESULTS:
+        put(DOCUMENT, "claims", text)
+    print(text)
+
+
+def _first_byte_s(answer: Answer) -> float:
+    return answer.reads[0][0] - answer.asked
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", action="append", choices=KEYS, help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Who is measured under a burst, and the loads: everything that a comparison starts and sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench import services
+from bench.arrivals import CALM, Arrival, Lengths, Load, burst_phases, poisson
+from bench.services import VLLM_SMALL_STEPS, Places, Service
+from bench.traces import FITTED, load_trace
+
+POOLS, SINGLE = "pools", "single"
+VLLM, VLLM_SMALL = "vllm", "vllm-256"
+BURST_LOAD, RETRY_LOAD = "burst", "burst-retry"
+RUNNING, LONG = "running", "long"
+
+Start = Callable[[Places, str], Service]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A line of the tables. `start` takes YAML that joins Tandem's configuration."""
+
+    title: str
+    start: Start
+
+
+CONTENDERS: Mapping[str, Contender] = {
+    VLLM: Contender(
+        "vLLM 0.32 (CPU build, patched install)", lambda places, _: services.vllm(places)
+    ),
+    VLLM_SMALL: Contender(
+        "the same, steps of 256 tokens",
+        lambda places, _: services.vllm(places, *VLLM_SMALL_STEPS),
+    ),
+    SINGLE: Contender(
+        "Tandem, one pool of one replica",
+        lambda places, more: services.tandem(places, prefill=0, decode=1, more=more),
+    ),
+    POOLS: Contender(
+        "Tandem, 1 + 1 replicas",
+        lambda places, more: services.tandem(places, prefill=1, decode=1, more=more),
+    ),
+}
+PEERS = (VLLM, VLLM_SMALL)
+TANDEM_CONFIG = "endpoints: {chat: {ttft_budget_ms: 1000}}\n"
+TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 1000, flush: {ms: 0}}}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the burst: requests per second, how many times that in the burst, and seconds of each."""
+
+    rate: float = 1.1
+    factor: float = 10.0
+    before_s: float = 50.0
+    burst_s: float = 5.0
+    drain_s: float = 13.0
+
+    def short(self) -> Shape:
+        """The same, over sooner."""
+        return replace(self, before_s=12.0, burst_s=3.0, drain_s=7.0)
+
+
+def burst_load(shape: Shape, seed: int) -> Load:
+    """Prompts of 64 to 1,024 tokens, 32 new ones, Poisson in three phases."""
+    phases = burst_phases(
+        shape.rate,
+        shape.factor,
+        before_s=shape.before_s,
+        burst_s=shape.burst_s,
+        drain_s=shape.drain_s,
+        after_s=0.0,
+    )
+    lengths = Lengths()
+    title = (
+        f"Poisson at {shape.rate:g}/s for {shape.before_s:g} s, {shape.factor:g} times that for"
+        f" {shape.burst_s:g} s, {shape.rate:g}/s again for {shape.drain_s:g} s; prompts of"
+        f" {lengths.least} to {lengths.most} tokens, {lengths.new} new ones"
+    )
+    return poisson(phases, lengths, seed, title)
+
+
+def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
+    """The load of that name; raises OSError or ValueError where a trace cannot be read.
+
+    A trace that is not thinned by the seed gives each seed a stretch of its own, one after another.
+    """
+    if name in FITTED:
+        scale = FITTED[name]
+        if scale.share == 1:
+            later_s = (seed - 1) * scale.seconds * scale.speed
+            scale = replace(scale, start_s=scale.start_s + later_s)
+        return load_trace(traces / f"{name}.csv.gz", scale, seed)
+    return burst_load(shape, seed)
+
+
+def gap_load(seed: int) -> Load:
+    """Four streams that run, and after 3 s four prompts of 1,024 tokens at once."""
+    running = tuple(Arrival(0.0, RUNNING, 128, 500) for _ in range(4))
+    long = tuple(Arrival(3.0, LONG, 1024, 8) for _ in range(4))
+    title = "four running streams; after 3 s four prompts of 1,024 tokens at once"
+    return Load(title, seed, (*running, *long), ((RUNNING, 0.0, 3.0), (LONG, 3.0, 6.0)))
+
+
+def warm_load(seed: int) -> Load:
+    """Some of each length, alone and together, whose answers nobody counts."""
+    times_and_lengths = [(0.0, 64), (0.4, 1024), (1.4, 300), (2.0, 64), (2.0, 512), (2.0, 1024)]
+    times_and_lengths += [(2.1, 200 + 100 * place) for place in range(5)]
+    arrivals = tuple(Arrival(at_s, CALM, tokens, 32) for at_s, tokens in times_and_lengths)
+    return Load("warm-up", -1 - seed, arrivals, ((CALM, 0.0, 3.0),))

@@ -1,0 +1,204 @@
+"""Percentiles, goodput and refusals of a load, whole and by phase. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.arrivals import BURST, Load
+from bench.outcome import Outcome
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What a request must keep to be good (seconds): first token, mean gap, longest stall."""
+
+    ttft_s: float = 1.0
+    gap_s: float = 0.060
+    stall_s: float = 0.250
+
+    def good(self, outcome: Outcome) -> bool:
+        """Whole, and within all three; a stream of one message has no gap and no stall."""
+        ttft = outcome.ttft_s
+        return (
+            outcome.complete
+            and ttft is not None
+            and ttft <= self.ttft_s
+            and (outcome.mean_gap_s or 0.0) <= self.gap_s
+            and (outcome.stall_s or 0.0) <= self.stall_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Of `count` values; None where there is none."""
+
+    count: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Quantiles:
+        """Those of the values that are there."""
+        found = sorted(value for value in values if value is not None)
+        return cls(len(found), *(percentile(found, share) for share in (0.50, 0.95, 0.99)))
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFigures:
+    """What became of the requests that arrived in a phase: their first tries.
+
+    `late` were answered in full but not within the budgets; `failed` is everything else that was
+    neither good nor refused. Percentiles (seconds) are of requests that were answered in full;
+    `gap` is over requests' mean gaps, `token_gap` over tokens, `stall` over the longest of each.
+    """
+
+    requests: int
+    good: int
+    late: int
+    refused: int
+    failed: int
+    ttft: Quantiles
+    ttfmt: Quantiles
+    gap: Quantiles
+    token_gap: Quantiles
+    stall: Quantiles
+    ttlt: Quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Refusals among all tries: how soon after they were due, what time they named, and returning.
+
+    `over_drain` is the time named over the time from the refusal to the end of the drain.
+    `returned` of the refused came back, `then_answered` of those in full, `then_good` of those
+    within the budgets, counted from their return.
+    """
+
+    count: int
+    answer: Quantiles
+    named: Quantiles
+    over_drain: Quantiles
+    returned: int
+    then_answered: int
+    then_good: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigures:
+    """All of a load. `drain_s`: from the burst's end until all that came before it had ended.
+
+    `tokens_per_s` is over the time from the start to the last answer's end; `client_late` is how
+    far behind its own schedule the client sent.
+    """
+
+    phases: dict[str, PhaseFigures]
+    refusals: Refusals
+    drain_s: float | None
+    tokens_per_s: float
+    good_per_s: float
+    client_late: Quantiles
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Of ascending values, between neighbours by their distance; None of none."""
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFigures:
+    """Everything about a load whose tries are `outcomes`."""
+    first = [outcome for outcome in outcomes if outcome.number == 0]
+    names = list(dict.fromkeys(name for name, _, _ in load.spans))
+    phases = {ALL: phase_figures(first, budgets)}
+    if len(names) > 1:
+        for name in names:
+            phases[name] = phase_figures([one for one in first if one.phase == name], budgets)
+    lasted_s = max([load.seconds, *(outcome.ended_s for outcome in outcomes)])
+    drained_s = drained(load, outcomes)
+    return LoadFigures(
+        phases=phases,
+        refusals=_refusals(outcomes, budgets, drained_s),
+        drain_s=_after_burst(load, drained_s),
+        tokens_per_s=sum(outcome.tokens for outcome in outcomes) / lasted_s,
+        good_per_s=phases[ALL].good / load.seconds,
+        client_late=Quantiles.of(outcome.asked_s - outcome.due_s for outcome in outcomes),
+    )
+
+
+def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures:
+    """Counts and percentiles of one try each of some requests."""
+    whole = [outcome for outcome in outcomes if outcome.complete]
+    good = sum(map(budgets.good, whole))
+    refused = sum(outcome.refused for outcome in outcomes)
+
+    def of(value: Callable[[Outcome], float | None]) -> Quantiles:
+        return Quantiles.of(map(value, whole))
+
+    return PhaseFigures(
+        requests=len(outcomes),
+        good=good,
+        late=len(whole) - good,
+        refused=refused,
+        failed=len(outcomes) - len(whole) - refused,
+        ttft=of(lambda one: one.ttft_s),
+        ttfmt=of(lambda one: one.ttfmt_s),
+        gap=of(lambda one: one.mean_gap_s),
+        token_gap=Quantiles.of(gap for one in whole for gap in one.gaps_s()),
+        stall=of(lambda one: one.stall_s),
+        ttlt=of(lambda one: one.ttlt_s),
+    )
+
+
+def drained(load: Load, outcomes: Sequence[Outcome]) -> float | None:
+    """When the last answer to a request that came before the burst's end was over; None without."""
+    burst = load.span(BURST)
+    if burst is None:
+        return None
+    before = [one.ended_s for one in outcomes if one.number == 0 and one.due_s < burst[1]]
+    return max([burst[1], *before])
+
+
+def over_drain(refused: Sequence[Outcome], drained_s: float | None) -> list[float]:
+    """Of each refusal, the time it named over the time until the drain's end."""
+    return [
+        one.retry_after_s / (drained_s - one.ended_s)
+        for one in refused
+        if drained_s is not None and one.retry_after_s is not None and drained_s > one.ended_s
+    ]
+
+
+def in_flight(outcomes: Sequence[Outcome]) -> list[tuple[float, int]]:
+    """The number of requests that are out, at each moment when it changes."""
+    changes = [(one.due_s, 1) for one in outcomes] + [(one.ended_s, -1) for one in outcomes]
+    steps, count = [(0.0, 0)], 0
+    for moment, change in sorted(changes, key=lambda one: (one[0], -one[1])):
+        count += change
+        steps.append((moment, count))
+    return steps
+
+
+def _after_burst(load: Load, drained_s: float | None) -> float | None:
+    burst = load.span(BURST)
+    return None if burst is None or drained_s is None else drained_s - burst[1]
+
+
+def _refusals(outcomes: Sequence[Outcome], budgets: Budgets, drained_s: float | None) -> Refusals:
+    refused = [outcome for outcome in outcomes if outcome.refused]
+    returned = [outcome for outcome in outcomes if outcome.number > 0]
+    return Refusals(
+        count=len(refused),
+        answer=Quantiles.of(one.ended_s - one.due_s for one in refused),
+        named=Quantiles.of(one.retry_after_s for one in refused),
+        over_drain=Quantiles.of(over_drain(refused, drained_s)),
+        returned=len(returned),
+        then_answered=sum(outcome.complete for outcome in returned),
+        then_good=sum(map(budgets.good, returned)),
+    )

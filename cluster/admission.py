@@ -1,0 +1,129 @@
+"""Who is admitted, who is held, who is refused and when to come back. Pure.
+
+The prediction covers the whole path: the first token within its budget (queue, prefill and first
+flush) without making another late, the token gap of the batch after it, and the blocks that its
+answer may need. What does not fit is held while it may come to fit, at most for half its budget,
+or refused with a time of its own at which it is predicted to be admitted.
+
+Work of the batch lane is never refused for being late: it waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.placement import Ask, Forecast
+from cluster.reservations import Reservations
+
+Reason = Literal["ttft", "token_gap", "kv_blocks", "held_full"]
+# Of a budget: what may be decided in, what a prediction may be over it for a wait to be of use,
+# what is kept for errors of the prediction, and the queue that keeps a replica at work.
+_DECIDED_IN = 0.5
+_WORTH_A_WAIT = 1.5
+_LEAST_MARGIN = 0.08
+_MOST_MARGIN = 0.25
+_SHALLOW = 0.1
+_SOONEST_S = 0.05
+# The share of admitted requests that may be late, and by how much one changes the margin.
+_LATE = 0.02
+_STEP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """It may go to the replicas now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It may come to fit; to be asked again, and to be decided at `until_s`."""
+
+    reason: Reason
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """There is no room for it; predicted to be admitted in `retry_after_s`."""
+
+    reason: Reason
+    retry_after_s: float
+
+
+Verdict = Admit | Wait | Refuse
+
+
+class Admission:
+    """Judges forecasts. `replicas` that compute prompts share what is reserved."""
+
+    def __init__(self) -> None:
+        self._reserved = Reservations()
+        self._margin_s = 0.0
+
+    def margin_s(self, budget_s: float) -> float:
+        """What is kept of a budget for errors of the prediction."""
+        return min(max(self._margin_s, _LEAST_MARGIN * budget_s), _MOST_MARGIN * budget_s)
+
+    def learn(self, late: bool) -> None:
+        """A first token of an admitted request came, in time or late.
+
+        The margin settles where the wanted share is late (Robbins and Monro, 1951).
+        """
+        self._margin_s += _STEP_S * ((1.0 if late else 0.0) - _LATE)
+        self._margin_s = max(0.0, self._margin_s)
+
+    def expected(self, ask: Ask, now: float) -> bool:
+        """Whether this request was refused before and told to come now. Says so only once."""
+        return self._reserved.claim(ask.key, now)
+
+    def judge(
+        self, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1, expected: bool = False
+    ) -> Verdict:
+        """What to do with a request. One that was `expected` goes before those that were not."""
+        reason = self._obstacle(ask, forecast, now, expected)
+        if reason is None:
+            return Admit()
+        if ask.batch:
+            return Wait(reason, float("inf"))
+        until_s = ask.arrived_s + _DECIDED_IN * ask.budget_s
+        if now < until_s and _worth_a_wait(reason, ask, forecast):
+            return Wait(reason, until_s)
+        return self.refuse(reason, ask, forecast, now, replicas=replicas)
+
+    def refuse(
+        self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1
+    ) -> Refuse:
+        """Give a request a time to come back."""
+        if reason in ("token_gap", "kv_blocks"):
+            wait_s, seconds = forecast.interval_s, forecast.interval_s
+        else:
+            room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
+            wait_s = forecast.work_s + forecast.alone_s - room_s
+            seconds = forecast.alone_s / replicas
+        at_s = self._reserved.reserve(ask.key, seconds, now + max(wait_s, _SOONEST_S), now)
+        return Refuse(reason, at_s - now)
+
+    def _obstacle(self, ask: Ask, forecast: Forecast, now: float, expected: bool) -> Reason | None:
+        if forecast.requests and forecast.blocks_short:
+            return "kv_blocks"
+        if forecast.requests and forecast.step_s > forecast.gap_s:
+            return "token_gap"
+        if ask.batch:
+            return None
+        if not forecast.fits:
+            return "ttft"
+        # Those that come back have the room that is not needed to keep the replica at work.
+        if expected or forecast.work_s <= _SHALLOW * ask.budget_s:
+            return None
+        spare_s = forecast.deadline_s - (ask.arrived_s + forecast.ttft_s)
+        due_s = self._reserved.due_s(now, forecast.deadline_s)
+        return "ttft" if due_s > spare_s else None
+
+
+def _worth_a_wait(reason: Reason, ask: Ask, forecast: Forecast) -> bool:
+    """Whether a wait may help; a queue that is too long gets no shorter than the time left."""
+    if reason != "ttft":
+        return forecast.fits
+    room_s = max(ask.budget_s, forecast.deadline_s - ask.arrived_s)
+    return forecast.ttft_s <= _WORTH_A_WAIT * room_s

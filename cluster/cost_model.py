@@ -1,0 +1,177 @@
+"""What a replica's work costs in seconds, learned from what it has done. Pure.
+
+Costs are sums of features with factors that are never negative, so a prediction can only rise with
+what it is asked about. The factors come from a least squares fit that forgets, by coordinate
+descent with a bound at zero (Franc, Hlaváč and Navara, 2005); an observation weighs less the
+longer it took, one that is far off counts as a few times what was expected, and before there are
+any an optimistic guess holds: who guesses too much would refuse what it could learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_FARTHEST = 3.0
+_SWEEPS = 12
+_GUESS_WEIGHT = 0.02
+_TRUSTED_AFTER = 4
+# Prompts that end within this time of each other came out of one step.
+_SAME_STEP_S = 0.002
+
+# Per request, per token, per token and token before it; and a prompt that they were guessed for.
+_PREFILL_GUESS = (0.004, 0.0002, 0.0)
+_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0)
+# Per step, per sequence in it.
+_STEP_GUESS = (0.002, 0.0002)
+_STEP_TYPICAL = (1.0, 8.0)
+_FLUSH_GUESS_S = 0.004
+_SMOOTHING = 0.1
+
+
+class NonNegativeFit:
+    """seconds = factors · features, with factors of 0 and up; old observations fade."""
+
+    def __init__(
+        self, guess: Sequence[float], typical: Sequence[float], memory: float = 0.97
+    ) -> None:
+        self._memory = memory
+        self._guess = tuple(guess)
+        self._factors = list(guess)
+        self._seen = 0
+        seconds = sum(factor * value for factor, value in zip(guess, typical, strict=True))
+        self._anchors = [_GUESS_WEIGHT * value * value / seconds for value in typical]
+        self._moments = [[0.0] * len(guess) for _ in guess]
+        self._targets = [0.0] * len(guess)
+
+    @property
+    def learned(self) -> bool:
+        """Whether predictions rest on observations rather than on the guess."""
+        return self._seen >= _TRUSTED_AFTER
+
+    def predict(self, features: Sequence[float]) -> float:
+        """Seconds for these features."""
+        return sum(factor * value for factor, value in zip(self._factors, features, strict=True))
+
+    def observe(self, features: Sequence[float], seconds: float) -> None:
+        """Something with these features took so long."""
+        expected = max(self.predict(features), 1e-6)
+        if self.learned:
+            seconds = min(max(seconds, expected / _FARTHEST), expected * _FARTHEST)
+        self._seen += 1
+        weight = 1 / max(seconds, expected)
+        for row, value in enumerate(features):
+            self._targets[row] = self._memory * self._targets[row] + weight * value * seconds
+            for column, other in enumerate(features):
+                kept = self._memory * self._moments[row][column]
+                self._moments[row][column] = kept + weight * value * other
+        self._solve()
+
+    def _solve(self) -> None:
+        for _ in range(_SWEEPS):
+            for row, anchor in enumerate(self._anchors):
+                moments = self._moments[row]
+                others = sum(
+                    moments[column] * factor
+                    for column, factor in enumerate(self._factors)
+                    if column != row
+                )
+                wanted = self._targets[row] + anchor * self._guess[row] - others
+                self._factors[row] = max(0.0, wanted / (moments[row] + anchor))
+
+
+class PrefillCost:
+    """Seconds that a replica takes to compute a prompt when it has nothing else to prefill."""
+
+    def __init__(self) -> None:
+        self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
+        self._ended_s = float("-inf")
+        self._step: tuple[tuple[float, ...], float] | None = None
+
+    @property
+    def learned(self) -> bool:
+        """Whether finished prompts have said what they cost."""
+        return self._fit.learned
+
+    def seconds(self, tokens: float, cached: float = 0.0) -> float:
+        """For `tokens` to be computed behind `cached` ones; 0 for none."""
+        return self._fit.predict(_prefill_features(tokens, cached)) if tokens > 0 else 0.0
+
+    def learn(
+        self,
+        tokens: int,
+        cached: int,
+        prefill_s: float,
+        ended_s: float,
+        busy_s: float = float("inf"),
+    ) -> None:
+        """A prompt's first token came at `ended_s`, that long after its first chunk began.
+
+        Prompts share steps and take turns, so what a prompt is charged is the time since the one
+        before it ended, as far as the replica had prompts then, since `busy_s` at least; together
+        they are charged the time that passed.
+        """
+        began_s = min(busy_s, ended_s - prefill_s)
+        charged_s = ended_s - max(began_s, self._ended_s)
+        self._ended_s = max(self._ended_s, ended_s)
+        features = _prefill_features(tokens, cached)
+        if self._step is not None:
+            before, before_s = self._step
+            if charged_s <= _SAME_STEP_S:
+                together = tuple(a + b for a, b in zip(before, features, strict=True))
+                self._step = together, before_s + max(0.0, charged_s)
+                return
+            self._fit.observe(before, before_s)
+        self._step = features, max(0.0, charged_s)
+
+
+def _prefill_features(tokens: float, cached: float) -> tuple[float, ...]:
+    return 1.0, tokens, tokens * (cached + tokens / 2)
+
+
+class CostModel:
+    """The costs of each replica, by its id, and of the way back to the client."""
+
+    def __init__(self) -> None:
+        self.flush_s = _FLUSH_GUESS_S
+        self._prefill: dict[str, PrefillCost] = {}
+        self._steps: dict[str, NonNegativeFit] = {}
+        self._streams_s: dict[str, float] = {}
+
+    def prefill(self, replica: str) -> PrefillCost:
+        """Of a prompt on that replica, beside whatever else it does."""
+        return self._prefill.setdefault(replica, PrefillCost())
+
+    def step_s(self, replica: str, batch: int) -> float:
+        """Predicted seconds of a decode step with so many sequences."""
+        return self._step(replica).predict((1.0, float(batch)))
+
+    def learn_step(self, replica: str, batch: int, step_s: float) -> None:
+        """A step with that many sequences took so long."""
+        if batch > 0 and step_s > 0:
+            self._step(replica).observe((1.0, float(batch)), step_s)
+
+    def stream_s(self, replica: str) -> float | None:
+        """How long a request stays on that decode replica, on average; None: not known yet."""
+        return self._streams_s.get(replica)
+
+    def learn_stream(self, replica: str, seconds: float) -> None:
+        """A request was on that decode replica for so long."""
+        known = self._streams_s.get(replica, seconds)
+        self._streams_s[replica] = known + _SMOOTHING * (seconds - known)
+
+    def learn_flush(self, seconds: float) -> None:
+        """So long after it was sampled a first token was on its way to the client."""
+        within = min(max(seconds, 0.0), 4 * self.flush_s + 0.01)
+        self.flush_s += _SMOOTHING * (within - self.flush_s)
+
+    def forget(self, living: Iterable[str]) -> None:
+        """Drop replicas that are gone."""
+        living = set(living)
+        self._prefill = {name: cost for name, cost in self._prefill.items() if name in living}
+        self._steps = {name: fit for name, fit in self._steps.items() if name in living}
+        self._streams_s = {name: s for name, s in self._streams_s.items() if name in living}
+
+    def _step(self, replica: str) -> NonNegativeFit:
+        if replica not in self._steps:
+            self._steps[replica] = NonNegativeFit(_STEP_GUESS, _STEP_TYPICAL, memory=0.99)
+        return self._steps[replica]

@@ -1,0 +1,59 @@
+"""Refusals as errors, in numbers and, at a bounded rate, in the log."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+
+from cluster import metrics
+from cluster.admission import Reason, Refuse
+from engine.errors import Overloaded
+
+log = logging.getLogger(__name__)
+
+_LOG_EVERY_S = 5.0
+_WHY: dict[Reason, str] = {
+    "ttft": "the first token would be late",
+    "token_gap": "tokens would be too far apart",
+    "kv_blocks": "its answer might find no room in the KV cache",
+    "held_full": "too many requests wait already",
+}
+
+
+class Refused(Overloaded):
+    """Not admitted; `reason` says what stood in the way."""
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, reason: Reason = "ttft"
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.reason = reason
+
+    @classmethod
+    def by(cls, refusal: Refuse) -> Refused:
+        """What a refused client is told."""
+        wait_s = refusal.retry_after_s
+        message = f"no room now: {_WHY[refusal.reason]}; try again in {wait_s:.1f} s"
+        return cls(message, retry_after_s=wait_s, reason=refusal.reason)
+
+
+class Refusals:
+    """Counts refusals by reason; a line in the log at the first, then at most every 5 s."""
+
+    def __init__(self) -> None:
+        self._since: Counter[str] = Counter()
+        self._logged_s = -math.inf
+
+    def note(self, refusal: Refuse, now: float) -> None:
+        """A request was refused."""
+        metrics.REFUSED.inc(reason=refusal.reason)
+        self._since[refusal.reason] += 1
+        if now - self._logged_s < _LOG_EVERY_S:
+            return
+        log.warning(
+            "requests are refused",
+            extra={**self._since, "retry_after_s": round(refusal.retry_after_s, 3)},
+        )
+        self._since.clear()
+        self._logged_s = now

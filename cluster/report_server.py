@@ -1,0 +1,47 @@
+"""A replica's side of the reports: what it is doing, as soon as that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from cluster.membership import ReplicaLoad
+from protos import report_pb2, report_pb2_grpc
+
+# As often as something changes, and as often as nothing does.
+CHANGED_S = 0.05
+UNCHANGED_S = 0.25
+
+
+class ReportServicer(report_pb2_grpc.ReportsServicer):
+    """Answers `Watch` from the event loop: silence means that this does not run."""
+
+    def __init__(self, state: Callable[[], ReplicaLoad]) -> None:
+        self._state = state
+
+    async def Watch(self, request: report_pb2.WatchRequest, context: Any) -> None:  # noqa: N802
+        """Write reports until the caller goes away."""
+        loop = asyncio.get_running_loop()
+        told: report_pb2.Report | None = None
+        told_s = 0.0
+        while True:
+            report = report_to_proto(self._state())
+            now = loop.time()
+            if report != told or now - told_s >= UNCHANGED_S:
+                await context.write(report)
+                told, told_s = report, now
+            await asyncio.sleep(CHANGED_S)
+
+
+def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
+    """What routers need to know of a load."""
+    return report_pb2.Report(
+        waiting=load.waiting,
+        running=load.running,
+        prompt_tokens_due=load.prompt_tokens_due,
+        blocks_free=load.blocks_free,
+        blocks_promised=load.blocks_promised,
+        streams=load.streams,
+        step_s=load.step_s,
+    )

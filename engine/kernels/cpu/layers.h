@@ -1,0 +1,210 @@
+// Decoder layers as one operation: the threads go through the phases together, and meet five times
+// in a layer. With few rows every thread norms them all for itself, which is cheaper than to meet.
+
+#pragma once
+
+#include <omp.h>
+
+#include "norms.h"
+#include "paged.h"
+#include "panels.h"
+#include "team.h"
+
+namespace {
+
+constexpr int64_t kAlone = 16;  // rows that each thread norms for itself
+
+struct LayerWeights {
+  const uint16_t *input_norm, *mlp_norm, *post_attention, *post_mlp;
+  Panels qkv, out, gate_up, down;
+  const uint16_t *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+  Rotary rotary;
+  Blocks blocks;
+  int64_t window;
+};
+
+// The rows that the threads hand to each other.
+struct Rows {
+  uint16_t *qkv, *query, *attended, *branch, *gated, *residual, *hidden;
+};
+
+// Room for that many numbers, kept from step to step: fresh memory would be faulted in anew.
+inline uint16_t* workspace(int64_t numbers) {
+  static thread_local std::unique_ptr<uint16_t[]> room;
+  static thread_local int64_t size = 0;
+  if (numbers > size) {
+    room.reset();  // before the larger one is asked for
+    room.reset(new uint16_t[numbers]);
+    size = numbers;
+  }
+  return room.get();
+}
+
+enum Phase { kNorm, kQkv, kRotate, kAttend, kOut, kMlpNorm, kGateUp, kDown, kPhases };
+
+class Step {
+ public:
+  Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
+       bool gelu, int threads)
+      : layers_(std::move(layers)),
+        shape_(shape),
+        spans_(spans),
+        norm_(norm),
+        gelu_(gelu),
+        alone_(spans.tokens <= kAlone),
+        team_(threads, static_cast<int>(layers_.size() * kPhases + 1)) {
+    const LayerWeights& any = layers_.front();
+    const int64_t hidden = norm.size, copies = alone_ ? threads : 1;
+    const int64_t attended = any.out.inputs, gated = any.down.inputs;
+    uint16_t* free = workspace(spans.tokens * (any.qkv.outputs + 2 * attended + gated +
+                                               hidden * (1 + 2 * copies)));
+    const auto take = [&](int64_t width) { return std::exchange(free, free + spans.tokens * width); };
+    rows_ = {take(any.qkv.outputs), take(attended),        take(attended),        take(hidden),
+             take(gated),           take(hidden * copies), take(hidden * copies)};
+    singles_ = spans.count == spans.tokens;
+    if (!singles_) work_ = cut(shape, spans);
+  }
+
+  // x, out [tokens, hidden]: the residual stream before and after the layers.
+  void run(const uint16_t* x, uint16_t* out) {
+#pragma omp parallel num_threads(team_.threads())
+    {
+      const int me = omp_get_thread_num();
+      const int64_t mine = alone_ ? me * spans_.tokens * norm_.size : 0;
+      uint16_t* residual = rows_.residual + mine;
+      uint16_t* hidden = rows_.hidden + mine;
+      for (size_t i = 0; i < layers_.size(); ++i)
+        layer(i, me, i ? nullptr : x, residual, hidden);
+      const uint16_t* post = layers_.back().post_mlp;
+      team_.share(static_cast<int>(layers_.size() * kPhases), me, spans_.tokens, [&](int64_t r) {
+        uint16_t* row = residual + r * norm_.size;
+        join(r, post, row);
+        std::memcpy(out + r * norm_.size, row, norm_.size * sizeof(uint16_t));
+      });
+    }
+  }
+
+ private:
+  // `x` is the first layer's input; the others' is what the layer before left.
+  void layer(size_t index, int me, const uint16_t* x, uint16_t* residual, uint16_t* hidden) {
+    const LayerWeights& w = layers_[index];
+    const int phase = static_cast<int>(index * kPhases);
+    const Panels* following = index + 1 < layers_.size() ? &layers_[index + 1].qkv : nullptr;
+    const uint16_t* post = index ? layers_[index - 1].post_mlp : nullptr;
+    rows(phase + kNorm, me, [&](int64_t r) {
+      uint16_t* row = residual + r * norm_.size;
+      if (x)
+        std::memcpy(row, x + r * norm_.size, norm_.size * sizeof(uint16_t));
+      else
+        join(r, post, row);
+      norm_(row, w.input_norm, hidden + r * norm_.size);
+    });
+    product(phase + kQkv, me, hidden, w.qkv, w.qkv_bias, &w.out, rows_.qkv);
+    team_.wait();
+    attention(phase, me, w);
+    team_.wait();
+    product(phase + kOut, me, rows_.attended, w.out, w.out_bias, &w.gate_up,
+            rows_.branch);
+    team_.wait();
+    rows(phase + kMlpNorm, me, [&](int64_t r) {
+      uint16_t* row = residual + r * norm_.size;
+      join(r, w.post_attention, row);
+      norm_(row, w.mlp_norm, hidden + r * norm_.size);
+    });
+    gate_up(phase + kGateUp, me, hidden, w);
+    team_.wait();
+    product(phase + kDown, me, rows_.gated, w.down, w.down_bias, following,
+            rows_.branch);
+    team_.wait();
+  }
+
+  // Every thread does all rows in copies of its own, or the threads share them out and meet.
+  template <typename Row>
+  void rows(int phase, int me, Row row) {
+    if (alone_) {
+      for (int64_t r = 0; r < spans_.tokens; ++r) row(r);
+    } else {
+      team_.share(phase, me, spans_.tokens, row);
+      team_.wait();
+    }
+  }
+
+  // row += the branch's row r, normed first where there is a weight for it.
+  void join(int64_t r, const uint16_t* post, uint16_t* row) const {
+    const uint16_t* branch = rows_.branch + r * norm_.size;
+    if (!post) return add(branch, row, norm_.size);
+    static thread_local std::vector<uint16_t> normed;
+    normed.resize(norm_.size);
+    norm_(branch, post, normed.data());
+    add(normed.data(), row, norm_.size);
+  }
+
+  void attention(int phase, int me, const LayerWeights& w) {
+    const int64_t width = w.qkv.outputs;
+    Shape shape = shape_;
+    shape.window = w.window;
+    const auto rotate = [&](int64_t token, int64_t kv) {
+      turn_and_store(rows_.qkv + token * width, shape, w.rotary, kv,
+                     spans_.positions[token], spans_.slots[token], w.blocks,
+                     rows_.query + token * w.out.inputs);
+    };
+    const auto attend_to = [&](const Work& work) {
+      attend(shape, spans_, work, w.blocks, rows_.query, rows_.attended);
+    };
+    if (singles_) {  // nobody needs another's keys
+      const int64_t group = shape.heads / shape.kv_heads;
+      team_.share(phase + kAttend, me, spans_.count * shape.kv_heads, [&](int64_t i) {
+        const int64_t span = i / shape.kv_heads, kv = i % shape.kv_heads;
+        rotate(span, kv);
+        for (int64_t h = 0; h < group; h += kMaxRows)
+          attend_to({static_cast<int32_t>(span), {kv, 0, h, std::min<int64_t>(kMaxRows, group - h)}});
+      });
+      return;
+    }
+    team_.share(phase + kRotate, me, spans_.tokens, [&](int64_t token) {
+      for (int64_t kv = 0; kv < shape.kv_heads; ++kv) rotate(token, kv);
+    });
+    team_.wait();
+    team_.share(phase + kAttend, me, static_cast<int64_t>(work_.size()),
+                [&](int64_t i) { attend_to(work_[i]); });
+  }
+
+  void product(int phase, int me, const uint16_t* x, const Panels& weights, const uint16_t* bias,
+               const Panels* following, uint16_t* out) {
+    multiply(team_, phase, me, x, spans_.tokens, weights, following,
+             [&](int64_t row, int64_t column, const float* sums) {
+               for (int64_t c = 0; c < kPanel && column + c < weights.outputs; c += kLanes) {
+                 Vec sum = Vec::load(sums + c);
+                 if (bias) sum = sum + Vec::load_bf16(bias + column + c);
+                 sum.store_bf16(out + row * weights.outputs + column + c);
+               }
+             });
+  }
+
+  // A panel has 16 of the gate and the same 16 of what it lets through.
+  void gate_up(int phase, int me, const uint16_t* x, const LayerWeights& w) {
+    const int64_t width = w.down.inputs;
+    multiply(team_, phase, me, x, spans_.tokens, w.gate_up, &w.down,
+             [&](int64_t row, int64_t column, const float* sums) {
+               const int64_t at = column / 2;
+               Vec gate = Vec::load(sums), up = Vec::load(sums + kLanes);
+               if (w.gate_up_bias) {
+                 gate = gate + Vec::load_bf16(w.gate_up_bias + at);
+                 up = up + Vec::load_bf16(w.gate_up_bias + width + at);
+               }
+               gated(gate, up, gelu_).store_bf16(rows_.gated + row * width + at);
+             });
+  }
+
+  const std::vector<LayerWeights> layers_;
+  const Shape shape_;
+  const Spans spans_;
+  const Norm norm_;
+  const bool gelu_, alone_;
+  bool singles_;
+  Team team_;
+  Rows rows_;
+  std::vector<Work> work_;
+};
+
+}  // namespace

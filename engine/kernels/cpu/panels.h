@@ -1,0 +1,135 @@
+// Matrix products with weights in panels of 32 outputs, read from memory once and in order.
+//
+//   weight  [outputs][inputs]  ->  panels  [outputs / 32][inputs / 2][32 outputs][2 inputs]
+//
+// so that two 512-bit loads feed two bfloat16 dot products for each row of the input.
+
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "team.h"
+#include "vec.h"
+
+namespace {
+
+constexpr int kPanel = 2 * kLanes;
+constexpr int64_t kBlockRows = 96;  // of input that stay in a core's cache while panels go by
+#ifdef TANDEM_AVX512_BF16
+constexpr int kTileRows = 12;  // 24 sums, two of weights and one of the input in 32 registers
+#else
+constexpr int kTileRows = 2;
+#endif
+
+struct Panels {
+  const uint16_t* data;
+  int64_t outputs, inputs;
+
+  int64_t count() const { return (outputs + kPanel - 1) / kPanel; }
+  const uint16_t* panel(int64_t p) const { return data + p * inputs * kPanel; }
+};
+
+// A tile of the product: rows x 32, in floats.
+struct Sums {
+  alignas(64) float at[kTileRows][kPanel];
+};
+
+// Sums of R rows of x (`stride` apart) with a panel. Meanwhile the cache is asked for `lines` lines
+// from `ahead` on: those of what will be read next.
+template <int R>
+void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int64_t inputs,
+                   const char* ahead, int64_t lines, Sums& sums) {
+  Vec low[R], high[R];
+  for (int r = 0; r < R; ++r) low[r] = high[r] = Vec::zero();
+  const int64_t pairs = inputs / 2;
+  int64_t asked = 0;
+  // Two pairs at a time, as there are more rows than registers for their addresses.
+  for (int64_t d = 0; d < pairs; d += 2, panel += 4 * kPanel) {
+    for (; asked * pairs < lines * d; ++asked) __builtin_prefetch(ahead + asked * 64, 0, 2);
+    for (int r = 0; r < R; ++r) {
+      const auto* row = reinterpret_cast<const uint32_t*>(x + r * stride) + d;
+      low[r] = dot_pairs(low[r], row[0], panel);
+      high[r] = dot_pairs(high[r], row[0], panel + kPanel);
+      low[r] = dot_pairs(low[r], row[1], panel + 2 * kPanel);
+      high[r] = dot_pairs(high[r], row[1], panel + 3 * kPanel);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    low[r].store(sums.at[r]);
+    high[r].store(sums.at[r] + kLanes);
+  }
+}
+
+using MultiplyTile = void (*)(const uint16_t*, int64_t, const uint16_t*, int64_t, const char*,
+                              int64_t, Sums&);
+
+template <int... R>
+constexpr std::array<MultiplyTile, sizeof...(R)> tiles_of(std::integer_sequence<int, R...>) {
+  return {multiply_tile<R + 1>...};
+}
+constexpr auto kMultiplyTile = tiles_of(std::make_integer_sequence<int, kTileRows>());
+
+// Rows [begin, end) of x with panel p; finish(row, sums of that row) for each. `next` is the panel
+// that this thread will want after this one.
+template <typename Finish>
+void multiply_panel(const uint16_t* x, const Panels& weights, int64_t p, int64_t begin, int64_t end,
+                    const uint16_t* next, Finish finish) {
+  const int64_t rows = end - begin, tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t lines = next ? weights.inputs : 0;  // a panel has as many as it has inputs
+  Sums sums;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t row = begin + rows * t / tiles, count = begin + rows * (t + 1) / tiles - row;
+    const int64_t line = lines * t / tiles;
+    kMultiplyTile[count - 1](x + row * weights.inputs, weights.inputs, weights.panel(p),
+                             weights.inputs, reinterpret_cast<const char*>(next) + line * 64,
+                             lines * (t + 1) / tiles - line, sums);
+    for (int64_t r = 0; r < count; ++r) finish(row + r, sums.at[r]);
+  }
+}
+
+// x [rows, inputs] times all panels, shared out in blocks of rows: finish(row, first column, 32 sums).
+// `following` is multiplied next; its first panels are asked for at the end.
+template <typename Finish>
+void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, const Panels& weights,
+              const Panels* following, Finish finish) {
+  const int64_t panels = weights.count(), blocks = (rows + kBlockRows - 1) / kBlockRows;
+  const int64_t last = team.first(me + 1, panels * blocks) - 1;
+  team.share(phase, me, panels * blocks, [&](int64_t i) {
+    const int64_t block = i / panels, p = i % panels;
+    const uint16_t* next = nullptr;
+    if (i == last)
+      next = following ? following->panel(team.first(me, following->count())) : nullptr;
+    else if (p + 1 < panels)
+      next = weights.panel(p + 1);
+    multiply_panel(x, weights, p, block * kBlockRows, std::min(rows, (block + 1) * kBlockRows), next,
+                   [&](int64_t row, const float* sums) { finish(row, p * kPanel, sums); });
+  });
+}
+
+// weight [outputs, inputs] -> [panels, inputs / 2, 32, 2]. With `gated` its first half is a gate: a
+// panel then has 16 outputs of each half.
+inline at::Tensor pack_panels(const at::Tensor& weight, bool gated) {
+  const int64_t outputs = weight.size(0), pairs = weight.size(1) / 2;
+  const int64_t panels = (outputs + kPanel - 1) / kPanel, half = outputs / 2;
+  at::Tensor packed = at::empty({panels, pairs, kPanel, 2}, weight.options());
+  const auto* in = reinterpret_cast<const uint32_t*>(bits(weight));
+  auto* out = reinterpret_cast<uint32_t*>(mutable_bits(packed));
+  at::parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p)
+      for (int64_t c = 0; c < kPanel; ++c) {
+        const int64_t row = !gated      ? p * kPanel + c
+                            : c < kLanes ? p * kLanes + c
+                                         : half + p * kLanes + c - kLanes;
+        for (int64_t d = 0; d < pairs; ++d)
+          out[(p * pairs + d) * kPanel + c] = row < outputs ? in[row * pairs + d] : 0;
+      }
+  });
+  return packed;
+}
+
+}  // namespace

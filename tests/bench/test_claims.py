@@ -1,0 +1,86 @@
+"""The claims, what was measured of them, and asking one server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from bench.claim_table import (
+    CHUNKS,
+    CLAIMS,
+    COALESCED,
+    KEYS,
+    SERVING,
+    UNMEASURED,
+    claims_data,
+    claims_table,
+    parts_of,
+)
+from bench.claims import DOCUMENT, Questions
+from bench.client import Target
+from bench.over_http import Door
+
+
+def test_nothing_is_told_that_was_not_measured():
+    lines = claims_table({"batch": [8.0, 9.0, 7.0]}).splitlines()[2:]
+    assert len(lines) == len(CLAIMS)
+    assert sum(UNMEASURED in line for line in lines) == len(CLAIMS) - 1
+    assert "8.00 [7.00 to 9.00] x" in lines[[claim.key for claim in CLAIMS].index("batch")]
+    assert "250 ms" in claims_table({"whole-first": [250.0]})
+
+
+def test_every_claim_that_can_be_measured_says_how():
+    for claim in CLAIMS:
+        assert bool(claim.how) == (claim.key in KEYS)
+    assert parts_of(["batch", "whole"]) == [SERVING]
+    assert parts_of(KEYS) == [COALESCED, SERVING, CHUNKS]
+
+
+def test_the_values_are_kept():
+    data = claims_data({"batch": [8.0]}, {"cores": "2"})
+    assert [row["values"] for row in data["claims"] if row["key"] == "batch"] == [[8.0]]
+    json.dumps(data)
+
+
+def test_the_document_has_a_place_for_the_table():
+    text = (Path(__file__).parents[2] / DOCUMENT).read_text()
+    assert "<!-- claims -->" in text
+    assert "<!-- /claims -->" in text
+
+
+async def _serve(reader, writer):
+    """Ten tokens a message, whatever is asked; a whole answer where no stream is."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    body = json.loads(await reader.readexactly(size))
+    assert body.get("stream") or "stream_options" not in body
+    writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
+    text = json.dumps({"choices": [{"text": " w3" * 10}]}).encode()
+    for _ in range(max(2, body["max_tokens"] // 10)):
+        await asyncio.sleep(0.001)
+        writer.write(b"data: " + text + b"\n\n" if body.get("stream") else text)
+        await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_server_is_asked_for_every_claim_of_its_part(monkeypatch):
+    async def rate(self, batch, new):
+        return {1: 100.0, 8: 500.0, 32: 900.0}[batch]
+
+    monkeypatch.setattr(Questions, "rate", rate)
+    async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
+        target = Target.local(server.sockets[0].getsockname()[1])
+        extra = {"stream_options": {"include_usage": True}}
+        questions = Questions(Door(target, "m", 100, extra), "test")
+        await questions.serving()
+    wanted = {claim.key for claim in CLAIMS if claim.part == SERVING}
+    assert set(questions.found) == wanted
+    assert all(len(values) == 1 for values in questions.found.values())
+    assert questions.found["batch"] == [9.0]
+    assert questions.found["token-time"] == [1.6]
+
+
+def test_wrong_keys_are_no_part():
+    assert parts_of(["static"]) == []

@@ -1,0 +1,125 @@
+"""`tandem bench`, from its arguments to its files, against a small server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bench.load_command import run
+from bench.load_options import add_arguments, read_budgets, read_load, read_scale
+from bench.traces import FITTED
+from engine.errors import ConfigError, Unavailable
+
+_METRICS = b"# TYPE tandem_router_running_requests gauge\ntandem_router_running_requests 2.0\n"
+
+
+def _options(*arguments):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+class Server:
+    """Lists a model, has metrics, and answers each completion with its tokens at once."""
+
+    def __init__(self):
+        self.heads, self.bodies = [], []
+
+    async def serve(self, reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        path = head.split()[1]
+        if path == "/v1/models":
+            body = json.dumps({"data": [{"id": "tiny"}]}).encode()
+        elif path == "/metrics":
+            body = _METRICS
+        else:
+            size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+            self.bodies.append(json.loads(await reader.readexactly(size)))
+            body = self.stream(self.bodies[-1]["max_tokens"])
+        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.close()
+        await writer.wait_closed()
+
+    def stream(self, tokens):
+        events = [{"choices": [{"text": "a"}]}] * tokens
+        events.append({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}})
+        return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+@asynccontextmanager
+async def _listening():
+    server = Server()
+    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
+        yield server, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+_SHORT = ("--rate", "40", "--before", "0.2", "--burst", "0.1", "--drain", "0.1")
+
+
+async def test_a_run_writes_json_and_a_page(tmp_path, capsys):
+    out = tmp_path / "made" / "report"
+    async with _listening() as (server, url):
+        options = _options("--url", url, "--out", str(out), "--metrics", url, *_SHORT)
+        assert await asyncio.to_thread(run, options) == 0
+    data = json.loads(out.with_name("report.json").read_text())
+    requests = data["figures"]["phases"]["all"]["requests"]
+    assert requests == len(server.bodies) - 1 == data["figures"]["phases"]["all"]["good"]
+    assert data["watched"]["running"][0][1] == 2.0
+    assert out.with_name("report.html").read_text().startswith("<!doctype html>")
+    captured = capsys.readouterr()
+    assert f"{requests} of {requests} within the budgets" in captured.out
+    assert "requests in 0.4 s: Poisson at 40/s" in captured.err
+    assert {body["model"] for body in server.bodies} == {"tiny"}
+    assert all(body["ignore_eos"] for body in server.bodies)
+
+
+async def test_a_sweep_names_its_knee(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    async with _listening() as (_, url):
+        given = ("--rates", "20,60", "--step", "0.2", "--out", str(out), "--url", url)
+        assert await asyncio.to_thread(run, _options("sweep", *given)) == 0
+    data = json.loads(out.with_name("sweep.json").read_text())
+    assert [step["rate"] for step in data["steps"]] == [20, 60]
+    assert "The knee is at" in capsys.readouterr().out
+
+
+async def test_a_key_is_sent_and_must_be_there(tmp_path, monkeypatch):
+    async with _listening() as (server, url):
+        given = ("--url", url, "--out", str(tmp_path / "x"), "--key-env", "SOME_KEY", *_SHORT)
+        with pytest.raises(ConfigError, match="SOME_KEY is not set"):
+            await asyncio.to_thread(run, _options(*given))
+        monkeypatch.setenv("SOME_KEY", "secret")
+        await asyncio.to_thread(run, _options(*given))
+    assert all("Authorization: Bearer secret\r\n" in head for head in server.heads)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--prompt-tokens", "9:3"), ("--url", "host"), ("--trace", "/nowhere"), ("--burst", "0")],
+)
+def test_wrong_arguments_are_a_configuration_error(given):
+    with pytest.raises(ConfigError):
+        run(_options(*given))
+
+
+def test_nobody_there_is_unavailable():
+    with pytest.raises(Unavailable, match="http://127"):
+        run(_options("--url", "http://127.0.0.1:1"))
+
+
+def test_a_known_trace_is_fitted_but_for_what_is_given():
+    scale = read_scale(_options("--trace", "x/azure2023_conv.csv.gz", "--trace-speed", "2"))
+    assert scale.speed == 2
+    assert scale.shrink == FITTED["azure2023_conv"].shrink
+
+
+def test_budgets_and_seeds():
+    assert read_budgets(_options("--ttft-ms", "500")).ttft_s == 0.5
+    assert read_load(_options()) == read_load(_options("--seed", "1"))
+    assert read_load(_options()).arrivals != read_load(_options("--seed", "2")).arrivals

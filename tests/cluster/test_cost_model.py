@@ -1,0 +1,128 @@
+"""The cost model: learns, shrugs off outliers, and never predicts less for more."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.cost_model import CostModel, NonNegativeFit, PrefillCost
+
+
+def taught(samples, per_request=0.01, per_token=0.0006, quadratic=0.0, noise=None):
+    """A cost that saw prompts computed alone, one after the other."""
+    cost, now = PrefillCost(), 0.0
+    for tokens in samples:
+        seconds = per_request + per_token * tokens + quadratic * tokens * tokens / 2
+        seconds *= noise() if noise else 1.0
+        now += seconds + 0.5
+        cost.learn(tokens, 0, seconds, now)
+    return cost
+
+
+def lengths(count, seed=0):
+    chance = random.Random(seed)
+    return [chance.randint(16, 1024) for _ in range(count)]
+
+
+def test_before_anything_was_learned_it_is_optimistic_and_not_zero():
+    cost = PrefillCost()
+    assert not cost.learned
+    assert 0 < cost.seconds(1024) < 0.5
+    assert cost.seconds(0) == 0
+
+
+def test_it_learns_what_prompts_cost():
+    cost = taught(lengths(60))
+    for tokens in (16, 200, 1024):
+        assert cost.seconds(tokens) == pytest.approx(0.01 + 0.0006 * tokens, rel=0.15)
+
+
+def test_it_learns_the_quadratic_part_where_there_is_one():
+    cost = taught(lengths(120), quadratic=2e-6)
+    assert cost.seconds(1024) == pytest.approx(0.01 + 0.0006 * 1024 + 1e-6 * 1024**2, rel=0.15)
+    assert cost.seconds(512, 512) > cost.seconds(512) * 1.1
+
+
+def test_a_few_wild_observations_change_little():
+    calm = taught(lengths(80))
+    chance = random.Random(1)
+    wild = taught(lengths(80), noise=lambda: 50.0 if chance.random() < 0.05 else 1.0)
+    assert wild.seconds(512) < 1.5 * calm.seconds(512)
+
+
+def test_it_follows_a_replica_that_became_faster():
+    cost, now = taught(lengths(40)), 1000.0
+    for tokens in lengths(100, seed=2):
+        now += 1.0
+        cost.learn(tokens, 0, (0.01 + 0.0006 * tokens) / 10, now)
+    assert cost.seconds(512) == pytest.approx((0.01 + 0.0006 * 512) / 10, rel=0.3)
+
+
+def test_prompts_of_one_step_share_its_time():
+    """Three prompts in each step: together they take the step, and not three times as long."""
+    cost, now = PrefillCost(), 0.0
+    for _ in range(40):
+        now += 1.0
+        for _ in range(3):
+            cost.learn(100, 0, 0.3, now)
+    assert 3 * cost.seconds(100) == pytest.approx(0.3, rel=0.1)
+
+
+def test_prompts_that_take_turns_are_charged_once():
+    """A short one passes a long one: the long one's time has the short one's in it."""
+    cost, now = PrefillCost(), 0.0
+    for _ in range(60):
+        cost.learn(100, 0, 0.1, now + 0.2)
+        cost.learn(900, 0, 1.0, now + 1.0)
+        now += 5.0
+    assert cost.seconds(100) + cost.seconds(900) == pytest.approx(1.0, rel=0.2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 5), st.floats(0, 3)), max_size=40),
+    st.integers(1, 8192),
+    st.integers(0, 4096),
+    st.integers(0, 4096),
+)
+def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
+    cost, now = PrefillCost(), 0.0
+    for length, seconds, pause in samples:
+        now += pause
+        cost.learn(length, 0, seconds, now)
+    assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens + more, cached)
+    assert cost.seconds(tokens, cached) <= cost.seconds(tokens, cached + more)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-5, 2)), max_size=60), st.integers(1, 64))
+def test_a_larger_batch_never_steps_faster(samples, batch):
+    costs = CostModel()
+    for size, seconds in samples:
+        costs.learn_step("d0", size, seconds)
+    assert 0 <= costs.step_s("d0", batch) <= costs.step_s("d0", batch + 1)
+
+
+def test_a_step_is_learned_per_replica_and_forgotten_with_it():
+    costs = CostModel()
+    for batch in range(1, 17):
+        costs.learn_step("d0", batch, 0.01 + 0.002 * batch)
+    assert costs.step_s("d0", 20) == pytest.approx(0.05, rel=0.15)
+    assert costs.step_s("d1", 20) < 0.02
+    costs.learn_stream("d0", 2.0)
+    assert (costs.stream_s("d0"), costs.stream_s("d1")) == (2.0, None)
+    costs.forget(["d1"])
+    assert costs.step_s("d0", 20) < 0.02 and costs.stream_s("d0") is None
+
+
+def test_the_flush_follows_what_it_sees_and_not_one_stall():
+    costs = CostModel()
+    costs.learn_flush(10.0)
+    assert costs.flush_s < 0.01
+    for _ in range(100):
+        costs.learn_flush(0.02)
+    assert costs.flush_s == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_fit_needs_no_more_than_its_guess():
+    fit = NonNegativeFit((0.0, 1.0), (1.0, 1.0))
+    assert fit.predict((1.0, 2.0)) == 2.0 and not fit.learned

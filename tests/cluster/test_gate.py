@@ -1,0 +1,126 @@
+"""The gate: admits, holds within its bound, refuses with a time, and forgets who has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from cluster.gate import FirstToken, Gate
+from cluster.membership import ReplicaLoad, ReplicaRecord
+from cluster.placement import Ask, Placement
+from cluster.refusals import Refused
+from engine.errors import Unavailable
+from tests.cluster.scripted_generator import eventually
+
+LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
+
+
+class Pools:
+    def __init__(self):
+        self.records = {
+            "prefill": [ReplicaRecord("p0", "prefill", "", 1, load=LOAD)],
+            "decode": [ReplicaRecord("d0", "decode", "", 1, load=LOAD)],
+        }
+
+    def healthy(self, pool):
+        return self.records[pool]
+
+    def stale(self):
+        return set()
+
+
+@pytest.fixture
+def pools():
+    return Pools()
+
+
+@pytest.fixture
+def placement():
+    """A prefill replica that computes 1,000 tokens a second."""
+    placement, now = Placement(), 0.0
+    for tokens in (100, 900, 300, 500) * 20:
+        now += 2.0
+        placement.costs.prefill("p0").learn(tokens, 0, tokens / 1000, now)
+    return placement
+
+
+@pytest.fixture
+def gate(pools, placement):
+    return Gate(pools, placement, max_held=2)
+
+
+def ask(tokens=5000, **more):
+    values = {"arrived_s": time.monotonic(), "budget_s": 10.0, "key": object(), **more}
+    return Ask(tokens, tokens + 10, **values)
+
+
+async def test_what_cannot_be_in_time_is_refused_at_once_with_a_time(gate):
+    await gate.enter(ask())
+    before = time.monotonic()
+    with pytest.raises(Refused) as refused:
+        for _ in range(4):
+            await gate.enter(ask(8000))
+    assert refused.value.reason == "ttft"
+    assert 0 < refused.value.retry_after_s < 50
+    assert time.monotonic() - before < 5.0
+
+
+async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placement):
+    first = (await gate.enter(ask()))[0]
+    held = asyncio.create_task(gate.enter(ask(4800)))
+    await eventually(lambda: gate.held == 1)
+    gate.computed(first, FirstToken(0.1, 0, 0.001, 0.2))
+    placed = (await held)[0]
+    assert gate.held == 0 and placed.plan.pair.prefill.id == "p0"
+    placed.release()
+    gate.release(first)
+    assert placement.holds.requests(placed.plan.pair.decode) == 0
+
+
+async def test_who_has_gone_holds_nothing(gate, placement, pools):
+    first = (await gate.enter(ask()))[0]
+    held = asyncio.create_task(gate.enter(ask(4800)))
+    await eventually(lambda: gate.held == 1)
+    held.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await held
+    assert gate.held == 0
+    first.release()
+    assert placement.holds.requests(pools.records["decode"][0]) == 0
+
+
+async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(gate):
+    first = (await gate.enter(ask(14000, batch=True)))[0]
+    waiting = [asyncio.create_task(gate.enter(ask(14000, batch=True))) for _ in range(2)]
+    await eventually(lambda: gate.held == 2)
+    with pytest.raises(Refused) as refused:
+        await gate.enter(ask(14000, batch=True))
+    assert refused.value.reason == "held_full"
+    first.release()
+    await eventually(waiting[0].done)
+    assert not waiting[1].done() and gate.held == 1
+    waiting[0].result()[0].release()
+    (await waiting[1])[0].release()
+
+
+async def test_every_choice_is_counted_by_itself(gate, placement, pools):
+    placed = await gate.enter(ask(50, choices=3))
+    assert len(placed) == 3
+    assert placement.holds.requests(pools.records["decode"][0]) == 3
+    for one in placed:
+        gate.release(one)
+    assert placement.holds.requests(pools.records["decode"][0]) == 0
+
+
+async def test_no_replica_is_said_at_once_and_while_waiting(gate, pools):
+    first = (await gate.enter(ask()))[0]
+    held = asyncio.create_task(gate.enter(ask(4800)))
+    await eventually(lambda: gate.held == 1)
+    pools.records["decode"] = []
+    with pytest.raises(Unavailable):
+        await held
+    with pytest.raises(Unavailable):
+        await gate.enter(ask())
+    first.release()

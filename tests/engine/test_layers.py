@@ -1,0 +1,106 @@
+"""Whole layers: one suite for all that compute them, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.batch import pack
+from engine.kv_cache import KvCache
+from engine.layers_cpu import why_not
+from engine.layout import KvLayout, LayerShape
+from tests.engine.kinds import BLOCK, BLOCKS, LAYERS, SHAPES, decoder, kind_named
+from tests.engine.reference import layer_stream, linear, rms, steps
+
+PARTS = {
+    **SHAPES,
+    "GELU, posts, offset": {"gelu": True, "posts": True, "offset": 1.0},
+    "biases": {"biased": True},
+    "biases, posts": {"biased": True, "posts": True},
+    "many heads to a KV head": {"heads": 28, "kv_heads": 1},
+}
+
+
+@pytest.fixture(params=LAYERS, ids=", ".join)
+def kind(request):
+    return kind_named(*request.param)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def close(kind, got, expected):
+    """Within what the precision's roundings add up to along a layer."""
+    error = (got.cpu().double() - expected).abs()
+    limit = 1e-4 if kind.dtype == torch.float32 else 0.05
+    assert error.max() <= limit * expected.abs().max()
+    assert error.mean() <= limit / 4 * expected.abs().mean()
+
+
+def run_pieces(kind, model, streams, layers):
+    """The streams behind the layers, computed piece by piece over scattered blocks."""
+    by = kind.make(kind.there(model))
+    ready = [by.prepare(kind.there(layer)) for layer in layers]
+    layout = KvLayout(
+        tuple(LayerShape(model.kv_heads, model.head_size) for _ in layers),
+        BLOCK,
+        str(kind.dtype).removeprefix("torch."),
+        "x",
+    )
+    cache = KvCache(layout, BLOCKS, torch.device(kind.device), by.kv_format)
+    got = [[] for _ in streams]
+    for spans in steps([len(x) for x in streams]):
+        batch = pack(spans, cache)
+        packed = [spans[index] for index in batch.order]
+        parts = [streams[int(s.sequence.owner)][s.start : s.start + s.count] for s in packed]
+        out = by.run(kind.there(torch.cat(parts)), ready, cache.layers, batch)
+        for span, part in zip(packed, out.split([s.count for s in packed]), strict=True):
+            got[int(span.sequence.owner)].append(part)
+    return [torch.cat(parts) for parts in got]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_layer(kind, parts):
+    """Chunks and single tokens in one batch, step after step, against the whole at once."""
+    model = decoder(**PARTS[parts])
+    if kind.name.startswith("C++") and (reason := why_not(model, BLOCK)):
+        pytest.skip(reason)
+    streams = [torch.randn(length, 64).bfloat16() for length in (1, 18, 130)]
+    for x, got in zip(streams, run_pieces(kind, model, streams, model.layers), strict=True):
+        close(kind, got, layer_stream(x, model.layers[0], model))
+
+
+@pytest.mark.parametrize("count", [1, 3, 20, 33])
+def test_layers_by_any_number_of_threads(threads, count):
+    """More threads than cores, and any number of rows: who comes late finds nothing half done."""
+    kind = kind_named("C++", "bfloat16")
+    model = decoder(layers=3, posts=True)
+    streams = [torch.randn(7 + n % 3, 64).bfloat16() for n in range(count)]
+    for _ in range(5):
+        for x, got in zip(streams, run_pieces(kind, model, streams, model.layers), strict=True):
+            for layer in model.layers:
+                x = layer_stream(x, layer, model)
+            close(kind, got, x)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+@pytest.mark.parametrize("biased", [False, True])
+def test_logits(kind, rows, biased):
+    model = decoder(biased=biased)
+    by = kind.make(kind.there(model))
+    x = torch.randn(rows, 64).bfloat16()
+    got = by.logits(kind.there(x), by.prepare_head())
+    assert got.shape == (rows, 10)
+    if rows:
+        close(kind, got, linear(rms(x, model.final_norm, model), model.head))
+
+
+def test_what_the_c_operations_cannot_do_is_said():
+    assert why_not(decoder(), 16) is None
+    assert "block size, 10" in why_not(decoder(), 10)
+    assert "heads of 16" in why_not(decoder(size=16), 16)
