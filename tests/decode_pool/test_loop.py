@@ -167,7 +167,7 @@ async def test_prompts_that_are_cancelled_hold_up_nobody(monkeypatch):
     async with running(monkeypatch, 2.0) as (subject, engine):
         await prompt(subject, "before", 64, max_tokens=1)
         gone = [asyncio.create_task(prompt(subject, f"gone{n}", 1024)) for n in range(10)]
-        while len(engine.slices) < 5:
+        while len(engine.slices) < 4:
             await asyncio.sleep(0)
         for task in gone:
             task.cancel()
@@ -176,7 +176,8 @@ async def test_prompts_that_are_cancelled_hold_up_nobody(monkeypatch):
         next_one = asyncio.create_task(prompt(subject, "next", 400, max_tokens=1))
         await asyncio.gather(*gone, return_exceptions=True)
         await next_one
-        assert engine.now - began_s <= PASS_S + 400 / TOKENS_PER_S + 0.02 + 1e-9
+        # A slice is under way when they go, and another may begin before that is known.
+        assert engine.now - began_s <= PASS_S + 400 / TOKENS_PER_S + 2 * 0.02 + 1e-9
 
 
 async def test_with_nobody_streaming_prompts_have_the_engine_to_themselves(monkeypatch):
