@@ -14,7 +14,7 @@ GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
 	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-soak bench-peers \
-	bench-burst bench-gap bench-claims clean
+	bench-burst bench-gap bench-claims bench-router clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -87,6 +87,8 @@ bench-gap: $(VENV)/.installed  ## gaps of running streams while four long prompt
 
 bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measured here
 	$(BIN)/python -m bench.claims --cache $(BENCH_CACHE) $(ARGS)
+bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
+	$(BIN)/python -m bench.router $(ARGS)
 
 clean:  ## remove the environments
 	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench

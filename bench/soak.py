@@ -126,12 +126,16 @@ class Soak:
             self._loop.register(job)
             try:
                 await self._loop.admit(job)
-                while not job.drained:
-                    self._made += len((await job.next()).tokens)
+                job.listen(lambda due_s, job=job: self._collect(job))  # type: ignore[misc]
+                await job.drained
                 self.seen.requests += 1
                 self.seen.preemptions += job.preemptions
             finally:
                 self._loop.release(job)
+
+    def _collect(self, job: DecodeJob) -> None:
+        emission = job.collect()
+        self._made += 0 if emission is None else len(emission.tokens)
 
     def _job(self, name: str) -> DecodeJob:
         description, draw = self._engine.description, self._random

@@ -77,14 +77,21 @@ class Tokens:
     """Tokens of one choice, in order; `index` is the first one's place, from 0.
 
     `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
-    event of a choice.
+    event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
+    for; `tokens` is never empty.
     """
 
     choice: int
     index: int
-    tokens: tuple[SampledToken, ...]
+    ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None = None
+    sampled: tuple[SampledToken, ...] = ()
+
+    @property
+    def tokens(self) -> tuple[SampledToken, ...]:
+        """The tokens with what is known of them; made anew by each call."""
+        return self.sampled or tuple(map(SampledToken, self.ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,12 @@ class Summary:
         return min((choice.cached_tokens for choice in self.choices), default=0)
 
 
-Event = Started | Tokens | Summary
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing else was to be said for a while; the request still runs."""
+
+
+Event = Started | Tokens | Heartbeat | Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +161,10 @@ class Generator(Protocol):
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
-        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
+        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
+
+        A Heartbeat comes wherever nothing else did for a while.
+        """
         ...
 
     async def cancel(self, request_id: str) -> bool:

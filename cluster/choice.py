@@ -1,7 +1,11 @@
 """One choice of a request on one pair of replicas.
 
 The first token comes from prefill, the rest from decode, or all from a decode replica that computes
-the prompt itself; each is checked to be the next.
+the prompt itself; each is checked to be the next. No task waits for an event: the streams to the
+replicas give them to a run as they come.
+
+    begun ──▶ first token out ──▶ last token out ──▶ both calls told to end ──▶ both ended
+      └── a failure, a cancel: at any point ─────────────────▲
 """
 
 from __future__ import annotations
@@ -10,50 +14,69 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-
-import grpc.aio
+from collections.abc import Callable
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Tokens
+from cluster.call_stream import Call, CallStream
 from cluster.door import Prepared
 from cluster.gate import FirstToken
 from cluster.membership import ReplicaRecord
 from cluster.placement import Pair
-from cluster.status import error_from_rpc
+from cluster.stage_times import StageTimes
+from cluster.status import error_from_failure
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
-from protos import decode_pb2, decode_pb2_grpc, inference_pb2, prefill_pb2, prefill_pb2_grpc
+from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos.calls_pb2 import CallEvent
 from protos.convert import sampling_to_proto, tokens_from_proto
-from protos.status import CLASS_TRAILER
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[Tokens], Awaitable[None]]
+Emit = Callable[[Tokens], None]
 Lost = Callable[[ReplicaRecord], None]
 # How long the echo of a failure waits for the failure itself.
 _VERDICT_S = 0.5
 
 
-@dataclass(slots=True)
-class _Times:
-    """When things happened, for the summary; durations as the replicas measured them."""
+class _Side:
+    """The call to one of the two replicas: what it gives goes to the run, until it has ended."""
 
-    began_s: float
-    queue_s: float = 0.0
-    prefill_s: float = 0.0
-    ttft_s: float = 0.0
-    transfer_s: float = 0.0
-    admission_s: float = 0.0
-    decode_s: float = 0.0
-    preemptions: int = 0
-    cached_tokens: int = 0
+    def __init__(self, run: ChoiceRun, replica: ReplicaRecord) -> None:
+        self.replica = replica
+        self.placed_s = time.monotonic()
+        self.ended = False
+        self._run = run
+        self._call: Call | None = None
+
+    def begin(
+        self, stream: CallStream, request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest
+    ) -> None:
+        self._call = stream.begin(request, self)
+
+    def cancel(self) -> None:
+        if self._call is not None and not self.ended:
+            self._call.cancel()
+
+    def take(self, event: CallEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "ended":
+            self._end(error_from_failure(event.ended.failure) if event.ended.failure.kind else None)
+        else:
+            self._run.take(self, kind or "", event)
+
+    def lost(self, error: TandemError) -> None:
+        if isinstance(error, ReplicaLost):
+            replica = self.replica
+            error = ReplicaLost(f"{replica.role} replica {replica.id} was lost", retry_after_s=1.0)
+        self._end(error)
+
+    def _end(self, error: TandemError | None) -> None:
+        self.ended = True
+        self._run.side_ended(self, error)
 
 
 class ChoiceRun:
-    """Drives the two streams of a choice. `began_s` is when the request reached the router.
+    """Drives the two calls of a choice. `began_s` is when the request reached the router.
 
     `output` has the tokens sent so far.
     """
@@ -63,10 +86,9 @@ class ChoiceRun:
         prepared: Prepared,
         choice: int,
         pair: Pair,
-        channels: tuple[grpc.aio.Channel, grpc.aio.Channel],
+        streams: tuple[CallStream, CallStream],
         *,
         began_s: float,
-        timeout_s: float,
         emit: Emit,
         lost: Lost,
         prefilled: Callable[[], None],
@@ -76,67 +98,78 @@ class ChoiceRun:
         self._prepared = prepared
         self._choice = choice
         self._pair = pair
-        self._channels = channels
-        self._timeout_s = timeout_s
+        self._streams = streams
         self._emit_event = emit
         self._lost = lost
         self._prefilled = prefilled
         self._computed = computed
-        self._times = _Times(began_s)
+        self._times = StageTimes(began_s)
         # Never the same twice: a client may send a request id again while its past is remembered.
         self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
-        self._first_sent = asyncio.Event()
+        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sides: list[_Side] = []
+        self._early: list[inference_pb2.Tokens] = []
+        self._verdict: asyncio.TimerHandle | None = None
+        self._echo: TandemError | None = None
         self._finished = False
-        self._emitted = False
         self._retired = False
-
-    @property
-    def _over(self) -> bool:
-        """Whether nothing more is to come: the last token was sent, and decode has closed."""
-        decoded = self._pair.local or len(self.output) > 1
-        return self._emitted and (self._retired or not decoded)
+        self._abandoned_s: float | None = None
 
     async def run(self) -> ChoiceSummary:
         """Stream the choice to its end; raises a TandemError. Cancelling ends both calls."""
-        tasks = set()
-        if not self._pair.local:
-            tasks.add(asyncio.create_task(self._prefill()))
-        if self._pair.local or self._prepared.sampling.max_tokens != 1:
-            tasks.add(asyncio.create_task(self._decode()))
         try:
-            await self._settle(tasks)
+            self._begin()
+            await self._outcome
+        except asyncio.CancelledError:
+            self._abandoned_s = time.monotonic()
+            raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        if not self._finished:
-            raise Internal("both replicas ended without a finish reason")
-        return self._summary()
+            if self._verdict is not None:
+                self._verdict.cancel()
+            for side in self._sides:
+                side.cancel()
+        return self._times.summary(self._choice, self._pair)
 
-    async def _settle(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Wait until the choice is finished or a call fails; raise what explains it best.
+    def take(self, side: _Side, kind: str, event: CallEvent) -> None:
+        """What a replica says, less its end."""
+        if self._outcome.done():
+            return
+        try:
+            self._act(side, kind, event)
+        except TandemError as error:
+            self._settle(error)
 
-        A broken transfer is told by both replicas, and is often the echo of something that one of
-        them is about to say: that it has no room, or nothing more, because it is dead.
-        """
-        waiting = tasks
-        while waiting and not self._over:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            errors = _errors(done)
-            if not errors or self._over:
-                continue
-            if waiting and all(isinstance(error, TransferFailed) for error in errors):
-                done, _ = await asyncio.wait(waiting, timeout=_VERDICT_S)
-                errors += _errors(done)
-                if self._over:
-                    return
-            others = (error for error in errors if not isinstance(error, TransferFailed))
-            raise next(others, errors[0])
+    def side_ended(self, side: _Side, error: TandemError | None) -> None:
+        """A call is over, and nothing of it is held there any more, or the replica is lost."""
+        if isinstance(error, ReplicaLost):
+            self._lost(side.replica)
+        if not self._pair.local and side is self._sides[0]:
+            self._prefilled()
+        over = all(one.ended for one in self._sides)
+        if over and self._abandoned_s is not None:
+            metrics.TIME_TO_CANCEL.observe(time.monotonic() - self._abandoned_s)
+        if self._outcome.done():
+            return
+        # Once the last token is out, what a replica does is no failure.
+        if error is not None and not self._finished:
+            self._weigh(error, over)
+        elif over and self._finished:
+            self._settle(None)
+        elif over:
+            none = Internal("both replicas ended without a finish reason")
+            self._settle(self._echo or none)
 
-    async def _prefill(self) -> None:
-        placed_s = time.monotonic()
-        stub = prefill_pb2_grpc.PrefillStub(self._channels[0])
-        request = prefill_pb2.PrefillRequest(
+    def _begin(self) -> None:
+        prefill, decode = self._streams
+        if not self._pair.local:
+            self._sides.append(_Side(self, self._pair.prefill))
+            self._sides[-1].begin(prefill, self._prefill_request())
+        if self._pair.local or self._prepared.sampling.max_tokens != 1:
+            self._sides.append(_Side(self, self._pair.decode))
+            self._sides[-1].begin(decode, self._decode_request())
+
+    def _prefill_request(self) -> prefill_pb2.PrefillRequest:
+        return prefill_pb2.PrefillRequest(
             transfer=self._transfer,
             prompt_ids=self._prepared.prompt_ids,
             sampling=sampling_to_proto(self._prepared.sampling),
@@ -147,31 +180,9 @@ class ChoiceRun:
             request_id=self._prepared.request_id,
             tenant=self._prepared.tenant,
         )
-        call = stub.Prefill(request, timeout=self._timeout_s)
-        try:
-            with self._ending(call, self._pair.prefill):
-                async for event in call:
-                    if event.HasField("first_token"):
-                        await self._take_first(event.first_token, placed_s)
-        finally:
-            self._prefilled()
 
-    async def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
-        times = self._times
-        await self._emit(first.tokens)
-        times.ttft_s = time.monotonic() - times.began_s
-        metrics.TTFT.observe(times.ttft_s)
-        times.queue_s = placed_s - times.began_s + first.queue_s
-        times.prefill_s = first.prefill_s
-        times.cached_tokens = first.cached_tokens
-        flush_s = times.ttft_s - times.queue_s - times.prefill_s
-        self._computed(FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s))
-        self._first_sent.set()
-
-    async def _decode(self) -> None:
-        placed_s = time.monotonic()
-        stub = decode_pb2_grpc.DecodeStub(self._channels[1])
-        request = decode_pb2.DecodeRequest(
+    def _decode_request(self) -> decode_pb2.DecodeRequest:
+        return decode_pb2.DecodeRequest(
             transfer=self._transfer,
             prompt_ids=self._prepared.prompt_ids,
             sampling=sampling_to_proto(self._prepared.sampling),
@@ -186,74 +197,75 @@ class ChoiceRun:
             lane=self._prepared.lane,
             ttft_budget_s=self._prepared.ttft_budget_s,
         )
-        call = stub.Decode(request, timeout=self._timeout_s)
-        with self._ending(call, self._pair.decode):
-            async for event in call:
-                if event.HasField("first_token"):
-                    await self._take_first(event.first_token, placed_s)
-                elif event.HasField("tokens"):
-                    await self._first_sent.wait()
-                    await self._emit(event.tokens)
-                else:
-                    self._note(event)
 
-    def _note(self, event: decode_pb2.DecodeEvent) -> None:
-        if event.HasField("admitted"):
+    def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
+        if kind == "tokens":
+            # The other stream's first token may still be on its way.
+            if self.output:
+                self._emit(event.tokens)
+            else:
+                self._early.append(event.tokens)
+        elif kind == "first_token":
+            self._take_first(event.first_token, side.placed_s)
+        elif kind == "admitted":
             self._times.transfer_s = event.admitted.transfer_s
             self._times.admission_s = event.admitted.admission_s
-        else:
+        elif kind == "retired":
             self._times.decode_s = event.retired.decode_s
             self._times.preemptions = event.retired.preemptions
             self._retired = True
+        if self._over:
+            self._settle(None)
 
-    async def _emit(self, wire: inference_pb2.Tokens) -> None:
+    @property
+    def _over(self) -> bool:
+        """Whether nothing more is to come: the last token was sent, and decode has closed."""
+        decoded = self._pair.local or len(self.output) > 1
+        return self._finished and (self._retired or not decoded)
+
+    def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
+        if self._pair.local:
+            self._prefilled()
+        times = self._times
+        self._emit(first.tokens)
+        times.ttft_s = time.monotonic() - times.began_s
+        metrics.TTFT.observe(times.ttft_s)
+        times.queue_s = placed_s - times.began_s + first.queue_s
+        times.prefill_s = first.prefill_s
+        times.cached_tokens = first.cached_tokens
+        flush_s = times.ttft_s - times.queue_s - times.prefill_s
+        self._computed(FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s))
+        for tokens in self._early:
+            self._emit(tokens)
+        self._early.clear()
+
+    def _emit(self, wire: inference_pb2.Tokens) -> None:
         run = tokens_from_proto(wire)
         if run.index != len(self.output) or self._finished:
             raise Internal(f"token {run.index} came where {len(self.output)} was due")
-        self.output += [token.token for token in run.tokens]
-        # Said before the client is: what the other replica does from here on is no failure.
+        self.output += run.ids
         self._finished = run.finish_reason is not None
-        metrics.GENERATED.inc(len(run.tokens))
-        await self._emit_event(
-            Tokens(self._choice, run.index, run.tokens, run.text, run.finish_reason)
-        )
-        self._emitted = self._finished
-
-    @contextmanager
-    def _ending(self, call: Any, replica: ReplicaRecord) -> Iterator[None]:
-        """Ends the call on the way out; its failure comes out as a TandemError."""
-        try:
-            yield
-        except grpc.aio.AioRpcError as failure:
-            if not self._finished:
-                raise self._error(failure, replica) from None
-        finally:
-            call.cancel()
-
-    def _error(self, failure: grpc.aio.AioRpcError, replica: ReplicaRecord) -> TandemError:
-        answered = any(key == CLASS_TRAILER for key, _ in failure.trailing_metadata() or ())
-        if failure.code() is not grpc.StatusCode.UNAVAILABLE or answered:
-            return error_from_rpc(failure)
-        self._lost(replica)
-        return ReplicaLost(f"{replica.role} replica {replica.id} was lost", retry_after_s=1.0)
-
-    def _summary(self) -> ChoiceSummary:
-        times = self._times
-        return ChoiceSummary(
-            choice=self._choice,
-            queue_s=times.queue_s,
-            prefill_s=times.prefill_s,
-            first_flush_s=times.ttft_s - times.queue_s - times.prefill_s,
-            ttft_s=times.ttft_s,
-            transfer_s=times.transfer_s,
-            decode_admission_s=times.admission_s,
-            decode_s=times.decode_s,
-            preemptions=times.preemptions,
-            prefill_replica=self._pair.prefill.id,
-            decode_replica=self._pair.decode.id,
-            cached_tokens=times.cached_tokens,
+        self._emit_event(
+            Tokens(self._choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
         )
 
+    def _weigh(self, error: TandemError, over: bool) -> None:
+        """End with the failure that explains it best.
 
-def _errors(done: set[asyncio.Task[None]]) -> list[BaseException]:
-    return [error for task in done if (error := task.exception()) is not None]
+        A broken transfer is told by both replicas, and is often the echo of something that one of
+        them is about to say: that it has no room, or nothing more, because it is dead.
+        """
+        if isinstance(error, TransferFailed) and not over:
+            loop = asyncio.get_running_loop()
+            self._echo = error
+            self._verdict = loop.call_later(_VERDICT_S, self._settle, error)
+        else:
+            self._settle(self._echo or error if isinstance(error, TransferFailed) else error)
+
+    def _settle(self, error: TandemError | None) -> None:
+        if self._outcome.done():
+            return
+        if error is None:
+            self._outcome.set_result(None)
+        else:
+            self._outcome.set_exception(error)

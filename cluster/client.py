@@ -138,7 +138,8 @@ class Client:
         try:
             async with _raising(call):
                 async for event in call:
-                    yield event_from_proto(event)
+                    if not event.HasField("heartbeat"):
+                        yield event_from_proto(event)
         finally:
             call.cancel()
 

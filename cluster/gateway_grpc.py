@@ -19,7 +19,7 @@ from cluster.inbound import check_request_id
 from cluster.listen import cannot_listen, join
 from cluster.retry_info import detailed_trailers
 from cluster.status import status_of
-from cluster.streams import closing, end
+from cluster.streams import StallWatch, closing, end
 from cluster.wire import event_to_proto, model_to_proto, request_from_proto
 from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
 from protos import inference_pb2, inference_pb2_grpc
@@ -61,9 +61,12 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         # A coroutine that writes, not a generator: a cancelled call then always ends in here.
         async with _answering(context):
             events = self._generator.generate(request_from_proto(_parsed(request)))
-            async with closing(events):
-                async for event in events:
-                    await self._write(context, event_to_proto(event))
+            try:
+                async with closing(events), StallWatch(self._stall_s) as watch:
+                    async for event in events:
+                        await watch.write(context.write(event_to_proto(event)))
+            except TimeoutError:
+                raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
 
     async def Cancel(  # noqa: N802
         self, request: inference_pb2.CancelRequest | None, context: Context
@@ -84,13 +87,6 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
             _parsed(request)
             card = self._generator.model
         return model_to_proto(card)
-
-    async def _write(self, context: Context, message: inference_pb2.GenerateEvent) -> None:
-        try:
-            async with asyncio.timeout(self._stall_s):
-                await context.write(message)
-        except TimeoutError:
-            raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
 
 
 class GrpcServer:

@@ -17,6 +17,10 @@ PREDICTION_ERROR = Histogram(
     buckets=(-2.5, -1.0, -0.5, -0.25, -0.1, -0.05, 0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
 )
 TTFT = Histogram("tandem_ttft_seconds", "From a request's arrival to its first token sent.")
+TIME_TO_CANCEL = Histogram(
+    "tandem_time_to_cancel_seconds",
+    "From a request's abandonment until both pools hold nothing of it.",
+)
 GENERATED = Counter("tandem_generated_tokens_total", "Tokens sent to clients.")
 WAITING = Gauge("tandem_replica_waiting_requests", "Requests that wait.", ("role", "replica"))
 ACTIVE = Gauge("tandem_replica_running_requests", "Requests being computed.", ("role", "replica"))

@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from cluster.api import Event, Generator, Started, Summary, Tokens
+from cluster.api import Event, Generator, Heartbeat, Started, Summary, Tokens
 from cluster.openai_forms import Form, Json
 from cluster.openai_schema import Call
-from cluster.sse import DONE, data
+from cluster.sse import DONE, HEARTBEAT, data, dump
 from cluster.streams import closing, merge
 from engine.errors import Internal
 from engine.sequence import FinishReason
@@ -39,6 +39,7 @@ class Reply:
         self._usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self._cached_tokens = 0
         self._summaries = 0
+        self._frame: tuple[bytes, bytes] | None = None
 
     async def whole(self) -> Json:
         """Collect everything; raises a TandemError."""
@@ -49,7 +50,7 @@ class Reply:
                     choice.texts.append(event.text)
                     choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
                     choice.finish = event.finish_reason
-                else:
+                elif not isinstance(event, Heartbeat):
                     self._note(event)
         self._check_whole()
         choices = [
@@ -64,13 +65,15 @@ class Reply:
         return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events, none before the first token; raises a TandemError."""
+        """Server-sent events, none but heartbeats before the first token; raises a TandemError."""
         async with closing(self._merged()) as events:
             async for place, event in events:
                 if isinstance(event, Tokens):
                     written = self._chunks(self._number(place, event), event)
                     if written:
                         yield written
+                elif isinstance(event, Heartbeat):
+                    yield HEARTBEAT
                 else:
                     self._note(event)
         self._check_whole()
@@ -116,10 +119,16 @@ class Reply:
         return written
 
     def _chunk(self, choice: Json) -> bytes:
-        chunk = self._envelope(self._form.chunk_object, [choice])
-        if self._call.include_usage:
-            chunk["usage"] = None
-        return data(chunk)
+        if self._frame is None:
+            self._frame = self._new_frame()
+        head, tail = self._frame
+        return head + dump(choice) + tail
+
+    def _new_frame(self) -> tuple[bytes, bytes]:
+        """What stands before and behind the choice in each chunk: the same in all of them."""
+        envelope = dump(self._envelope(self._form.chunk_object, []))
+        tail = b'],"usage":null}\n\n' if self._call.include_usage else b"]}\n\n"
+        return b"data: " + envelope.removesuffix(b"]}"), tail
 
     def _logprobs(self, choice: _Choice, event: Tokens) -> Json | None:
         if self._call.requests[0].sampling.logprobs is None or not event.tokens:

@@ -17,6 +17,7 @@ from typing import Any
 import grpc.aio
 
 from cluster import metrics
+from cluster.call_server import CallServer, Serve
 from cluster.config import TandemConfig
 from cluster.control import ControlServicer
 from cluster.directory import Directory
@@ -48,7 +49,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
-from protos import decode_pb2_grpc, prefill_pb2_grpc, replica_pb2_grpc, report_pb2_grpc
+from protos import calls_pb2_grpc, replica_pb2_grpc, report_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,14 @@ class Replica:
                 # Routers ping every 10 s, also while a request waits; the default would hang up.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),
+                # A router that was cut off breaks no stream, and its calls would go on for ever.
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 5_000),
             ]
         )
+        self._serves: dict[str, Serve] = {}
+        self._calls = CallServer(self._serves)
+        calls_pb2_grpc.add_CallsServicer_to_server(self._calls, self._server)
         self._transfer = TransferConfig(transport=config.kv.transport)
         self._prefill: PrefillScheduler | None = None
         self._prefill_loop: PrefillLoop | None = None
@@ -162,10 +169,10 @@ class Replica:
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)
-        # Links are open calls too, so the server cannot tell when the last request has ended.
+        # Links and routers' streams stay open, so the server cannot tell when all has ended.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.load().used:  # noqa: ASYNC110 - blocks are freed in many places
+                while self.load().used or not self._calls.idle:  # noqa: ASYNC110 - blocks are freed in many places
                     await asyncio.sleep(_DRAIN_POLL_S)
         await self._server.stop(0)
 
@@ -241,7 +248,7 @@ class Replica:
         await self._sender.start()
         self._sender.add_to(self._server)
         servicer = PrefillServicer(loop, self._sender, self._new_completion, kv.lease_s)
-        prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, self._server)
+        self._serves["prefill"] = servicer.serve
         self._run("prefill loop", loop.run())
         return loop
 
@@ -263,7 +270,7 @@ class Replica:
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)
-        decode_pb2_grpc.add_DecodeServicer_to_server(servicer, self._server)
+        self._serves["decode"] = servicer.serve
         self._run("decode loop", loop.run())
         return loop
 

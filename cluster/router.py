@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
-from cluster.channels import Channels
+from cluster.call_streams import CallStreams
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
 from cluster.gate import Gate, Placed
+from cluster.outbox import Outbox
 from cluster.placement import Ask, Placement, capacity
 from cluster.pools import Pools
 from cluster.refusals import Refused
@@ -35,18 +36,13 @@ from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-# Events a client may be behind before its replicas are told to wait; they then merge tokens.
-_QUEUE = 64
-
 
 @dataclass(slots=True)
 class _Running:
     """A request in this router: its events, and the task that makes them."""
 
     choices: int
-    events: asyncio.Queue[Event | TandemError] = field(
-        default_factory=lambda: asyncio.Queue(_QUEUE)
-    )
+    events: Outbox = field(default_factory=Outbox)
     task: asyncio.Task[None] | None = None
 
 
@@ -69,7 +65,7 @@ class Router:
         self._pools = pools
         self._placement = placement
         self._gate = Gate(pools, placement, config.max_held)
-        self._channels = Channels()
+        self._streams = CallStreams()
         self._running: dict[str, _Running] = {}
 
     @property
@@ -97,7 +93,7 @@ class Router:
             return False
         running.task.cancel()
         # Here and not in the task, which may not have begun yet.
-        _overwrite(running.events, Cancelled("the request was cancelled"))
+        running.events.end_with(Cancelled("the request was cancelled"))
         return True
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
@@ -117,17 +113,17 @@ class Router:
             await self._release(request_id, running)
 
     async def forget_gone(self) -> None:
-        """Drop channels and counts of replicas that left."""
+        """Drop streams to and counts of replicas that left."""
         members = self._pools.members()
         self._placement.forget(record.id for record in members)
         addresses = [record.address for record in members]
-        await self._channels.keep(addresses, self._config.request_timeout_s)
+        await self._streams.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:
-        """End every request and close the channels."""
+        """End every request and close the streams."""
         for request_id in list(self._running):
             await self.cancel(request_id)
-        await self._channels.close()
+        await self._streams.close()
 
     def _capacity(self) -> int | None:
         """Tokens that the largest decode pool can hold, where one is known."""
@@ -149,6 +145,7 @@ class Router:
 
     async def _release(self, request_id: str, running: _Running) -> None:
         """The one end of a request: its task is over, its name is free. Idempotent."""
+        running.events.close()
         self._running.pop(request_id, None)
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:
@@ -173,7 +170,7 @@ class Router:
         finally:
             metrics.REQUESTS.inc(outcome=outcome)
             log.info("request ended", extra={"request_id": request_id, "outcome": outcome})
-        await running.events.put(last)
+        running.events.put(last)
 
     async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
         """The phases in order: door, admission and placement, streams of the choices, summary."""
@@ -185,7 +182,7 @@ class Router:
                 placed = await self._gate.enter(ask_of(prepared, began_s))
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
-                    await running.events.put(started)
+                    running.events.put(started)
                     return await self._run_choices(prepared, placed, running, began_s)
                 finally:
                     for one in placed:
@@ -224,9 +221,8 @@ class Router:
             prepared,
             choice,
             pair,
-            (self._channels.to(pair.prefill.address), self._channels.to(pair.decode.address)),
+            (self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)),
             began_s=began_s,
-            timeout_s=self._config.request_timeout_s,
             emit=running.events.put,
             lost=self._pools.suspect,
             prefilled=placed.prefilled,
@@ -254,10 +250,3 @@ def ask_of(prepared: Prepared, began_s: float) -> Ask:
         batch=prepared.lane == "batch",
         key=hash((prepared.tenant, prepared.prompt_ids)),
     )
-
-
-def _overwrite(events: asyncio.Queue[Event | TandemError], last: TandemError) -> None:
-    """Put `last` without waiting; what a full queue held is dropped for it."""
-    while events.full():
-        events.get_nowait()
-    events.put_nowait(last)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -12,12 +11,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cluster.status import http_error
-from cluster.streams import unless
+from cluster.streams import StallWatch, unless
 from engine.errors import Internal, TandemError
 
 log = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": heartbeat\n\n"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def data(document: Mapping[str, Any]) -> bytes:
@@ -27,8 +28,7 @@ def data(document: Mapping[str, Any]) -> bytes:
 
 def dump(document: Mapping[str, Any]) -> bytes:
     """Compact JSON in UTF-8; a lone surrogate becomes a question mark."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode(errors="replace")
+    return _ENCODER.encode(document).encode(errors="replace")
 
 
 async def disconnected(receive: Receive) -> None:
@@ -74,9 +74,10 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            async for event in self._guarded():
-                async with asyncio.timeout(self._stall_s):
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            async with StallWatch(self._stall_s) as watch:
+                async for event in self._guarded():
+                    body = {"type": "http.response.body", "body": event, "more_body": True}
+                    await watch.write(send(body))
         except TimeoutError:
             log.info("a client took nothing for %g s and was let go", self._stall_s)
         else:

@@ -30,6 +30,7 @@ from engine.errors import (
     Unavailable,
     UnsupportedModel,
 )
+from protos import calls_pb2
 from protos.status import (
     CLASS_TRAILER,
     FIELD_TRAILER,
@@ -118,6 +119,16 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
         return kind(message, field=found.get(FIELD_TRAILER))
     wait_ms = found.get(RETRY_TRAILER, "")
     return kind(message, retry_after_s=int(wait_ms) / 1000 if wait_ms.isdecimal() else None)
+
+
+def error_from_failure(failure: calls_pb2.Failure) -> TandemError:
+    """The error that a call within a stream ended with, as the class that was raised there."""
+    kind = _kind(failure.kind) or Internal
+    if issubclass(kind, InvalidRequest | NotFound):
+        field = failure.field if failure.HasField("field") else None
+        return kind(failure.message, field=field)
+    wait_ms = failure.retry_after_ms if failure.HasField("retry_after_ms") else None
+    return kind(failure.message, retry_after_s=None if wait_ms is None else wait_ms / 1000)
 
 
 def _kind(name: str) -> type[TandemError] | None:

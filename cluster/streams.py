@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from cluster.api import Event
 
@@ -48,6 +49,49 @@ async def merge(streams: Sequence[AsyncIterator[Event]]) -> AsyncIterator[tuple[
                 yield item
     finally:
         await end(tasks)
+
+
+class StallWatch:
+    """Raises TimeoutError out of its block once a single write takes longer than `stall_s`.
+
+    One timer for the whole stream: a timeout around each write costs more than most writes.
+    """
+
+    def __init__(self, stall_s: float) -> None:
+        self._stall_s = stall_s
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+        self._since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self._look()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    async def write(self, writing: Awaitable[None]) -> None:
+        """Wait for a write, under watch."""
+        self._since = self._loop.time()
+        await writing
+        self._since = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = self._stall_s + (now if self._since is None else self._since)
+        if now >= due:
+            self._limit.reschedule(now)
+        else:
+            self._timer = self._loop.call_at(due, self._look)
 
 
 async def unless(gone: Awaitable[Any], work: Coroutine[Any, Any, _T]) -> _T | None:

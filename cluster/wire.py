@@ -13,6 +13,7 @@ from cluster.api import (
     ChoiceSummary,
     Event,
     GenerateRequest,
+    Heartbeat,
     ModelCard,
     Prompt,
     Started,
@@ -72,14 +73,16 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
 def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
     """One event of a stream for the wire."""
     match event:
-        case Tokens(choice, index, tokens, text, finish_reason):
-            run = tokens_to_proto(choice, index, tokens, text, finish_reason)
+        case Tokens(choice, index, ids, text, finish_reason, sampled):
+            run = tokens_to_proto(choice, index, ids, text, finish_reason, sampled)
             return inference_pb2.GenerateEvent(tokens=run)
         case Started(request_id, model, prompt_tokens, seed):
             started = inference_pb2.Started(
                 request_id=request_id, model=model, prompt_tokens=prompt_tokens, seed=seed
             )
             return inference_pb2.GenerateEvent(started=started)
+        case Heartbeat():
+            return inference_pb2.GenerateEvent(heartbeat=inference_pb2.Heartbeat())
         case Summary():
             return inference_pb2.GenerateEvent(summary=_summary_to_proto(event))
 
@@ -92,6 +95,8 @@ def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
         case "started":
             started = wire.started
             return Started(started.request_id, started.model, started.prompt_tokens, started.seed)
+        case "heartbeat":
+            return Heartbeat()
         case "summary":
             return _summary_from_proto(wire.summary)
         case _:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.errors import TandemError
 from engine.sequence import FinishReason, SampledToken, Sequence
 from engine.text import Completion
+
+NOW = 0.0
+Ready = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,11 @@ class Flush:
 
 
 class DecodeJob:
-    """Collects what the loop samples until the servicer has sent it.
+    """Collects what the loop samples until it is sent.
 
     What was not sent yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
-    The prompt of a `local` one is computed here, and its first token sampled.
+    The prompt of a `local` one is computed here, and its first token sampled. `drained` resolves
+    when the last token was collected, and fails with what ended the request.
     """
 
     def __init__(
@@ -50,14 +54,15 @@ class DecodeJob:
         self._flush = flush or Flush()
         self._hold_s = 0.0
         self.first_s: float | None = None
-        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.granted: asyncio.Future[None] = loop.create_future()
+        self.drained: asyncio.Future[None] = loop.create_future()
         self.offered = False
         self.finished = False
         self.preemptions = 0
         self._completion = completion
         self._error: TandemError | None = None
-        self._ready = asyncio.Event()
-        self._urgent = asyncio.Event()
+        self._ready: Ready | None = None
         self._unread: list[SampledToken] = []
         self._tokens: list[SampledToken] = []
         self._text = ""
@@ -81,52 +86,64 @@ class DecodeJob:
         self.finished = self._completion.ends_with(token.token)
 
     def read(self) -> None:
-        """Turn what was taken into text for the servicer; a stop string sets `finished` too."""
+        """Turn what was taken into text to be collected; a stop string sets `finished` too."""
+        if not self._unread:
+            return
+        begun = bool(self._tokens)
         for token in self._unread:
             piece = self._completion.push(token.token)
             self._tokens.append(token)
             self._text += piece.text
             self._finish_reason = piece.finish_reason
-        if self._unread:
-            self._unread = []
-            self.finished = self._finish_reason is not None
-            self._ready.set()
-            if self.finished or len(self._tokens) >= self._flush.tokens:
-                self._urgent.set()
+        self._unread = []
+        self.finished = self._finish_reason is not None
+        if self.finished or not self._hold_s or len(self._tokens) >= self._flush.tokens:
+            self._tell(NOW)
+        elif not begun:
+            self._tell(time.monotonic() + self._hold_s)
 
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after what was sampled before."""
         self.read()
         self._error = error
-        self._ready.set()
-        self._urgent.set()
+        if self._tokens:
+            self._tell(NOW)
+        else:
+            self._end()
         if not self.granted.done():
             self.granted.set_exception(error)
 
-    @property
-    def drained(self) -> bool:
-        """Whether the last token was handed out."""
-        return self._finish_reason is not None and not self._tokens
+    def listen(self, ready: Ready) -> None:
+        """Have `ready` called with the time (monotonic) at which `collect` is due.
 
-    async def next(self) -> Emission:
-        """Everything sampled since the last call, waiting for at least one token.
-
-        The first is given at once, and so are the last ones; others are held back by `flush`.
+        The first tokens are due at once, and so are the last ones; others are held by `flush`.
         """
-        await self._ready.wait()
-        if self._hold_s and not self._urgent.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._hold_s):
-                    await self._urgent.wait()
-        self._ready.clear()
-        self._urgent.clear()
+        self._ready = ready
+        if self._tokens:
+            ready(NOW)
+
+    def collect(self) -> Emission | None:
+        """Everything sampled since the last time; None where there is nothing."""
         if not self._tokens:
-            raise self._error or AssertionError("woken without a token")
+            return None
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
         self._next_index += len(self._tokens)
         self._tokens, self._text = [], ""
         self._hold_s = self._flush.seconds
-        if self._error:
-            self._ready.set()
-            self._urgent.set()
+        if self._finish_reason is not None or self._error is not None:
+            self._end()
         return emission
+
+    def _tell(self, due_s: float) -> None:
+        if self._ready is not None:
+            self._ready(due_s)
+
+    def _end(self) -> None:
+        if self.drained.done():
+            return
+        if self._error is None:
+            self.drained.set_result(None)
+            return
+        self.drained.set_exception(self._error)
+        # Asked for here, as nobody does where the request ended before it was admitted.
+        self.drained.exception()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from contextlib import suppress
 
 from decode_pool import metrics
 from decode_pool.gap import TokenGap
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _SLICES_PER_PASS = 16
 _LEAST_PASS_TOKENS = 64
+_STEP_S = 30.0
 
 
 class DecodeLoop:
@@ -39,6 +42,7 @@ class DecodeLoop:
         self._jobs: dict[str, DecodeJob] = {}
         self._unread: list[DecodeJob] = []
         self.wake = Wake()
+        self._stepped = asyncio.Event()
 
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
@@ -62,11 +66,12 @@ class DecodeLoop:
         await job.granted
 
     async def compute(self, job: DecodeJob) -> None:
-        """Take a local job to its first token, for its KV alone, which stays in the cache."""
+        """Take a local job of one token to its end, for its KV alone, which stays in the cache."""
         self.register(job)
         try:
             await self.admit(job)
-            await job.next()
+            job.listen(lambda due_s: _discard(job))
+            await job.drained
         finally:
             self.release(job)
 
@@ -91,6 +96,16 @@ class DecodeLoop:
         self._scheduler.remove(job.sequence.owner)
         job.granted.cancel()
         self.wake.set()
+
+    async def vacated(self, job: DecodeJob) -> None:
+        """Wait until no step writes to the blocks of this job, which was released.
+
+        A step that takes longer than any should is not waited for.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_S):
+                while self._scheduler.leaving(job.sequence.owner):
+                    await self._stepped.wait()
 
     async def run(self) -> None:
         """Generate for ever: a step, then a slice of what is computed beside the steps.
@@ -182,7 +197,9 @@ class DecodeLoop:
     def _take(self, spans: list[Span], results: list[Outcome]) -> None:
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
-        for span in self._scheduler.complete(spans):
+        kept = self._scheduler.complete(spans)
+        self._tell_stepped()
+        for span in kept:
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
             if isinstance(outcome, Internal):
@@ -203,6 +220,11 @@ class DecodeLoop:
                 self._end(job)
         self._unread.clear()
 
+    def _tell_stepped(self) -> None:
+        """Wake those who wait for the end of a step; the next wait is for the next one."""
+        self._stepped.set()
+        self._stepped.clear()
+
     def _condemn(self, outcomes: dict[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
@@ -214,6 +236,7 @@ class DecodeLoop:
         metrics.STEP_FAILURES.inc(1)
         fault = error if isinstance(error, TandemError) else Internal("a decode step failed")
         self._scheduler.abandon(spans)
+        self._tell_stepped()
         for span in spans:
             job = self._jobs.get(span.sequence.owner)
             if job:
@@ -228,3 +251,7 @@ class DecodeLoop:
         self.wake.set()
         if fault is not None:
             job.fail(fault)
+
+
+def _discard(job: DecodeJob) -> None:
+    job.collect()

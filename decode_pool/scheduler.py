@@ -233,6 +233,10 @@ class DecodeScheduler:
         self._entries[sequence.owner] = entry
         return entry
 
+    def leaving(self, owner: str) -> bool:
+        """Whether a step or a pass still writes to the blocks of a request that was removed."""
+        return owner in self._leaving
+
     def _count(self, state: _State) -> int:
         return sum(entry.state is state for entry in self._entries.values())
 

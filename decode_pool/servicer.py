@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from decode_pool import metrics
 from decode_pool.job import DecodeJob, Emission, Flush
@@ -16,17 +15,18 @@ from decode_pool.loop import DecodeLoop
 from engine.sequence import Sequence
 from engine.text import Completion
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
-from protos import decode_pb2, decode_pb2_grpc, inference_pb2, prefill_pb2
+from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos.calls_pb2 import CallEvent
 from protos.convert import sequence_from_proto, tokens_to_proto
-from protos.status import answers_errors
+from protos.outlet import Collect, Outlet
 
 log = logging.getLogger(__name__)
 
 NewCompletion = Callable[[Sequence], Completion]
 
 
-class DecodeServicer(decode_pb2_grpc.DecodeServicer):
-    """Answers `Decode` calls. The end of a call, however it comes, frees what it held."""
+class DecodeServicer:
+    """Answers decode calls. The end of a call, however it comes, frees what it held."""
 
     def __init__(
         self,
@@ -41,9 +41,8 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
         self._timeout_s = timeout_s
         self._grants = 0
 
-    @answers_errors
-    async def Decode(self, request: decode_pb2.DecodeRequest, context: Any) -> None:  # noqa: N802
-        """Receive the KV or compute it, join the batch, stream every token not streamed yet."""
+    async def serve(self, request: decode_pb2.DecodeRequest, outlet: Outlet) -> None:
+        """Receive the KV or compute it, join the batch, send every token not sent yet."""
         sequence = sequence_from_proto(request)
         job = DecodeJob(
             sequence,
@@ -54,36 +53,28 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
         self._loop.register(job)
         try:
             if job.local:
-                await self._prefill_here(job, context)
+                collect = await self._prefill_here(job)
             else:
                 peer = Peer(request.prefill_replica, request.prefill_address)
                 received = await self._receive(job, peer)
                 self._loop.commit(job)
-                await context.write(decode_pb2.DecodeEvent(admitted=_admitted(received)))
+                outlet.put(CallEvent(admitted=_admitted(received)))
+                collect = _tokens_of(job)
             began_s = time.monotonic()
-            await self._stream(job, context)
-            retired = decode_pb2.Retired(
-                preemptions=job.preemptions, decode_s=time.monotonic() - began_s
-            )
-            await context.write(decode_pb2.DecodeEvent(retired=retired))
+            job.listen(lambda due_s: outlet.ready(collect, due_s))
+            await job.drained
+            outlet.put(CallEvent(retired=_retired(job, time.monotonic() - began_s)))
         finally:
             self._loop.release(job)
+            await self._loop.vacated(job)
 
-    async def _prefill_here(self, job: DecodeJob, context: Any) -> None:
-        """Compute what is not cached of the prompt, between the others' steps; stream token 0."""
+    async def _prefill_here(self, job: DecodeJob) -> Collect:
+        """Compute what is not cached of the prompt, between the others' steps."""
         arrived_s = time.monotonic()
         await self._loop.admit(job)
         granted_s = time.monotonic()
-        emission = await job.next()
-        assert job.first_s is not None
-        first = prefill_pb2.FirstToken(
-            tokens=_to_proto(job, emission),
-            queue_s=granted_s - arrived_s,
-            prefill_s=max(0.0, job.first_s - granted_s),
-            cached_tokens=job.sequence.cached_tokens or 0,
-        )
         metrics.LOCAL_PREFILLS.inc(1)
-        await context.write(decode_pb2.DecodeEvent(first_token=first))
+        return _with_first_token(job, arrived_s, granted_s)
 
     async def _receive(self, job: DecodeJob, peer: Peer) -> ReceivedKv:
         async def admit(offered: OfferedKv) -> tuple[list[int], int]:
@@ -97,19 +88,48 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
         metrics.TRANSFER_BYTES.inc(received.bytes)
         return received
 
-    async def _stream(self, job: DecodeJob, context: Any) -> None:
-        while not job.drained:
-            tokens = _to_proto(job, await job.next())
-            await context.write(decode_pb2.DecodeEvent(tokens=tokens))
+
+def _tokens_of(job: DecodeJob) -> Collect:
+    """Collects the job's tokens."""
+
+    def collect() -> CallEvent | None:
+        emission = job.collect()
+        return None if emission is None else CallEvent(tokens=_to_proto(job, emission))
+
+    return collect
+
+
+def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Collect:
+    """Collects the tokens of a job whose first one is sampled here, too."""
+
+    def collect() -> CallEvent | None:
+        emission = job.collect()
+        if emission is None:
+            return None
+        tokens = _to_proto(job, emission)
+        if emission.index:
+            return CallEvent(tokens=tokens)
+        assert job.first_s is not None
+        first = prefill_pb2.FirstToken(
+            tokens=tokens,
+            queue_s=granted_s - arrived_s,
+            prefill_s=max(0.0, job.first_s - granted_s),
+            cached_tokens=job.sequence.cached_tokens or 0,
+        )
+        return CallEvent(first_token=first)
+
+    return collect
 
 
 def _to_proto(job: DecodeJob, emission: Emission) -> inference_pb2.Tokens:
+    tokens = emission.tokens
     return tokens_to_proto(
         job.sequence.choice,
         emission.index,
-        emission.tokens,
+        [token.token for token in tokens],
         emission.text,
         emission.finish_reason,
+        tokens if job.sequence.sampling.logprobs is not None else (),
     )
 
 
@@ -119,3 +139,7 @@ def _admitted(received: ReceivedKv) -> decode_pb2.Admitted:
         admission_s=received.admission_s,
         bytes=received.bytes,
     )
+
+
+def _retired(job: DecodeJob, decode_s: float) -> decode_pb2.Retired:
+    return decode_pb2.Retired(preemptions=job.preemptions, decode_s=decode_s)

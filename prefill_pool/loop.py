@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 # How long a pass is computed until a more urgent prompt may overtake it.
 _SLICE_S = 0.02
+# What no step takes.
+_STEP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class PrefillLoop:
         self._jobs: dict[str, PrefillJob] = {}
         self._passes: list[Slices] = []
         self.wake = Wake()
+        self._stepped = asyncio.Event()
 
     def submit(self, sequence: Sequence) -> PrefillJob:
         """Queue a prompt, due within its budget; PromptTooLong or Overloaded."""
@@ -76,6 +80,16 @@ class PrefillLoop:
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
         self.wake.set()
+
+    async def vacated(self, job: PrefillJob) -> None:
+        """Wait until no step writes to the blocks of this job, which was released.
+
+        A step that takes longer than any should is not waited for.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_S):
+                while self._scheduler.leaving(job.sequence.owner):
+                    await self._stepped.wait()
 
     async def run(self) -> None:
         """Compute prompts for ever."""
@@ -128,7 +142,9 @@ class PrefillLoop:
         metrics.TOKENS.inc(sum(span.count for span in spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
-        for sequence in self._scheduler.complete(spans):
+        whole = self._scheduler.complete(spans)
+        self._tell_stepped()
+        for sequence in whole:
             job, outcome = self._jobs[sequence.owner], outcomes[sequence.owner]
             if job.first_token.done():
                 continue
@@ -141,6 +157,11 @@ class PrefillLoop:
                 queue_s, prefill_s = job.started_s - job.arrived_s, now - job.started_s
                 job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
 
+    def _tell_stepped(self) -> None:
+        """Wake those who wait for the end of a step; the next wait is for the next one."""
+        self._stepped.set()
+        self._stepped.clear()
+
     def _condemn(self, outcomes: dict[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
@@ -152,6 +173,7 @@ class PrefillLoop:
         metrics.STEP_FAILURES.inc(1)
         fault = error if isinstance(error, TandemError) else Internal("a prefill step failed")
         self._scheduler.abandon(spans)
+        self._tell_stepped()
         for span in spans:
             job = self._jobs.pop(span.sequence.owner, None)
             self._scheduler.remove(span.sequence.owner)

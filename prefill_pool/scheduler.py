@@ -138,6 +138,10 @@ class PrefillScheduler:
             return
         self.pool.release(owner)
 
+    def leaving(self, owner: str) -> bool:
+        """Whether a pass still writes to the blocks of a request that was removed."""
+        return owner in self._leaving
+
     def _end(self, spans: list[Span], *, computed: bool) -> None:
         self._turns.end(spans, computed=computed)
         for span in spans:

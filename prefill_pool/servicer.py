@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from engine.sequence import Sequence
 from engine.text import Completion
 from kv_transfer.sender import KvSender, OutgoingKv
 from prefill_pool import metrics
 from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
-from protos import prefill_pb2, prefill_pb2_grpc
+from protos import prefill_pb2
+from protos.calls_pb2 import CallEvent
 from protos.convert import sequence_from_proto, tokens_to_proto
-from protos.status import answers_errors
+from protos.outlet import Outlet
 
 log = logging.getLogger(__name__)
 
 NewCompletion = Callable[[Sequence], Completion]
 
 
-class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
-    """Answers `Prefill` calls. The end of a call, however it comes, frees what it held."""
+class PrefillServicer:
+    """Answers prefill calls. The end of a call, however it comes, frees what it held."""
 
     def __init__(
         self, loop: PrefillLoop, sender: KvSender, new_completion: NewCompletion, lease_s: float
@@ -31,40 +31,41 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self._new_completion = new_completion
         self._lease_s = lease_s
 
-    @answers_errors
-    async def Prefill(self, request: prefill_pb2.PrefillRequest, context: Any) -> None:  # noqa: N802
-        """Compute the prompt, stream the first token, then hand the KV over."""
+    async def serve(self, request: prefill_pb2.PrefillRequest, outlet: Outlet) -> None:
+        """Compute the prompt, send the first token, then hand the KV over."""
         sequence = sequence_from_proto(request)
         handed_over = False
         job = self._loop.submit(sequence)
         try:
             first = await job.first_token
-            ended = await self._send_first(context, job, first)
-            if not ended:
+            if not self._send_first(outlet, job, first):
                 sent_bytes = await self._hand_over(job, first, request.decode_replica)
                 handed_over = True
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
-                await context.write(prefill_pb2.PrefillEvent(handed_over=event))
+                outlet.put(CallEvent(handed_over=event))
         finally:
             self._loop.release(job)
             if not handed_over:
                 await self._sender.withdraw(
                     request.transfer, request.decode_replica, "the prefill ended without KV"
                 )
+            await self._loop.vacated(job)
 
-    async def _send_first(self, context: Any, job: PrefillJob, first: FirstToken) -> bool:
-        """Stream the first token; True if it ends the request."""
+    def _send_first(self, outlet: Outlet, job: PrefillJob, first: FirstToken) -> bool:
+        """Send the first token; True if it ends the request."""
         piece = self._new_completion(job.sequence).push(first.token.token)
+        sequence, token = job.sequence, first.token
+        sampled = () if sequence.sampling.logprobs is None else (token,)
         tokens = tokens_to_proto(
-            job.sequence.choice, 0, [first.token], piece.text, piece.finish_reason
+            sequence.choice, 0, (token.token,), piece.text, piece.finish_reason, sampled
         )
         event = prefill_pb2.FirstToken(
             tokens=tokens,
             queue_s=first.queue_s,
             prefill_s=first.prefill_s,
-            cached_tokens=job.sequence.cached_tokens or 0,
+            cached_tokens=sequence.cached_tokens or 0,
         )
-        await context.write(prefill_pb2.PrefillEvent(first_token=event))
+        outlet.put(CallEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s)
         return piece.finish_reason is not None
 

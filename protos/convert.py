@@ -45,9 +45,10 @@ class TokenRun(NamedTuple):
 
     choice: int
     index: int
-    tokens: tuple[SampledToken, ...]
+    ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None
+    sampled: tuple[SampledToken, ...]
 
 
 def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
@@ -106,23 +107,26 @@ def _lane(name: str) -> Lane:
 def tokens_to_proto(
     choice: int,
     index: int,
-    tokens: Sequence[SampledToken],
+    ids: Sequence[int],
     text: str,
     finish_reason: FinishReason | None,
+    sampled: Sequence[SampledToken] = (),
 ) -> inference_pb2.Tokens:
-    """A run of tokens for the wire. Lone surrogates in `text` become U+FFFD."""
+    """A run of tokens for the wire; lone surrogates in `text` become U+FFFD.
+
+    `sampled` has one for each id where log-probabilities go along.
+    """
     wire = inference_pb2.Tokens(
         choice=choice,
         index=index,
-        ids=[token.token for token in tokens],
+        ids=ids,
         text=valid_text(text),
         finish_reason=_FINISH_TO_WIRE[finish_reason],
     )
-    if any(token.logprob is not None or token.top for token in tokens):
-        for token in tokens:
-            entry = wire.logprobs.add(logprob=math.nan if token.logprob is None else token.logprob)
-            for candidate, logprob in token.top:
-                entry.top.add(id=candidate, logprob=logprob)
+    for token in sampled:
+        entry = wire.logprobs.add(logprob=math.nan if token.logprob is None else token.logprob)
+        for candidate, logprob in token.top:
+            entry.top.add(id=candidate, logprob=logprob)
     return wire
 
 
@@ -130,15 +134,13 @@ def tokens_from_proto(wire: inference_pb2.Tokens) -> TokenRun:
     """The run of tokens that `wire` carries; raises Internal where it contradicts itself."""
     if wire.finish_reason not in _FINISH_FROM_WIRE:
         raise Internal(f"unknown finish reason {wire.finish_reason} in a token message")
-    if wire.logprobs and len(wire.logprobs) != len(wire.ids):
-        raise Internal(f"{len(wire.ids)} tokens came with {len(wire.logprobs)} log-probabilities")
-    tokens = (
-        tuple(map(_with_logprob, wire.ids, wire.logprobs))
-        if wire.logprobs
-        else tuple(map(SampledToken, wire.ids))
-    )
+    ids, sampled = tuple(wire.ids), ()
+    if wire.logprobs:
+        if len(wire.logprobs) != len(ids):
+            raise Internal(f"{len(ids)} tokens came with {len(wire.logprobs)} log-probabilities")
+        sampled = tuple(map(_with_logprob, ids, wire.logprobs))
     reason = _FINISH_FROM_WIRE[wire.finish_reason]
-    return TokenRun(wire.choice, wire.index, tokens, wire.text, reason)
+    return TokenRun(wire.choice, wire.index, ids, wire.text, reason, sampled)
 
 
 def valid_text(text: str) -> str:

@@ -1,5 +1,4 @@
 from protos import inference_pb2 as _inference_pb2
-from protos import prefill_pb2 as _prefill_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -37,18 +36,6 @@ class DecodeRequest(_message.Message):
     lane: str
     ttft_budget_s: float
     def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ...) -> None: ...
-
-class DecodeEvent(_message.Message):
-    __slots__ = ("admitted", "tokens", "retired", "first_token")
-    ADMITTED_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    RETIRED_FIELD_NUMBER: _ClassVar[int]
-    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    admitted: Admitted
-    tokens: _inference_pb2.Tokens
-    retired: Retired
-    first_token: _prefill_pb2.FirstToken
-    def __init__(self, admitted: _Optional[_Union[Admitted, _Mapping]] = ..., tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., retired: _Optional[_Union[Retired, _Mapping]] = ..., first_token: _Optional[_Union[_prefill_pb2.FirstToken, _Mapping]] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("transfer_s", "admission_s", "bytes")

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from protos import decode_pb2 as protos_dot_decode__pb2
 
 GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
@@ -23,77 +22,3 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
-
-
-class DecodeStub(object):
-    """Missing associated documentation comment in .proto file."""
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.Decode = channel.unary_stream(
-                '/tandem.internal.v1.Decode/Decode',
-                request_serializer=protos_dot_decode__pb2.DecodeRequest.SerializeToString,
-                response_deserializer=protos_dot_decode__pb2.DecodeEvent.FromString,
-                _registered_method=True)
-
-
-class DecodeServicer(object):
-    """Missing associated documentation comment in .proto file."""
-
-    def Decode(self, request, context):
-        """Admitted once the KV is here, then every token after the first. With local_prefill: FirstToken,
-        then the others. Closing the call cancels.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_DecodeServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'Decode': grpc.unary_stream_rpc_method_handler(
-                    servicer.Decode,
-                    request_deserializer=protos_dot_decode__pb2.DecodeRequest.FromString,
-                    response_serializer=protos_dot_decode__pb2.DecodeEvent.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'tandem.internal.v1.Decode', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('tandem.internal.v1.Decode', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class Decode(object):
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Decode(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/tandem.internal.v1.Decode/Decode',
-            protos_dot_decode__pb2.DecodeRequest.SerializeToString,
-            protos_dot_decode__pb2.DecodeEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)

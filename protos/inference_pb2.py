@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/inference.proto\x12\ttandem.v1\"\xec\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x13.tandem.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x06 \x01(\x0b\x32\x0f.tandem.v1.ChatH\x00\x12%\n\x08sampling\x18\x07 \x01(\x0b\x32\x13.tandem.v1.Sampling\x12\t\n\x01n\x18\x08 \x01(\r\x12\x0e\n\x06tenant\x18\t \x01(\tB\x07\n\x05input\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"0\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.tandem.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xbc\x04\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12\x36\n\nlogit_bias\x18\t \x03(\x0b\x32\".tandem.v1.Sampling.LogitBiasEntry\x12\x11\n\x04seed\x18\n \x01(\x04H\x08\x88\x01\x01\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0c \x03(\r\x12\x12\n\nignore_eos\x18\r \x01(\x08\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\t\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobs\"\x8b\x01\n\rGenerateEvent\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x12.tandem.v1.StartedH\x00\x12#\n\x06tokens\x18\x02 \x01(\x0b\x32\x11.tandem.v1.TokensH\x00\x12%\n\x07summary\x18\x03 \x01(\x0b\x32\x12.tandem.v1.SummaryH\x00\x42\x07\n\x05\x65vent\"Q\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"\x9e\x01\n\x06Tokens\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12\x0c\n\x04text\x18\x04 \x01(\t\x12*\n\x08logprobs\x18\x05 \x03(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12.\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x17.tandem.v1.FinishReason\"D\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\"\n\x03top\x18\x02 \x03(\x0b\x32\x15.tandem.v1.TopLogprob\")\n\nTopLogprob\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\"w\n\x07Summary\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12)\n\x07\x63hoices\x18\x03 \x03(\x0b\x32\x18.tandem.v1.ChoiceSummary\x12\x0f\n\x07total_s\x18\x04 \x01(\x01\"\x89\x02\n\rChoiceSummary\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x0f\n\x07queue_s\x18\x02 \x01(\x01\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x15\n\rfirst_flush_s\x18\x04 \x01(\x01\x12\x0e\n\x06ttft_s\x18\x05 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_admission_s\x18\x07 \x01(\x01\x12\x12\n\ntransfer_s\x18\x06 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x08 \x01(\x01\x12\x13\n\x0bpreemptions\x18\t \x01(\r\x12\x17\n\x0fprefill_replica\x18\n \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x0b \x01(\t\x12\x15\n\rcached_tokens\x18\x0c \x01(\r\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1f\n\x0e\x43\x61ncelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x11\n\x0fGetModelRequest\"y\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\x12\x12\n\nvocabulary\x18\x05 \x01(\r\x12\x11\n\tendpoints\x18\x06 \x03(\t*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xc8\x01\n\tInference\x12\x42\n\x08Generate\x12\x1a.tandem.v1.GenerateRequest\x1a\x18.tandem.v1.GenerateEvent0\x01\x12=\n\x06\x43\x61ncel\x12\x18.tandem.v1.CancelRequest\x1a\x19.tandem.v1.CancelResponse\x12\x38\n\x08GetModel\x12\x1a.tandem.v1.GetModelRequest\x1a\x10.tandem.v1.Modelb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/inference.proto\x12\ttandem.v1\"\xec\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12(\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x13.tandem.v1.TokenIdsH\x00\x12\x1f\n\x04\x63hat\x18\x06 \x01(\x0b\x32\x0f.tandem.v1.ChatH\x00\x12%\n\x08sampling\x18\x07 \x01(\x0b\x32\x13.tandem.v1.Sampling\x12\t\n\x01n\x18\x08 \x01(\r\x12\x0e\n\x06tenant\x18\t \x01(\tB\x07\n\x05input\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"0\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.tandem.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xbc\x04\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12\x36\n\nlogit_bias\x18\t \x03(\x0b\x32\".tandem.v1.Sampling.LogitBiasEntry\x12\x11\n\x04seed\x18\n \x01(\x04H\x08\x88\x01\x01\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0c \x03(\r\x12\x12\n\nignore_eos\x18\r \x01(\x08\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\t\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobs\"\xb6\x01\n\rGenerateEvent\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x12.tandem.v1.StartedH\x00\x12#\n\x06tokens\x18\x02 \x01(\x0b\x32\x11.tandem.v1.TokensH\x00\x12%\n\x07summary\x18\x03 \x01(\x0b\x32\x12.tandem.v1.SummaryH\x00\x12)\n\theartbeat\x18( \x01(\x0b\x32\x14.tandem.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"\x0b\n\tHeartbeat\"Q\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"\x9e\x01\n\x06Tokens\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12\x0c\n\x04text\x18\x04 \x01(\t\x12*\n\x08logprobs\x18\x05 \x03(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12.\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x17.tandem.v1.FinishReason\"D\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\"\n\x03top\x18\x02 \x03(\x0b\x32\x15.tandem.v1.TopLogprob\")\n\nTopLogprob\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\"w\n\x07Summary\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12)\n\x07\x63hoices\x18\x03 \x03(\x0b\x32\x18.tandem.v1.ChoiceSummary\x12\x0f\n\x07total_s\x18\x04 \x01(\x01\"\x89\x02\n\rChoiceSummary\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x0f\n\x07queue_s\x18\x02 \x01(\x01\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x15\n\rfirst_flush_s\x18\x04 \x01(\x01\x12\x0e\n\x06ttft_s\x18\x05 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_admission_s\x18\x07 \x01(\x01\x12\x12\n\ntransfer_s\x18\x06 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x08 \x01(\x01\x12\x13\n\x0bpreemptions\x18\t \x01(\r\x12\x17\n\x0fprefill_replica\x18\n \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x0b \x01(\t\x12\x15\n\rcached_tokens\x18\x0c \x01(\r\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1f\n\x0e\x43\x61ncelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x11\n\x0fGetModelRequest\"y\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\x12\x12\n\nvocabulary\x18\x05 \x01(\r\x12\x11\n\tendpoints\x18\x06 \x03(\t*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xc8\x01\n\tInference\x12\x42\n\x08Generate\x12\x1a.tandem.v1.GenerateRequest\x1a\x18.tandem.v1.GenerateEvent0\x01\x12=\n\x06\x43\x61ncel\x12\x18.tandem.v1.CancelRequest\x1a\x19.tandem.v1.CancelResponse\x12\x38\n\x08GetModel\x12\x1a.tandem.v1.GetModelRequest\x1a\x10.tandem.v1.Modelb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=2072
-  _globals['_FINISHREASON']._serialized_end=2167
+  _globals['_FINISHREASON']._serialized_start=2128
+  _globals['_FINISHREASON']._serialized_end=2223
   _globals['_GENERATEREQUEST']._serialized_start=38
   _globals['_GENERATEREQUEST']._serialized_end=274
   _globals['_TOKENIDS']._serialized_start=276
@@ -48,27 +48,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=773
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=821
   _globals['_GENERATEEVENT']._serialized_start=973
-  _globals['_GENERATEEVENT']._serialized_end=1112
-  _globals['_STARTED']._serialized_start=1114
-  _globals['_STARTED']._serialized_end=1195
-  _globals['_TOKENS']._serialized_start=1198
-  _globals['_TOKENS']._serialized_end=1356
-  _globals['_TOKENLOGPROBS']._serialized_start=1358
-  _globals['_TOKENLOGPROBS']._serialized_end=1426
-  _globals['_TOPLOGPROB']._serialized_start=1428
-  _globals['_TOPLOGPROB']._serialized_end=1469
-  _globals['_SUMMARY']._serialized_start=1471
-  _globals['_SUMMARY']._serialized_end=1590
-  _globals['_CHOICESUMMARY']._serialized_start=1593
-  _globals['_CHOICESUMMARY']._serialized_end=1858
-  _globals['_CANCELREQUEST']._serialized_start=1860
-  _globals['_CANCELREQUEST']._serialized_end=1895
-  _globals['_CANCELRESPONSE']._serialized_start=1897
-  _globals['_CANCELRESPONSE']._serialized_end=1928
-  _globals['_GETMODELREQUEST']._serialized_start=1930
-  _globals['_GETMODELREQUEST']._serialized_end=1947
-  _globals['_MODEL']._serialized_start=1949
-  _globals['_MODEL']._serialized_end=2070
-  _globals['_INFERENCE']._serialized_start=2170
-  _globals['_INFERENCE']._serialized_end=2370
+  _globals['_GENERATEEVENT']._serialized_end=1155
+  _globals['_HEARTBEAT']._serialized_start=1157
+  _globals['_HEARTBEAT']._serialized_end=1168
+  _globals['_STARTED']._serialized_start=1170
+  _globals['_STARTED']._serialized_end=1251
+  _globals['_TOKENS']._serialized_start=1254
+  _globals['_TOKENS']._serialized_end=1412
+  _globals['_TOKENLOGPROBS']._serialized_start=1414
+  _globals['_TOKENLOGPROBS']._serialized_end=1482
+  _globals['_TOPLOGPROB']._serialized_start=1484
+  _globals['_TOPLOGPROB']._serialized_end=1525
+  _globals['_SUMMARY']._serialized_start=1527
+  _globals['_SUMMARY']._serialized_end=1646
+  _globals['_CHOICESUMMARY']._serialized_start=1649
+  _globals['_CHOICESUMMARY']._serialized_end=1914
+  _globals['_CANCELREQUEST']._serialized_start=1916
+  _globals['_CANCELREQUEST']._serialized_end=1951
+  _globals['_CANCELRESPONSE']._serialized_start=1953
+  _globals['_CANCELRESPONSE']._serialized_end=1984
+  _globals['_GETMODELREQUEST']._serialized_start=1986
+  _globals['_GETMODELREQUEST']._serialized_end=2003
+  _globals['_MODEL']._serialized_start=2005
+  _globals['_MODEL']._serialized_end=2126
+  _globals['_INFERENCE']._serialized_start=2226
+  _globals['_INFERENCE']._serialized_end=2426
 # @@protoc_insertion_point(module_scope)

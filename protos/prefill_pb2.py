@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import inference_pb2 as protos_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/prefill.proto\x12\x12tandem.internal.v1\x1a\x16protos/inference.proto\"\xce\x01\n\x0ePrefillRequest\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12%\n\x08sampling\x18\x03 \x01(\x0b\x32\x13.tandem.v1.Sampling\x12\x0e\n\x06\x63hoice\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x05 \x01(\t\x12\x15\n\rttft_budget_s\x18\x06 \x01(\x01\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x0c\n\x04lane\x18\x14 \x01(\t\"\x85\x01\n\x0cPrefillEvent\x12\x35\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x1e.tandem.internal.v1.FirstTokenH\x00\x12\x35\n\x0bhanded_over\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.HandedOverH\x00\x42\x07\n\x05\x65vent\"j\n\nFirstToken\x12!\n\x06tokens\x18\x01 \x01(\x0b\x32\x11.tandem.v1.Tokens\x12\x0f\n\x07queue_s\x18\x02 \x01(\x01\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\"\x1b\n\nHandedOver\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x32\\\n\x07Prefill\x12Q\n\x07Prefill\x12\".tandem.internal.v1.PrefillRequest\x1a .tandem.internal.v1.PrefillEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/prefill.proto\x12\x12tandem.internal.v1\x1a\x16protos/inference.proto\"\xce\x01\n\x0ePrefillRequest\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12%\n\x08sampling\x18\x03 \x01(\x0b\x32\x13.tandem.v1.Sampling\x12\x0e\n\x06\x63hoice\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x05 \x01(\t\x12\x15\n\rttft_budget_s\x18\x06 \x01(\x01\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x0c\n\x04lane\x18\x14 \x01(\t\"j\n\nFirstToken\x12!\n\x06tokens\x18\x01 \x01(\x0b\x32\x11.tandem.v1.Tokens\x12\x0f\n\x07queue_s\x18\x02 \x01(\x01\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\"\x1b\n\nHandedOver\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREFILLREQUEST']._serialized_start=69
   _globals['_PREFILLREQUEST']._serialized_end=275
-  _globals['_PREFILLEVENT']._serialized_start=278
-  _globals['_PREFILLEVENT']._serialized_end=411
-  _globals['_FIRSTTOKEN']._serialized_start=413
-  _globals['_FIRSTTOKEN']._serialized_end=519
-  _globals['_HANDEDOVER']._serialized_start=521
-  _globals['_HANDEDOVER']._serialized_end=548
-  _globals['_PREFILL']._serialized_start=550
-  _globals['_PREFILL']._serialized_end=642
+  _globals['_FIRSTTOKEN']._serialized_start=277
+  _globals['_FIRSTTOKEN']._serialized_end=383
+  _globals['_HANDEDOVER']._serialized_start=385
+  _globals['_HANDEDOVER']._serialized_end=412
 # @@protoc_insertion_point(module_scope)

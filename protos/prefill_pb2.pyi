@@ -29,14 +29,6 @@ class PrefillRequest(_message.Message):
     lane: str
     def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ...) -> None: ...
 
-class PrefillEvent(_message.Message):
-    __slots__ = ("first_token", "handed_over")
-    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
-    first_token: FirstToken
-    handed_over: HandedOver
-    def __init__(self, first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., handed_over: _Optional[_Union[HandedOver, _Mapping]] = ...) -> None: ...
-
 class FirstToken(_message.Message):
     __slots__ = ("tokens", "queue_s", "prefill_s", "cached_tokens")
     TOKENS_FIELD_NUMBER: _ClassVar[int]

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from engine.errors import Internal, TandemError
+from protos import calls_pb2
 from protos.convert import valid_text
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError)
 
 def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
     """Trailing metadata from which a caller rebuilds the error: class, field, retry time."""
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == TandemError.__module__)
-    found = [(CLASS_TRAILER, kind.__name__)]
+    found = [(CLASS_TRAILER, _kind(error))]
     field = getattr(error, "field", None)
     if field is not None:
         found.append((FIELD_TRAILER, _printable(field)))
@@ -45,6 +45,17 @@ def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
     if wait_s is not None:
         found.append((RETRY_TRAILER, str(math.ceil(wait_s * 1000))))
     return tuple(found)
+
+
+def failure_to_proto(error: TandemError) -> calls_pb2.Failure:
+    """The same within a message: class, text, field, retry time."""
+    wait_s = retry_after(error)
+    return calls_pb2.Failure(
+        kind=_kind(error),
+        message=one_line(error.message),
+        field=getattr(error, "field", None),
+        retry_after_ms=None if wait_s is None else math.ceil(wait_s * 1000),
+    )
 
 
 def retry_after(error: TandemError) -> float | None:
@@ -79,6 +90,12 @@ def answers_errors(method: Method[_Servicer]) -> Method[_Servicer]:
             await abort(context, Internal(f"internal error: {type(error).__name__}"))
 
     return call
+
+
+def _kind(error: TandemError) -> str:
+    """The error's class, or its nearest ancestor in the shared tree."""
+    kinds = type(error).__mro__
+    return next(kind for kind in kinds if kind.__module__ == TandemError.__module__).__name__
 
 
 def _printable(field: str) -> str:

@@ -11,6 +11,7 @@ from cluster.api import (
     ChoiceSummary,
     Event,
     GenerateRequest,
+    Heartbeat,
     ModelCard,
     Started,
     Summary,
@@ -43,6 +44,7 @@ class ScriptedGenerator:
     after: int = 0
     endless: bool = False
     pause_s: float = 0.0
+    heartbeats: int = 0  # before the first token
     gone: tuple[str, ...] = ()
     requests: list[GenerateRequest] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
@@ -89,6 +91,8 @@ class ScriptedGenerator:
         self.started.append(request.request_id)
         seed = 7 if request.sampling.seed is None else request.sampling.seed
         yield Started(request.request_id, CARD.name, prompt_tokens, seed)
+        for _ in range(self.heartbeats):
+            yield Heartbeat()
         most = request.sampling.max_tokens or 4
         index = 0
         while self.endless or index < most:
@@ -101,11 +105,11 @@ class ScriptedGenerator:
 
     def _tokens(self, request: GenerateRequest, choice: int, index: int, last: bool) -> Tokens:
         token = index % len(WORDS)
-        drawn = SampledToken(token)
+        sampled: tuple[SampledToken, ...] = ()
         if request.sampling.logprobs is not None:
             best = [(token, -0.5), (200, float("-inf"))]
-            drawn = SampledToken(token, -0.5, tuple(best[: request.sampling.logprobs]))
-        return Tokens(choice, index, (drawn,), WORDS[token], "length" if last else None)
+            sampled = (SampledToken(token, -0.5, tuple(best[: request.sampling.logprobs])),)
+        return Tokens(choice, index, (token,), WORDS[token], "length" if last else None, sampled)
 
     def _check(self, request: GenerateRequest) -> int:
         if request.model not in ("", CARD.name):

@@ -38,6 +38,12 @@ async def test_events_are_the_apis(client, generator):
     assert generator.requests[0].sampling == SamplingParams(max_tokens=2, seed=5, logprobs=1)
 
 
+async def test_heartbeats_are_not_told(client, generator):
+    generator.heartbeats = 2
+    kinds = [type(event) async for event in client.generate("a", max_tokens=1)]
+    assert kinds == [Started, Tokens, Summary]
+
+
 @pytest.mark.parametrize(
     ("given", "prompt"),
     [

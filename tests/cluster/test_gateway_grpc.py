@@ -66,6 +66,12 @@ async def test_a_stream_of_started_tokens_and_summary(stub, generator):
     assert generator.finished == ["r1"]
 
 
+async def test_heartbeats_are_events_of_their_own(stub, generator):
+    generator.heartbeats = 2
+    kinds = [event.WhichOneof("event") for event in await events(stub, Request(text="a"))]
+    assert kinds == ["started", *["heartbeat"] * 2, *["tokens"] * 4, "summary"]
+
+
 async def test_all_three_inputs(stub, generator):
     chat = inference_pb2.Chat(messages=[{"role": "user", "content": "hi"}])
     for request in (

@@ -71,6 +71,17 @@ async def test_the_bytes_of_a_stream(client):
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
 
 
+async def test_heartbeats_are_comments_in_a_stream_and_nothing_elsewhere(client, generator):
+    generator.heartbeats = 2
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    events = response.text.removesuffix("\n\n").split("\n\n")
+    assert events[:2] == [": heartbeat"] * 2
+    assert all(event.startswith("data: ") for event in events[2:])
+    assert events[-1] == "data: [DONE]"
+    whole = (await client.post(CHAT, json=HELLO)).json()
+    assert whole["choices"][0]["message"]["content"] == "one two three four"
+
+
 async def test_an_error_in_a_stream_ends_it_without_done(client, generator):
     generator.error, generator.after = RuntimeError("secret"), 2
     response = await client.post(CHAT, json=HELLO | {"stream": True})

@@ -87,13 +87,17 @@ sampled = st.builds(
     st.none() | number,
     st.lists(st.tuples(uint32, number), max_size=3).map(tuple),
 )
-runs = st.builds(
-    Tokens,
-    uint32,
-    uint32,
-    st.lists(sampled, max_size=5).map(tuple),
-    text,
-    st.sampled_from([None, "stop", "length"]),
+finish = st.sampled_from([None, "stop", "length"])
+runs = st.one_of(
+    st.builds(Tokens, uint32, uint32, st.lists(uint32, max_size=5).map(tuple), text, finish),
+    st.builds(
+        lambda tokens, *rest: Tokens(*rest[:2], tuple(t.token for t in tokens), *rest[2:], tokens),
+        st.lists(sampled, max_size=5).map(tuple),
+        uint32,
+        uint32,
+        text,
+        finish,
+    ),
 )
 choice_summaries = st.builds(
     ChoiceSummary, uint32, *[number] * 7, preemptions=uint32, prefill_replica=text,
@@ -132,7 +136,7 @@ def test_what_is_absent_takes_its_default():
 
 @given(st.text(st.characters()))
 def test_any_text_of_tokens_becomes_valid(odd):
-    wire = tokens_to_proto(0, 0, [SampledToken(1)], odd, None)
+    wire = tokens_to_proto(0, 0, [1], odd, None)
     assert tokens_from_proto(wire).text == odd.encode("utf-16-le", "surrogatepass").decode(
         "utf-16-le", "replace"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 
 import pytest
 
-from decode_pool.job import DecodeJob, Flush
+from decode_pool.job import NOW, DecodeJob, Flush
 from engine.errors import Internal
 from engine.sampling import SamplingParams
 from engine.sequence import SampledToken, Sequence
@@ -14,6 +14,20 @@ from engine.text import Completion
 from tests.engine.test_text import TOKENIZERS
 
 NEVER = 3600.0
+
+
+class Listener:
+    """Notes when the job says that something is due."""
+
+    def __init__(self, job):
+        self.due = []
+        job.listen(lambda due: self.due.append(due))
+
+    @property
+    def now(self):
+        """Whether something is due at once, since last asked."""
+        due, self.due = self.due, []
+        return NOW in due
 
 
 def new_job(max_tokens=50, stop=(), **flush):
@@ -32,58 +46,78 @@ def sample(job, *tokens):
         job.read()
 
 
-async def ids(job):
-    emission = await asyncio.wait_for(job.next(), 5)
+def ids(job):
+    emission = job.collect()
     return emission.index, [token.token for token in emission.tokens]
 
 
 async def test_the_first_token_here_is_never_held_and_the_next_ones_wait():
     job = new_job(seconds=NEVER, tokens=3)
+    listener = Listener(job)
     sample(job, 6)
-    assert await ids(job) == (1, [6])
-    waiting = asyncio.create_task(ids(job))
+    assert listener.now
+    assert ids(job) == (1, [6])
     sample(job, 7, 8)
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    (due,) = listener.due
+    assert due > time.monotonic() + NEVER - 60
     sample(job, 9)
-    assert await waiting == (2, [7, 8, 9])
+    assert listener.now
+    assert ids(job) == (2, [7, 8, 9])
+    assert job.collect() is None
 
 
-async def test_held_tokens_come_when_their_time_is_over():
-    job = new_job(seconds=0.02, tokens=100)
-    sample(job, 6)
-    await ids(job)
-    sample(job, 7, 8)
-    assert await ids(job) == (2, [7, 8])
-
-
-async def test_without_a_flush_each_token_comes_by_itself():
+async def test_who_listens_late_is_told():
     job = new_job()
+    sample(job, 6, 7)
+    assert Listener(job).now
+    assert ids(job) == (1, [6, 7])
+
+
+async def test_without_a_flush_each_token_is_due_at_once():
+    job = new_job()
+    listener = Listener(job)
     for place, token in enumerate((6, 7, 8), 1):
         sample(job, token)
-        assert await ids(job) == (place, [token])
+        assert listener.now
+        assert ids(job) == (place, [token])
 
 
 async def test_the_end_is_never_held():
     job = new_job(max_tokens=4, seconds=NEVER, tokens=100)
+    listener = Listener(job)
     sample(job, 6)
-    await ids(job)
+    ids(job)
+    assert listener.now
     sample(job, 7)
-    assert not job.drained
+    assert not listener.now
+    assert not job.drained.done()
     job.take(SampledToken(8))
     assert job.finished
-    assert not job.drained  # its text is still to come
+    assert not listener.now  # its text is still to come
     job.read()
-    assert await ids(job) == (2, [7, 8])
-    assert job.drained
+    assert listener.now
+    assert ids(job) == (2, [7, 8])
+    await job.drained
 
 
 async def test_an_error_is_not_held_and_comes_after_the_tokens():
     job = new_job(seconds=NEVER, tokens=100)
+    listener = Listener(job)
     sample(job, 6)
-    await ids(job)
+    ids(job)
+    assert listener.now
     sample(job, 7)
+    assert not listener.now
     job.fail(Internal("broke"))
-    assert await ids(job) == (2, [7])
+    assert listener.now
+    assert not job.drained.done()
+    assert ids(job) == (2, [7])
     with pytest.raises(Internal, match="broke"):
-        await ids(job)
+        await job.drained
+
+
+async def test_an_error_without_tokens_ends_at_once():
+    job = new_job()
+    job.fail(Internal("broke"))
+    with pytest.raises(Internal, match="broke"):
+        await job.drained

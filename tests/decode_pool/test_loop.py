@@ -121,8 +121,8 @@ async def prompt(subject, owner, tokens, max_tokens=2):
 
 
 async def finish(subject, job):
-    while not job.drained:
-        await asyncio.wait_for(job.next(), 20)
+    job.listen(lambda due_s: job.collect())
+    await asyncio.wait_for(job.drained, 20)
     subject.release(job)
 
 

@@ -1,0 +1,63 @@
+"""A router process without Ray: a directory's address in, the addresses of its doors out.
+
+Its model is the bundled one's tokenizer with a context that no stream reaches the end of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.config import EndpointConfig, FlushConfig, TandemConfig, located
+from cluster.directory import Directory
+from cluster.router_server import RouterServer
+
+# `each` sends every token by itself, `coalesced` as the default endpoint does.
+ENDPOINTS = {
+    "each": EndpointConfig(max_output_tokens=1_000_000, flush=FlushConfig(0, 1)),
+    "coalesced": EndpointConfig(max_output_tokens=1_000_000, flush=FlushConfig(40, 24)),
+}
+
+
+def endless_model(folder: Path) -> str:
+    """A copy of the bundled model, by links, whose context has a million tokens; its path."""
+    source = Path(located("demo"))
+    for file in source.iterdir():
+        if file.is_file() and file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    config = json.loads((source / "config.json").read_text())
+    config["max_position_embeddings"] = 1_000_000
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def config_for(url: str, model: str) -> TandemConfig:
+    """The defaults, on free ports, with room for many."""
+    base = TandemConfig()
+    return replace(
+        base,
+        model=replace(base.model, path=model),
+        router=replace(base.router, http_port=0, grpc_port=0, max_requests=4096),
+        decode=replace(base.decode, max_batch=4096),
+        endpoints=ENDPOINTS,
+        directory=replace(base.directory, url=url),
+    )
+
+
+async def main(url: str) -> None:
+    """Serve until standard input ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_for(url, endless_model(Path(folder)))
+        directory = Directory.connect(config.directory)
+        router = await RouterServer.start(config, "router-0", directory)
+        print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        await router.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,175 @@
+"""A replica without a model, in a process of its own, for measuring what lies in front of them.
+
+The server, servicer and jobs are the real ones; only computing and moving KV is made up. The
+prompt says how: its first two ids are the milliseconds between two steps and the tokens that each
+request gets in a step. A token's text is its place, so that a client can tell what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from cluster.call_server import CallServer, Serve
+from cluster.config import DirectoryConfig
+from cluster.directory import Directory
+from cluster.heartbeat import Heartbeat
+from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
+from decode_pool.job import DecodeJob
+from decode_pool.servicer import DecodeServicer
+from engine.sequence import SampledToken, Sequence
+from engine.text import Piece
+from kv_transfer.incoming import OfferedKv, ReceivedKv
+from prefill_pool.loop import FirstToken, PrefillJob
+from prefill_pool.servicer import PrefillServicer
+from protos import calls_pb2_grpc
+
+ECHO = "/tandem.bench.Echo/Once"
+_BLOCKS = 100_000_000
+_LOAD = ReplicaLoad(
+    blocks_total=_BLOCKS, blocks_free=_BLOCKS, block_size=16, context_tokens=1_000_000
+)
+_Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
+
+
+class PlaceText:
+    """Stands in for `engine.text.Completion`: a token's text is its place in the output."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        self._most = sequence.sampling.max_tokens or 1
+        self._place = 0
+
+    def ends_with(self, token: int) -> bool:
+        """Whether the next token is the last."""
+        return self._place + 1 >= self._most
+
+    def push(self, token: int) -> Piece:
+        """The text of the next token."""
+        text = f" {self._place}"
+        self._place += 1
+        return Piece(text, "length" if self._place >= self._most else None)
+
+
+class InstantPrefill:
+    """Stands in for `PrefillLoop`: the first token is there at once."""
+
+    def submit(self, sequence: Sequence, ttft_budget_s: float) -> PrefillJob:
+        """Sample the first token without computing anything."""
+        first = asyncio.get_running_loop().create_future()
+        first.set_result(FirstToken(SampledToken(0), 0.0, 0.0))
+        return PrefillJob(sequence, time.monotonic(), first)
+
+    def release(self, job: PrefillJob) -> None:
+        """Nothing is held."""
+
+    async def vacated(self, job: PrefillJob) -> None:
+        """Nothing was held."""
+
+    async def hand_over(self, offer: Any, timeout_s: float) -> int:
+        """Stands in for `KvSender`: the KV is there at once."""
+        return 1
+
+    async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
+        """Nobody waits."""
+
+
+class SteadyDecode:
+    """Stands in for `DecodeLoop` and `KvReceiver`: steps every few milliseconds, as asked."""
+
+    def __init__(self) -> None:
+        self._paces: dict[tuple[int, int], dict[str, DecodeJob]] = defaultdict(dict)
+        self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
+
+    def register(self, job: DecodeJob) -> None:
+        """Take it on."""
+
+    async def admit(self, job: DecodeJob) -> None:
+        """There is room."""
+
+    def commit(self, job: DecodeJob) -> None:
+        """Join the batch of those with the same pace."""
+        pace = (job.sequence.tokens[0], job.sequence.tokens[1])
+        self._paces[pace][job.sequence.owner] = job
+        if pace not in self._tasks:
+            self._tasks[pace] = asyncio.create_task(self._run(*pace))
+
+    def release(self, job: DecodeJob) -> None:
+        """Leave the batch."""
+        for jobs in self._paces.values():
+            jobs.pop(job.sequence.owner, None)
+
+    async def vacated(self, job: DecodeJob) -> None:
+        """Nothing was held."""
+
+    async def receive(
+        self, peer: Any, transfer: str, admit: _Admit, timeout_s: float
+    ) -> ReceivedKv:
+        """The KV is there at once."""
+        await admit(OfferedKv(1, 1, 0))
+        return ReceivedKv(0, 1, 1, 0.0, 0.0)
+
+    async def _run(self, step_ms: int, tokens: int) -> None:
+        """Step for ever; a step that is late is not made up for."""
+        jobs = self._paces[step_ms, tokens]
+        due = time.monotonic()
+        while True:
+            due = max(due + step_ms / 1000, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            for job in list(jobs.values()):
+                self._give(job, tokens, jobs)
+
+    def _give(self, job: DecodeJob, tokens: int, jobs: dict[str, DecodeJob]) -> None:
+        for _ in range(tokens):
+            job.take(SampledToken(1))
+            if job.finished:
+                del jobs[job.sequence.owner]
+                break
+        job.read()
+
+
+async def _echo(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield request
+
+
+async def _serve(role: Pool, directory: Directory) -> tuple[Heartbeat, grpc.aio.Server]:
+    server = grpc.aio.server()
+    if role == "prefill":
+        prefill: Any = InstantPrefill()
+        serve: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
+        _, service, method = ECHO.split("/")
+        handlers: dict[str, Any] = {method: grpc.unary_stream_rpc_method_handler(_echo)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    else:
+        decode: Any = SteadyDecode()
+        serve = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
+    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: serve}), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    record = ReplicaRecord(f"{role}-0", role, f"127.0.0.1:{port}", time.time_ns(), load=_LOAD)
+    await directory.register(record)
+    heartbeat = Heartbeat(directory, record, lambda: _LOAD)
+    heartbeat.start()
+    print(json.dumps({role: record.address}), flush=True)
+    return heartbeat, server
+
+
+async def main(url: str, role: Pool) -> None:
+    """Serve one replica until standard input ends."""
+    directory = Directory.connect(DirectoryConfig(url=url))
+    heartbeat, server = await _serve(role, directory)
+    await asyncio.to_thread(sys.stdin.read)
+    await heartbeat.stop()
+    await server.stop(0)
+    await directory.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], "prefill" if sys.argv[2] == "prefill" else "decode"))

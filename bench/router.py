@@ -1,0 +1,260 @@
+"""What one router process does: messages, tokens, added time to the first token, CPU.
+
+    python -m bench.router [--seconds 3] [--streams 100] [--open 500] [--parts speed first]
+
+Client, router and fake replicas are a process each; all share the machine's cores, so that what
+one takes the others lack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from bench.machine import as_line, describe_machine, now
+from bench.router_figures import FirstToken, Throughput, report
+from bench.stream_load import (
+    Ask,
+    GrpcStreams,
+    SseStreams,
+    Streams,
+    Taken,
+    first_token_s,
+    one_hop_s,
+)
+from cluster.embedded_redis import EmbeddedRedis
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_START_S = 60.0
+_PARTS = ("speed", "first")
+_PROBE_PAUSE_S = 0.015
+_COALESCED = 24
+# Messages asked for, by tokens in each: above what can be had, so that the most shows.
+_ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where everything is."""
+
+    router: int
+    decode: int
+    grpc: str
+    http: str
+    prefill: str
+
+    def streams(self, door: str) -> GrpcStreams | SseStreams:
+        """A client of that door."""
+        return GrpcStreams(self.grpc) if door == "grpc" else SseStreams(self.http)
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    options = _parse()
+    if options.load:
+        asyncio.run(_load_for_ever(*options.load))
+        return
+    redis = EmbeddedRedis.start()
+    try:
+        with _site(redis.url) as site:
+            results = asyncio.run(_measure(site, options))
+    finally:
+        redis.stop()
+    print(f"{now()}; {as_line(describe_machine())}\n\n{report(*results)}")
+    if options.json:
+        throughput, first = results
+        found = {
+            "throughput": [asdict(one) for one in throughput],
+            "first_token": [asdict(one) for one in first],
+        }
+        Path(options.json).write_text(json.dumps(found, indent=1))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement")
+    parser.add_argument("--streams", type=int, default=100, help="streams at full speed")
+    parser.add_argument("--open", type=int, default=500, help="streams beside the first tokens")
+    parser.add_argument("--step-ms", type=int, default=250, help="between two messages of those")
+    parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
+    parser.add_argument("--json", help="a file to write the figures to")
+    parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+@contextmanager
+def _site(url: str) -> Iterator[Site]:
+    module = "bench.fake_replicas"
+    with (
+        _process(module, url, "prefill") as (_, read),
+        _process(module, url, "decode") as (decode, read_decode),
+    ):
+        prefill, _ = read()["prefill"], read_decode()
+        with _process("bench.bare_router", url) as (router, read):
+            doors = read()
+            yield Site(router.pid, decode.pid, doors["grpc"], doors["http"], prefill)
+
+
+@contextmanager
+def _process(
+    module: str, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], dict[str, str]]]]:
+    """A process that ends when its standard input does, and what it prints, line by line."""
+    command = [sys.executable, "-m", module, *arguments]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    lines = process.stdout
+    try:
+        yield process, lambda: json.loads(lines.readline())
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _measure(
+    site: Site, options: argparse.Namespace
+) -> tuple[list[Throughput], list[FirstToken]]:
+    throughput = [
+        await _full_speed(site, door, tokens, options)
+        for door in options.doors
+        for tokens in _ASKED_PER_S
+        if "speed" in options.parts
+    ]
+    ttft = [
+        await _first_tokens(site, door, streams, options)
+        for door in options.doors
+        for streams in (0, options.open)
+        if "first" in options.parts
+    ]
+    return throughput, ttft
+
+
+async def _full_speed(
+    site: Site, door: str, tokens: int, options: argparse.Namespace
+) -> Throughput:
+    step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S[tokens]))
+    ask = Ask("each" if tokens == 1 else "coalesced", step_ms, tokens)
+    client = site.streams(door)
+    async with asyncio.timeout(_START_S + 10 * options.seconds):
+        taken, tasks = await _open(client, ask, options.streams)
+        await asyncio.sleep(1.0)
+        before, marks, began = _cpu(site), [len(one.pieces) for one in taken], time.perf_counter()
+        await asyncio.sleep(options.seconds)
+        after, ends = _cpu(site), [len(one.pieces) for one in taken]
+        window_s = time.perf_counter() - began
+        await _end(tasks)
+    counts = [client.check(*one) for one in zip(taken, marks, ends, strict=True)]
+    await client.close()
+    messages = sum(count for count, _ in counts)
+    spent = [1000 * (b - a) / messages for a, b in zip(before, after, strict=True)]
+    in_all = sum(count for _, count in counts)
+    return Throughput(door, tokens, messages / window_s, in_all / window_s, *spent)
+
+
+async def _first_tokens(
+    site: Site, door: str, streams: int, options: argparse.Namespace
+) -> FirstToken:
+    """First tokens one after another, and single hops between them, beside open streams."""
+    arguments = (door, site.grpc if door == "grpc" else site.http)
+    loads = [str(streams), str(options.step_ms)]
+    with _process("bench.router", "--load", *arguments, *loads) as (_, read):
+        await asyncio.to_thread(read)
+        client, ask = site.streams(door), Ask("coalesced", options.step_ms, _COALESCED, 1)
+        async with grpc.aio.insecure_channel(site.prefill) as channel:
+            probes = _probes(lambda taken: client.run(ask, taken), channel, options.seconds)
+            first, hop = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
+        await client.close()
+    rate = streams * 1000 / options.step_ms
+    return FirstToken(door, streams, rate, *_percentiles(first), *_percentiles(hop))
+
+
+async def _probes(
+    run: Callable[[Taken], Awaitable[None]], channel: grpc.aio.Channel, seconds: float
+) -> tuple[list[float], list[float]]:
+    first, hop = [], []
+    for _ in range(5):
+        await first_token_s(run)
+        await one_hop_s(channel)
+    ends = time.perf_counter() + 3 * seconds
+    while time.perf_counter() < ends:
+        first.append(await first_token_s(run))
+        await asyncio.sleep(_PROBE_PAUSE_S)
+        hop.append(await one_hop_s(channel))
+        await asyncio.sleep(_PROBE_PAUSE_S)
+    return first, hop
+
+
+async def _load_for_ever(door: str, address: str, streams: str, step_ms: str) -> None:
+    """The process that keeps streams open; says when all have begun."""
+    client: Streams = GrpcStreams(address) if door == "grpc" else SseStreams(address)
+    ask = Ask("coalesced", int(step_ms), _COALESCED)
+    tasks: list[asyncio.Task[None]] = []
+    taken: list[Taken] = []
+    groups = 10
+    for _ in range(groups):
+        more, begun = await _open(client, ask, int(streams) // groups)
+        taken, tasks = taken + more, tasks + begun
+    print("{}", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await _end(tasks)
+    for one in taken:
+        client.check(one, 0, 0)
+
+
+async def _open(
+    client: Streams, ask: Ask, streams: int
+) -> tuple[list[Taken], list[asyncio.Task[None]]]:
+    """Begin that many streams and wait until each has its first token."""
+    taken = [Taken() for _ in range(streams)]
+    tasks = [asyncio.create_task(client.run(ask, one)) for one in taken]
+    while any(one.first_s is None for one in taken):
+        await asyncio.sleep(0.02)
+        for task in tasks:
+            if task.done():
+                task.result()
+                raise RuntimeError("a stream ended early")
+    return taken, tasks
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _cpu(site: Site) -> tuple[float, float, float]:
+    """CPU seconds used so far by router, decode replica and this client."""
+    return _spent(site.router), _spent(site.decode), time.process_time()
+
+
+def _spent(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _percentiles(seconds: list[float]) -> tuple[float, float]:
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return 1000 * cuts[49], 1000 * cuts[98]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What waits to be sent to one router: events in order per call, tokens merged until they go."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass, field
+
+from protos.calls_pb2 import CallEvent
+from protos.outlet import Collect
+
+# What is due within the same few milliseconds leaves together.
+_GRID_S = 0.005
+# A message is closed when it has so much; what a router that stood still did not read is more.
+_MESSAGE_BYTES = 1 << 20
+
+
+class Outbound:
+    """The events of all calls to one router. `next` gives what may leave now."""
+
+    def __init__(self) -> None:
+        # In the order in which they leave; dicts for their keys. Those with single events first,
+        # so that a first token never stands behind the tokens of a crowd.
+        self._urgent: dict[CallOutlet, None] = {}
+        self._ready: dict[CallOutlet, None] = {}
+        self._held: dict[int, list[CallOutlet]] = {}
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to send, not even later."""
+        return not (self.due or self._held)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to send now."""
+        return bool(self._urgent or self._ready)
+
+    def outlet(self, call: int) -> CallOutlet:
+        """The outlet of a new call."""
+        return CallOutlet(call, self)
+
+    async def next(self) -> list[CallEvent]:
+        """Everything that is due, once there is something."""
+        events: list[CallEvent] = []
+        while not events:
+            await self._wake.wait()
+            self._wake.clear()
+            self._gather(events)
+        return events
+
+    def release(self, outlet: CallOutlet, urgent: bool = False) -> None:
+        """Send what the outlet has with the next message."""
+        (self._urgent if urgent else self._ready)[outlet] = None
+        self._wake.set()
+
+    def hold(self, outlet: CallOutlet, due_s: float) -> None:
+        """Send what the outlet has when it is due, a few milliseconds early at most."""
+        slot = outlet.slot = math.floor(due_s / _GRID_S)
+        waiting = self._held.get(slot)
+        if waiting is not None:
+            waiting.append(outlet)
+            return
+        self._held[slot] = [outlet]
+        self._loop.call_later(max(0.0, slot * _GRID_S - time.monotonic()), self._due, slot)
+
+    def _due(self, slot: int) -> None:
+        for outlet in self._held.pop(slot):
+            # It may have left meanwhile, and be held again until later.
+            if outlet.slot == slot:
+                self.release(outlet)
+
+    def _gather(self, events: list[CallEvent]) -> None:
+        room = _MESSAGE_BYTES
+        for leaving in (self._urgent, self._ready):
+            while leaving and room > 0:
+                outlet = next(iter(leaving))
+                del leaving[outlet]
+                for event in outlet.leave():
+                    events.append(event)
+                    room -= event.ByteSize()
+        if self.due:
+            self._wake.set()
+
+
+@dataclass(slots=True, eq=False)
+class CallOutlet:
+    """One call's outlet; see `protos.outlet.Outlet`. `slot` is when its tokens are due, if held."""
+
+    call: int
+    _outbound: Outbound
+    slot: int | None = None
+    _collect: Collect | None = None
+    _events: list[CallEvent] = field(default_factory=list)
+    _due_s: float = math.inf
+
+    def put(self, event: CallEvent) -> None:
+        """Send the event with the next message, and the tokens from before it."""
+        self._take_tokens()
+        event.call = self.call
+        self._events.append(event)
+        self._outbound.release(self, urgent=True)
+
+    def ready(self, collect: Collect, due_s: float = 0.0) -> None:
+        """Send what `collect` gives once it is due."""
+        self._collect = collect
+        if due_s >= self._due_s:
+            return
+        self._due_s = due_s
+        if due_s <= time.monotonic():
+            self._outbound.release(self)
+        else:
+            self._outbound.hold(self, due_s)
+
+    def leave(self) -> list[CallEvent]:
+        """Give away everything."""
+        self._take_tokens()
+        leaving, self._events = self._events, []
+        return leaving
+
+    def _take_tokens(self) -> None:
+        if self._collect is None:
+            return
+        event = self._collect()
+        self._collect, self._due_s, self.slot = None, math.inf, None
+        if event is not None:
+            event.call = self.call
+            self._events.append(event)

@@ -1,0 +1,110 @@
+"""The replica's end of the streams from routers: many calls in one stream, one message at a time.
+
+While a message is on its way what comes next is merged, call by call, so a router that reads
+slowly gets larger messages and no step ever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc.aio
+
+from cluster.call_outlets import CallOutlet, Outbound
+from cluster.streams import end
+from engine.errors import Internal, TandemError, Unavailable
+from protos import calls_pb2, calls_pb2_grpc
+from protos.calls_pb2 import CallEvent
+from protos.outlet import Outlet
+from protos.status import failure_to_proto
+
+log = logging.getLogger(__name__)
+
+Serve = Callable[[Any, Outlet], Awaitable[None]]
+
+
+class CallServer(calls_pb2_grpc.CallsServicer):
+    """Answers `Open`. `serves` has, for each kind of command, the coroutine that is one call."""
+
+    def __init__(self, serves: Mapping[str, Serve]) -> None:
+        self._serves = serves
+        self._sessions: set[_Session] = set()
+
+    async def Open(self, commands: Any, context: Any) -> None:  # noqa: N802
+        """Run the calls of one router until its stream ends; then cancel those that run."""
+        session = _Session(self._serves)
+        self._sessions.add(session)
+        try:
+            await session.run(context.read, context.write)
+        finally:
+            self._sessions.discard(session)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs and all that calls gave has been sent."""
+        return all(session.idle for session in self._sessions)
+
+
+class _Session:
+    """The calls of one router."""
+
+    def __init__(self, serves: Mapping[str, Serve]) -> None:
+        self._serves = serves
+        self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
+        self._outbound = Outbound()
+
+    @property
+    def idle(self) -> bool:
+        return not self._calls and self._outbound.empty
+
+    async def run(
+        self, read: Callable[[], Awaitable[Any]], write: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        """Take commands and send events until the stream ends."""
+        writing = asyncio.create_task(self._write(write))
+        try:
+            while (message := await read()) is not grpc.aio.EOF:
+                for command in message.commands:
+                    self._obey(command)
+        finally:
+            await end([writing, *self._calls.values()])
+
+    async def _write(self, write: Callable[[Any], Awaitable[None]]) -> None:
+        while True:
+            await write(calls_pb2.ReplicaMessage(events=await self._outbound.next()))
+
+    def _obey(self, command: calls_pb2.Command) -> None:
+        kind = command.WhichOneof("command")
+        if kind == "cancel":
+            running = self._calls.get(command.call)
+            if running is not None:
+                running.cancel()
+        elif kind is not None:
+            outlet = self._outbound.outlet(command.call)
+            call = asyncio.create_task(self._run(kind, getattr(command, kind), outlet))
+            self._calls[command.call] = call
+            call.add_done_callback(lambda done: self._ended(outlet, done))
+
+    async def _run(self, kind: str, request: Any, outlet: CallOutlet) -> TandemError | None:
+        """One call to its end; returns what it failed with."""
+        try:
+            serve = self._serves.get(kind)
+            if serve is None:
+                raise Unavailable(f"this replica takes no {kind} calls", retry_after_s=1.0)
+            await serve(request, outlet)
+        except TandemError as error:
+            return error
+        except Exception as error:
+            log.exception("a fault in a %s call", kind)
+            return Internal(f"internal error: {type(error).__name__}")
+        return None
+
+    def _ended(self, outlet: CallOutlet, done: asyncio.Task[TandemError | None]) -> None:
+        """Tell the router, also of a call that was cancelled, even before it began."""
+        del self._calls[outlet.call]
+        failure = None if done.cancelled() else done.result()
+        ended = calls_pb2.Ended(failure=None if failure is None else failure_to_proto(failure))
+        outlet.put(CallEvent(ended=ended))

@@ -1,0 +1,119 @@
+"""A request's events on their way to its client: what is not read yet is merged, never piled up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from cluster.api import Event, Heartbeat, Tokens
+from engine.errors import TandemError
+from engine.sequence import FinishReason, SampledToken
+
+HEARTBEAT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """Tokens of one choice that several events brought."""
+
+    choice: int
+    index: int
+    ids: list[int]
+    texts: list[str]
+    sampled: list[SampledToken]
+    finish_reason: FinishReason | None
+
+    def add(self, tokens: Tokens) -> None:
+        self.ids += tokens.ids
+        self.texts.append(tokens.text)
+        self.sampled += tokens.sampled
+        self.finish_reason = tokens.finish_reason
+
+    def whole(self) -> Tokens:
+        text, sampled = "".join(self.texts), tuple(self.sampled)
+        return Tokens(self.choice, self.index, tuple(self.ids), text, self.finish_reason, sampled)
+
+
+class Outbox:
+    """Takes events without waiting; a slow reader gets larger ones. Ends with `end_with`.
+
+    What it holds is bounded by the request's `max_tokens` for each choice. A Heartbeat is added
+    wherever nothing came for `heartbeat_s`, until `close`.
+    """
+
+    def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._events: deque[Event | _Run | TandemError] = deque()
+        # Where each choice's unread tokens are; a lone event becomes a run when another comes.
+        self._runs: dict[int, Tokens | _Run] = {}
+        self._waiting: asyncio.Future[None] | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat_s = heartbeat_s
+        self._put_s = self._loop.time()
+        self._beating = self._loop.call_later(heartbeat_s, self._beat)
+
+    @property
+    def unread(self) -> int:
+        """Events that wait to be read."""
+        return len(self._events)
+
+    def put(self, event: Event | TandemError) -> None:
+        """Add an event; nothing happens after the end."""
+        if self._closed:
+            return
+        self._put_s = self._loop.time()
+        if not isinstance(event, Tokens):
+            self._events.append(event)
+        elif event.choice in self._runs:
+            self._merge(event)
+        else:
+            self._runs[event.choice] = event
+            self._events.append(event)
+        self._wake()
+
+    def end_with(self, error: TandemError) -> None:
+        """Drop what was not read, for this; take nothing more."""
+        self._events.clear()
+        self._runs.clear()
+        self.put(error)
+        self.close()
+
+    def close(self) -> None:
+        """Take nothing more. Idempotent."""
+        self._closed = True
+        self._beating.cancel()
+
+    async def get(self) -> Event | TandemError:
+        """The next event, waiting for one."""
+        while not self._events:
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        event = self._events.popleft()
+        if isinstance(event, _Run):
+            event = event.whole()
+        if isinstance(event, Tokens):
+            del self._runs[event.choice]
+        return event
+
+    def _merge(self, tokens: Tokens) -> None:
+        run = self._runs[tokens.choice]
+        if isinstance(run, Tokens):
+            ids, sampled = list(run.ids), list(run.sampled)
+            lone, run = run, _Run(run.choice, run.index, ids, [run.text], sampled, None)
+            self._events[self._events.index(lone)] = run
+            self._runs[tokens.choice] = run
+        run.add(tokens)
+
+    def _beat(self) -> None:
+        due = self._put_s + self._heartbeat_s
+        if self._loop.time() >= due:
+            # A reader that has not taken what is here is not helped by more.
+            if not self._events:
+                self.put(Heartbeat())
+            due = self._loop.time() + self._heartbeat_s
+        self._beating = self._loop.call_at(due, self._beat)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

@@ -1,0 +1,251 @@
+"""The stream between a router and a replica, over a real server: order, cancels, endings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc.aio
+import pytest
+
+from cluster.call_server import CallServer, _Session
+from cluster.call_streams import CallStreams
+from cluster.status import error_from_failure
+from engine.errors import Overloaded, ReplicaLost, TandemError
+from protos import calls_pb2_grpc
+from protos.calls_pb2 import CallEvent, CancelCall, Command, RouterMessage
+from protos.decode_pb2 import DecodeRequest
+from protos.inference_pb2 import Tokens
+from protos.prefill_pb2 import PrefillRequest
+from tests.cluster.scripted_generator import eventually
+
+
+class Taker:
+    """A receiver that keeps everything."""
+
+    def __init__(self):
+        self.events: list[CallEvent] = []
+        self.error: TandemError | None = None
+
+    def take(self, event):
+        self.events.append(event)
+
+    def lost(self, error):
+        self.error = error
+
+    @property
+    def ended(self):
+        return bool(self.events) and self.events[-1].HasField("ended")
+
+    @property
+    def ids(self):
+        return [one for event in self.events for one in event.tokens.ids]
+
+
+class Steps:
+    """A pool's servicer: `endless` emits until cancelled, otherwise ten tokens, or an error."""
+
+    def __init__(self):
+        self.begun: list[str] = []
+        self.freed: list[str] = []
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+
+    async def serve(self, request, outlet):
+        self.begun.append(request.transfer)
+        try:
+            if self.error is not None:
+                raise self.error
+            count = 0
+            while request.transfer.startswith("endless") or count < 10:
+                outlet.put(CallEvent(tokens=Tokens(index=count, ids=[count])))
+                count += 1
+                await asyncio.sleep(0.001)
+        finally:
+            if request.transfer == "endless-slow-to-free":
+                await self.gate.wait()
+            self.freed.append(request.transfer)
+
+
+@asynccontextmanager
+async def rig() -> AsyncIterator[tuple[Steps, CallStreams, str, grpc.aio.Server]]:
+    steps = Steps()
+    server = grpc.aio.server()
+    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({"decode": steps.serve}), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    streams = CallStreams()
+    try:
+        yield steps, streams, f"127.0.0.1:{port}", server
+    finally:
+        await streams.close()
+        await server.stop(0)
+
+
+async def test_many_calls_share_a_stream_and_each_is_in_order():
+    async with rig() as (steps, streams, address, _):
+        takers = [Taker() for _ in range(50)]
+        for number, taker in enumerate(takers):
+            streams.to(address).begin(DecodeRequest(transfer=str(number)), taker)
+        await eventually(lambda: all(taker.ended for taker in takers))
+        assert all(taker.ids == list(range(10)) for taker in takers)
+        assert not any(taker.events[-1].ended.failure.kind for taker in takers)
+        assert sorted(steps.freed, key=int) == [str(number) for number in range(50)]
+
+
+async def test_a_cancel_reaches_one_call_alone_and_is_answered_when_all_is_freed():
+    async with rig() as (steps, streams, address, _):
+        victim, other = Taker(), Taker()
+        call = streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), victim)
+        streams.to(address).begin(DecodeRequest(transfer="endless"), other)
+        await eventually(lambda: victim.ids and other.ids)
+        call.cancel()
+        call.cancel()
+        had = len(other.ids)
+        await eventually(lambda: len(other.ids) > had + 20)
+        assert not victim.ended
+        steps.gate.set()
+        await eventually(lambda: victim.ended)
+        assert steps.freed == ["endless-slow-to-free"]
+        assert not other.ended
+        call.cancel()
+
+
+async def test_a_call_that_is_cancelled_with_its_beginning_never_begins():
+    async with rig() as (steps, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless"), taker).cancel()
+        await eventually(lambda: taker.ended)
+        assert not steps.begun
+
+
+async def test_a_failure_arrives_as_what_was_raised():
+    async with rig() as (steps, streams, address, _):
+        steps.error = Overloaded("no room", retry_after_s=2.5)
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="x"), taker)
+        await eventually(lambda: taker.ended)
+        error = error_from_failure(taker.events[-1].ended.failure)
+        assert isinstance(error, Overloaded)
+        assert (error.message, error.retry_after_s) == ("no room", 2.5)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("secret"), KeyError("secret")])
+async def test_a_fault_is_told_without_its_text(fault):
+    async with rig() as (steps, streams, address, _):
+        steps.error = fault
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="x"), taker)
+        await eventually(lambda: taker.ended)
+        assert taker.events[-1].ended.failure.kind == "Internal"
+        assert "secret" not in taker.events[-1].ended.failure.message
+
+
+async def test_work_that_a_replica_does_not_do_is_refused():
+    async with rig() as (_, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(PrefillRequest(transfer="x"), taker)
+        await eventually(lambda: taker.ended)
+        assert taker.events[-1].ended.failure.kind == "Unavailable"
+
+
+async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_new_stream():
+    async with rig() as (steps, streams, address, server):
+        takers = [Taker() for _ in range(5)]
+        for taker in takers:
+            streams.to(address).begin(DecodeRequest(transfer="endless"), taker)
+        await eventually(lambda: all(taker.ids for taker in takers))
+        await server.stop(0)
+        await eventually(lambda: all(taker.error for taker in takers))
+        assert all(isinstance(taker.error, ReplicaLost) for taker in takers)
+        assert len(steps.freed) == 5
+        reborn = grpc.aio.server()
+        calls_pb2_grpc.add_CallsServicer_to_server(CallServer({"decode": steps.serve}), reborn)
+        reborn.add_insecure_port(address)
+        await reborn.start()
+        again = Taker()
+
+        def served():
+            if again.error is not None:  # the channel may not have noticed yet
+                again.error = None
+                streams.to(address).begin(DecodeRequest(transfer="1"), again)
+            return again.ended
+
+        streams.to(address).begin(DecodeRequest(transfer="1"), again)
+        await eventually(served, 10)
+        await reborn.stop(0)
+
+
+async def test_a_router_that_goes_away_ends_its_calls_alone():
+    async with rig() as (steps, streams, address, _):
+        other, mine, theirs = CallStreams(), Taker(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless-mine"), mine)
+        other.to(address).begin(DecodeRequest(transfer="endless-theirs"), theirs)
+        await eventually(lambda: mine.ids and theirs.ids)
+        await other.close()
+        await eventually(lambda: steps.freed == ["endless-theirs"])
+        assert theirs.error is not None
+        had = len(mine.ids)
+        await eventually(lambda: len(mine.ids) > had)
+
+
+async def test_a_receiver_that_breaks_ends_alone():
+    class Broken(Taker):
+        def take(self, event):
+            raise RuntimeError
+
+    async with rig() as (_, streams, address, _):
+        broken, sound = Broken(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="1"), broken)
+        streams.to(address).begin(DecodeRequest(transfer="2"), sound)
+        await eventually(lambda: sound.ended)
+        assert broken.error is not None
+        assert sound.ids == list(range(10))
+
+
+async def test_a_stream_is_kept_until_its_calls_have_ended():
+    async with rig() as (_, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="1"), taker)
+        await streams.keep((), 30)
+        assert taker.ids == list(range(10))
+        assert taker.ended
+
+
+async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_messages():
+    """The stream's write never returns for a while; what was made meanwhile is one event."""
+    made, opened, messages = asyncio.Event(), asyncio.Event(), []
+
+    async def serve(request, outlet):
+        unsent: list[int] = []
+
+        def collect():
+            event = CallEvent(tokens=Tokens(index=unsent[0], ids=unsent))
+            unsent.clear()
+            return event
+
+        for token in range(1000):
+            unsent.append(token)
+            outlet.ready(collect)
+            await asyncio.sleep(0)
+        made.set()
+
+    commands: asyncio.Queue[RouterMessage] = asyncio.Queue()
+
+    async def write(message):
+        messages.append(message)
+        await opened.wait()
+
+    session = asyncio.create_task(_Session({"decode": serve}).run(commands.get, write))
+    commands.put_nowait(RouterMessage(commands=[Command(call=1, decode=DecodeRequest())]))
+    await asyncio.wait_for(made.wait(), 5)
+    assert len(messages) == 1
+    opened.set()
+    await eventually(lambda: messages[-1].events[-1].HasField("ended"))
+    assert len(messages) == 2
+    got = [one for message in messages for event in message.events for one in event.tokens.ids]
+    assert got == list(range(1000))
+    commands.put_nowait(RouterMessage(commands=[Command(call=1, cancel=CancelCall())]))
+    session.cancel()
+    await asyncio.gather(session, return_exceptions=True)

@@ -1,0 +1,109 @@
+"""A cancel ends the work: on both pools, at once, and before it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+from cluster.api import Tokens
+from cluster.metrics import TIME_TO_CANCEL
+from engine import telemetry
+from engine.errors import Cancelled
+from tests.integration.local import LocalCluster, cluster
+
+LONG = 10
+CHUNK = 64
+PROMPT = 1500
+
+
+class Computed:
+    """Prompt tokens that a replica's engine was given, by request."""
+
+    def __init__(self, replica):
+        self.tokens: Counter[str] = Counter()
+        self.steps = 0
+        engine = replica._engine
+        forward = engine.forward
+
+        def counted(spans):
+            self.steps += 1
+            for span in spans:
+                self.tokens[span.sequence.owner.split(".")[0]] += span.count
+            return forward(spans)
+
+        engine.forward = counted
+
+    @property
+    def long(self) -> int:
+        return sum(count for name, count in self.tokens.items() if name.startswith("long"))
+
+
+class Times:
+    """A metrics backend that keeps the times to cancel."""
+
+    def __init__(self):
+        self.seen: list[float] = []
+
+    def attach(self, metric):
+        if metric is TIME_TO_CANCEL:
+            return lambda value, labels: self.seen.append(value)
+        return lambda value, labels: None
+
+
+async def ask_long(local: LocalCluster, number: int) -> None:
+    async for _ in local.client.generate(
+        [number + 1] * PROMPT, max_tokens=50, ignore_eos=True, request_id=f"long-{number}"
+    ):
+        pass
+
+
+async def eventually(holds):
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+async def test_ten_long_prompts_that_are_cancelled_cost_a_short_one_at_most_a_chunk(config):
+    config = replace(config, prefill=replace(config.prefill, chunk_tokens=CHUNK))
+    times = Times()
+    telemetry.install(times)
+    try:
+        async with cluster(config) as local:
+            computed = Computed(local.prefill[0])
+            streams = [asyncio.create_task(ask_long(local, number)) for number in range(LONG)]
+            await eventually(lambda: local.prefill[0].load().waiting >= LONG - 1 and computed.long)
+            cancels = [local.client.cancel(f"long-{number}") for number in range(LONG)]
+            assert all(await asyncio.gather(*cancels))
+            before = computed.long
+            short = await local.client.complete("hello", max_tokens=4, ignore_eos=True)
+            outcomes = await asyncio.gather(*streams, return_exceptions=True)
+            assert all(isinstance(outcome, Cancelled) for outcome in outcomes)
+            await eventually(lambda: len(times.seen) == LONG)
+            # At the moment when the last cancel was answered nothing was left anywhere.
+            assert not any(replica.load().used for replica in local.replicas)
+            assert short.summary.completion_tokens == 4
+            # The step that ran meanwhile, and the one that was about to; not the other 15,000.
+            assert computed.long - before <= 2 * CHUNK
+            assert computed.long < PROMPT * LONG / 2
+    finally:
+        telemetry.uninstall(times)
+
+
+async def test_clients_that_go_away_in_every_phase_are_timed(config):
+    times = Times()
+    telemetry.install(times)
+    try:
+        async with cluster(config) as local:
+            for number, wanted in enumerate((0, 1, 5)):
+                events = local.client.generate([number + 1] * 700, max_tokens=900, ignore_eos=True)
+                seen = 0
+                async for event in events:
+                    seen += len(event.tokens) if isinstance(event, Tokens) else 0
+                    if seen >= wanted:
+                        break
+                await events.aclose()
+                await eventually(lambda due=number + 1: len(times.seen) == due)
+                assert not any(replica.load().used for replica in local.replicas)
+    finally:
+        telemetry.uninstall(times)
