@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
 from cluster.membership import ReplicaRole
+from cluster.scaling import ScalingConfig
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
@@ -144,6 +145,7 @@ class TandemConfig:
     ray: RayConfig = field(default_factory=RayConfig)
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: {"chat": EndpointConfig()})
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")

@@ -21,6 +21,7 @@ from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
 from cluster.pools import Pools
 from cluster.reports import Reports
+from cluster.role_keeper import RoleKeeper
 from cluster.router import Router
 from engine import telemetry
 from engine.errors import Internal
@@ -57,6 +58,7 @@ class RouterServer:
         self._http: HttpServer | None = None
         self._heartbeat: Heartbeat | None = None
         self._tidying: set[asyncio.Task[None]] = set()
+        self._roles: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -71,6 +73,7 @@ class RouterServer:
         server._router = server._new_router(description, tokenizer)
         await server._open_doors(server._router)
         await server._register()
+        server._keep_roles()
         log.info(
             "router ready",
             extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
@@ -88,6 +91,8 @@ class RouterServer:
         """Leave the directory, take nothing new, and let running requests end. Idempotent."""
         grpc_server, self._grpc = self._grpc, None
         http, self._http = self._http, None
+        if self._roles is not None:
+            self._roles.cancel()
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.stop()
@@ -104,6 +109,11 @@ class RouterServer:
         await self._watch.stop()
         await self._reports.close()
         telemetry.uninstall(self._metrics)
+
+    def _keep_roles(self) -> None:
+        if self._config.scaling.flip_roles:
+            keeper = RoleKeeper(self._config.scaling, self.id, self._pools)
+            self._roles = asyncio.create_task(keeper.run(), name=f"roles by {self.id}")
 
     def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:
         config = self._config

@@ -104,10 +104,17 @@ class PrefillLoop:
 
     def _begin(self) -> None:
         """Begin the next pass, or one that overtakes those under way, if there is one."""
+        self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
             self._note_start(spans)
             self._passes.append(self._worker.begin(spans))
+
+    def _drop_unwanted(self) -> None:
+        """Passes whose requests are all gone are not computed to their end."""
+        for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
+            self._passes.remove(run)
+            self._scheduler.abandon(run.spans)
 
     async def _advance(self, run: Slices) -> None:
         began_s = time.monotonic()

@@ -121,6 +121,7 @@ async def test_a_crowd_shares_a_prefix_through_preemption_and_eviction(config, m
         config,
         kv=replace(config.kv, blocks=40),
         prefill=replace(config.prefill, chunk_tokens=64),
+        router=replace(config.router, kv_overcommit=100.0),
     )
     async with cluster(config) as local:
 
