@@ -177,6 +177,7 @@ class DecodeLoop:
         for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
             self._passes.remove(run)
             self._scheduler.abandon(run.spans)
+            self._tell_stepped()
 
     def _most_tokens(self) -> int | None:
         """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.

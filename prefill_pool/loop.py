@@ -115,6 +115,7 @@ class PrefillLoop:
         for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
             self._passes.remove(run)
             self._scheduler.abandon(run.spans)
+            self._tell_stepped()
 
     async def _advance(self, run: Slices) -> None:
         began_s = time.monotonic()
