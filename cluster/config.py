@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
+from cluster.fairness import TenantConfig
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
@@ -142,6 +143,7 @@ class TandemConfig:
     router: RouterConfig = field(default_factory=RouterConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: {"chat": EndpointConfig()})
+    tenants: dict[str, TenantConfig] = field(default_factory=lambda: {"default": TenantConfig()})
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
 
     def __post_init__(self) -> None:

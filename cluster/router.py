@@ -19,6 +19,7 @@ from cluster.channels import Channels
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
+from cluster.fairness import Fairness
 from cluster.gate import Gate, Placed
 from cluster.placement import Ask, Placement, capacity
 from cluster.pools import Pools
@@ -61,6 +62,7 @@ class Router:
         tokenizer: Tokenizer,
         pools: Pools,
         placement: Placement,
+        fairness: Fairness | None = None,
     ) -> None:
         self._config = config
         self._card = card
@@ -68,7 +70,7 @@ class Router:
         self._tokenizer = tokenizer
         self._pools = pools
         self._placement = placement
-        self._gate = Gate(pools, placement, config.max_held)
+        self._gate = Gate(pools, placement, config.max_held, fairness)
         self._channels = Channels()
         self._running: dict[str, _Running] = {}
 
@@ -238,7 +240,7 @@ class Router:
             # The last token's own KV is never computed, and a first one may be prefill's alone.
             if pair.local or len(run.output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))
-            self._gate.release(placed)
+            self._gate.release(placed, len(run.output))
 
 
 def ask_of(prepared: Prepared, began_s: float) -> Ask:
@@ -253,6 +255,7 @@ def ask_of(prepared: Prepared, began_s: float) -> Ask:
         gap_s=prepared.token_gap_s,
         batch=prepared.lane == "batch",
         key=hash((prepared.tenant, prepared.prompt_ids)),
+        tenant=prepared.tenant,
     )
 
 

@@ -12,6 +12,7 @@ from cluster.api import ModelCard
 from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.door import Door
+from cluster.fairness import Fairness
 from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch
 from cluster.http_server import HttpServer
@@ -128,7 +129,8 @@ class RouterServer:
             config.router.tokenizer_threads,
             new_chain if config.kv.prefix_cache else None,
         )
-        return Router(config.router, card, door, tokenizer, self._pools, self._placement)
+        fairness = Fairness(config.tenants)
+        return Router(config.router, card, door, tokenizer, self._pools, self._placement, fairness)
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
