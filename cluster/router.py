@@ -32,6 +32,7 @@ from engine.errors import (
     Overloaded,
     TandemError,
 )
+from engine.prefix import DEFAULT_TENANT
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ class Router:
             async with asyncio.timeout(timeout_s):
                 prepared = await self._door.prepare(request, request_id, self._capacity())
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                placed = await self._gate.enter(ask_of(prepared, began_s))
+                placed = await self._gate.enter(self._ask(prepared, began_s))
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
                     await running.events.put(started)
@@ -194,6 +195,11 @@ class Router:
                         one.release()
         except TimeoutError:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
+
+    def _ask(self, prepared: Prepared, began_s: float) -> Ask:
+        """Without keys a tenant is a name that anybody may give: it counts for nobody."""
+        known = self._config.api_keys is not None
+        return ask_of(prepared, began_s, prepared.tenant if known else DEFAULT_TENANT)
 
     async def _run_choices(
         self, prepared: Prepared, placed: list[Placed], running: _Running, began_s: float
@@ -243,8 +249,11 @@ class Router:
             self._gate.release(placed, len(run.output))
 
 
-def ask_of(prepared: Prepared, began_s: float) -> Ask:
-    """What admission and placement need to know of a request that came at `began_s`."""
+def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:
+    """What admission and placement need to know of a request that came at `began_s`.
+
+    `tenant` is the one that it counts for.
+    """
     return Ask(
         prompt_tokens=len(prepared.prompt_ids),
         most_tokens=prepared.most_tokens,
@@ -255,7 +264,7 @@ def ask_of(prepared: Prepared, began_s: float) -> Ask:
         gap_s=prepared.token_gap_s,
         batch=prepared.lane == "batch",
         key=hash((prepared.tenant, prepared.prompt_ids)),
-        tenant=prepared.tenant,
+        tenant=tenant,
     )
 
 
