@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from pathlib import Path
 
 from cluster import gateway_grpc, gateway_http, http_server
 from cluster.admin import AdminServicer
 from cluster.api import ModelCard
+from cluster.api_keys import ApiKeys
 from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.door import Door
+from cluster.fairness import Fairness
 from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch
 from cluster.http_server import HttpServer
@@ -44,6 +47,8 @@ class RouterServer:
         self.grpc_address = ""
         self._config = config
         self._directory = directory
+        keys = config.router.api_keys
+        self._keys = None if keys is None else ApiKeys(Path(keys))
         self._metrics = PrometheusBackend()
         self._watch = Watch(directory, on_change=self._membership_changed)
         self._placement = Placement(
@@ -138,7 +143,8 @@ class RouterServer:
             config.router.tokenizer_threads,
             new_chain if config.kv.prefix_cache else None,
         )
-        return Router(config.router, card, door, tokenizer, self._pools, self._placement)
+        fairness = Fairness(config.tenants)
+        return Router(config.router, card, door, tokenizer, self._pools, self._placement, fairness)
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
@@ -152,6 +158,7 @@ class RouterServer:
             config.host,
             config.grpc_port,
             max_message_bytes=config.max_message_bytes,
+            keys=self._keys,
             also=[
                 (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
             ],
@@ -160,6 +167,7 @@ class RouterServer:
             router,
             metrics=lambda: (self._metrics.text(), CONTENT_TYPE),
             max_body_bytes=config.max_message_bytes,
+            keys=self._keys,
         )
         self._http = await http_server.start(app, config.host, config.http_port)
         self.grpc_address = join(config.host, self._grpc.port)
