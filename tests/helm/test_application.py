@@ -1,0 +1,137 @@
+"""What the rendered configuration is to the code that reads it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.config import TandemConfig, load_config
+from tests.helm.chart import EXAMPLES, POOLS, example, example_objects, groups, objects, one
+from tests.helm.chart import serve_config as served
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own use of pydantic
+    from ray.serve.schema import ServeDeploySchema
+
+    from cluster.deployments import application
+
+
+def loaded(found: Any, folder: Path) -> TandemConfig:
+    """The configuration as the builder of the application reads it in the cluster."""
+    file = folder / "tandem.yaml"
+    file.write_text(one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"])
+    (app,) = served(found)["applications"]
+    assert app["args"]["config"] == "/etc/tandem/tandem.yaml"
+    return load_config(file, app["args"]["overrides"])
+
+
+def deployments(found: Any, folder: Path) -> dict[str, Any]:
+    """The Serve deployments that the builder makes of it."""
+    file = folder / "tandem.yaml"
+    file.write_text(one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"])
+    arguments = served(found)["applications"][0]["args"] | {"config": str(file)}
+    router = application(arguments)._bound_deployment
+    pools = [pool._bound_deployment for pool in router.init_args[1:]]
+    return {made.name: made for made in (router, *pools)}
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.deployments.ray.cluster_resources", dict)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_configuration_class_reads_what_is_rendered(name: str, tmp_path: Path) -> None:
+    config = loaded(example_objects(name), tmp_path)
+    assert config.directory.url is not None
+    assert config.router.host == "0.0.0.0"
+    given = example(name)["application"]
+    assert config.decode.replicas == given["decode"]["replicas"]
+    assert config.prefill.replicas == given["prefill"]["replicas"]
+    assert set(config.ray.shares) == set(POOLS)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_ray_serve_reads_what_is_rendered(name: str) -> None:
+    found = example_objects(name)
+    schema = ServeDeploySchema.model_validate(served(found))
+    assert schema.proxy_location == "Disabled"
+    if example(name).get("mode") != "cluster":
+        service = one(found, "RayService")
+        assert yaml.safe_load(service["spec"]["serveConfigV2"]) == served(found)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_replica_has_a_slot_in_its_own_group(name: str, tmp_path: Path) -> None:
+    found = example_objects(name)
+    made = deployments(found, tmp_path)
+    routers = served(found)["applications"][0]["deployments"][0]
+    counts = {pool: made[pool].num_replicas for pool in POOLS} | {"router": routers["num_replicas"]}
+    for pool, group in groups(found).items():
+        started = group["rayStartParams"]
+        offered = json.loads(started["resources"].strip("'"))
+        wanted = made[pool].ray_actor_options
+        assert wanted["resources"] == {f"tandem_{pool}": 1}
+        assert offered.keys() == {f"tandem_{pool}"}
+        each = offered[f"tandem_{pool}"]
+        assert each * group["replicas"] >= counts[pool] > each * (group["replicas"] - 1)
+        assert wanted.get("num_gpus", 0) * each == pytest.approx(int(started.get("num-gpus", 0)))
+
+
+def test_the_text_of_the_configuration_is_passed_on_verbatim(tmp_path: Path) -> None:
+    text = "# mine\ndecode: {replicas: 3}  # three\n"
+    found = objects({"applicationFile": text})
+    assert one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"].strip() == text.strip()
+    assert groups(found)["decode"]["replicas"] == 3
+    assert loaded(found, tmp_path).decode.replicas == 3
+
+
+def test_a_share_follows_from_the_pod(tmp_path: Path) -> None:
+    resources = {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "9", "memory": "8Gi"}}
+    pool = {"gpus": 1, "replicasPerPod": 2, "resources": resources}
+    found = objects({"application": {"decode": {"replicas": 3}}, "pools": {"decode": pool}})
+    share = loaded(found, tmp_path).ray.shares["decode"]
+    assert (share.threads, share.gpus, share.per_device) == (4, 0.5, 2)
+    assert groups(found)["decode"]["replicas"] == 2
+
+
+def test_a_pool_may_have_less_than_the_defaults() -> None:
+    found = objects({"poolDefaults": {"gpus": 2}, "pools": {"router": {"gpus": 0}}})
+    started = {name: group["rayStartParams"] for name, group in groups(found).items()}
+    assert "num-gpus" not in started["router"]
+    assert started["decode"]["num-gpus"] == "2"
+
+
+def test_only_a_changed_application_rolls_the_pods() -> None:
+    def sums(values: dict[str, Any]) -> set[str]:
+        return {
+            group["template"]["metadata"]["annotations"]["checksum/config"]
+            for group in groups(objects(values)).values()
+        }
+
+    before = sums({})
+    assert len(before) == 1
+    assert sums({"application": {"decode": {"max_batch": 8}}}) != before
+    assert sums({"service": {"type": "NodePort"}}) == before
+
+
+def test_the_old_cluster_and_every_pod_outlive_the_longest_request() -> None:
+    found = objects({"application": {"router": {"request_timeout_s": 1800.5}}})
+    assert one(found, "RayService")["spec"]["rayClusterDeletionDelaySeconds"] > 1800.5
+    for group in groups(found).values():
+        assert group["template"]["spec"]["terminationGracePeriodSeconds"] > 1801
+
+
+def test_the_weights_are_where_the_configuration_says(tmp_path: Path) -> None:
+    for name in ("one-gpu-node", "2p4d-two-gpu-types", "tensor-parallel"):
+        found = example_objects(name)
+        folder = loaded(found, tmp_path).model.path
+        for group in groups(found).values():
+            (container,) = group["template"]["spec"]["containers"]
+            (mount,) = [m for m in container["volumeMounts"] if m["name"] == "model"]
+            assert folder == f"{mount['mountPath']}/{example(name)['model']['folder']}"
