@@ -16,6 +16,7 @@ from tests.helm.chart import serve_config as served
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as call_builder
     from ray.serve.schema import ServeDeploySchema
 
     from cluster.deployments import application
@@ -35,7 +36,7 @@ def deployments(found: Any, folder: Path) -> dict[str, Any]:
     file = folder / "tandem.yaml"
     file.write_text(one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"])
     arguments = served(found)["applications"][0]["args"] | {"config": str(file)}
-    router = application(arguments)._bound_deployment
+    router = call_builder(application, arguments)._bound_deployment
     pools = [pool._bound_deployment for pool in router.init_args[1:]]
     return {made.name: made for made in (router, *pools)}
 
@@ -84,9 +85,9 @@ def test_every_replica_has_a_slot_in_its_own_group(name: str, tmp_path: Path) ->
 
 
 def test_the_text_of_the_configuration_is_passed_on_verbatim(tmp_path: Path) -> None:
-    text = "# mine\ndecode: {replicas: 3}  # three\n"
+    text = "  # mine\n\n  decode: {replicas: 3}  # {{ three }}\n  model:\n    path: demo\n"
     found = objects({"applicationFile": text})
-    assert one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"].strip() == text.strip()
+    assert one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"] == text
     assert groups(found)["decode"]["replicas"] == 3
     assert loaded(found, tmp_path).decode.replicas == 3
 
@@ -120,11 +121,16 @@ def test_only_a_changed_application_rolls_the_pods() -> None:
     assert sums({"service": {"type": "NodePort"}}) == before
 
 
-def test_the_old_cluster_and_every_pod_outlive_the_longest_request() -> None:
-    found = objects({"application": {"router": {"request_timeout_s": 1800.5}}})
+def test_the_old_cluster_and_every_pod_outlive_the_longest_request(tmp_path: Path) -> None:
+    values = {"application": {"router": {"request_timeout_s": 1800.5}}, "replacementSeconds": 7}
+    found = objects(values)
+    config = loaded(found, tmp_path)
+    assert config.ray.drain_s == 1801
     assert one(found, "RayService")["spec"]["rayClusterDeletionDelaySeconds"] > 1800.5
     for group in groups(found).values():
-        assert group["template"]["spec"]["terminationGracePeriodSeconds"] > 1801
+        spec = group["template"]["spec"]
+        hook = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert spec["terminationGracePeriodSeconds"] > int(hook[-1]) >= config.ray.drain_s + 7
 
 
 def test_the_weights_are_where_the_configuration_says(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from tests.helm.chart import CHART, ROOT, objects
 from tests.helm.test_application import loaded
-from tests.helm.test_objects import KUBERNETES, is_custom
+from tests.helm.test_objects import KUBERNETES, SCHEMAS, faults, is_custom
 
 TEXT = (ROOT / "docs" / "deploy.md").read_text()
 SNIPPETS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]
@@ -24,6 +24,8 @@ def test_a_snippet_is_good_values(values: dict[str, Any], tmp_path: Path) -> Non
     for item in found:
         if not is_custom(item):
             kubernetes_validate.validate(item, KUBERNETES, strict=True)
+        elif SCHEMAS.is_dir():
+            assert faults(item) == []
     config = loaded(found, tmp_path)
     for section, keys in values.get("application", {}).items():
         for key, value in keys.items():

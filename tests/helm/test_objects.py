@@ -34,6 +34,12 @@ def file_of(item: Object) -> Path:
     return SCHEMAS / f"{item['kind'].lower()}_{version}.json.gz"
 
 
+def faults(item: Object) -> list[str]:
+    """What the schema of a custom resource says against it."""
+    validator = jsonschema.Draft202012Validator(custom_schema(file_of(item)))
+    return [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(item)]
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_kubernetes_own_objects_are_valid(name: str) -> None:
     checked = [item for item in example_objects(name) if not is_custom(item)]
@@ -48,9 +54,7 @@ def test_custom_resources_are_valid(name: str) -> None:
     checked = [item for item in example_objects(name) if is_custom(item)]
     assert checked
     for item in checked:
-        validator = jsonschema.Draft202012Validator(custom_schema(file_of(item)))
-        faults = [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(item)]
-        assert faults == [], f"{item['kind']} {item['metadata']['name']}"
+        assert faults(item) == [], f"{item['kind']} {item['metadata']['name']}"
 
 
 def test_the_examples_show_every_kind_that_the_chart_can_make() -> None:

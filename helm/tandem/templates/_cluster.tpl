@@ -9,7 +9,7 @@
 
 {{/* The application's YAML, Serve's configuration of it, and the preStop hook. */}}
 {{- define "tandem.configData" -}}
-tandem.yaml: |
+tandem.yaml: |2
   {{- include "tandem.applicationText" . | nindent 2 }}
 serve.yaml: |
   {{- include "tandem.serveConfig" . | nindent 2 }}
@@ -17,7 +17,7 @@ drain.sh: |
   {{- .Files.Get "files/drain.sh" | nindent 2 }}
 {{- end -}}
 
-{{/* One worker group: root, name. */}}
+{{/* One worker group: root, name. Nothing of ours travels through Ray's object store. */}}
 {{- define "tandem.group" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $pods := int (include "tandem.pods" .) -}}
@@ -36,6 +36,7 @@ rayStartParams:
   num-gpus: {{ int $pool.gpus | quote }}
   {{- end }}
   metrics-export-port: "8080"
+  object-store-memory: "134217728"
   resources: {{ printf "'{\"tandem_%s\": %d}'" .name (int $pool.replicasPerPod) | toJson }}
 template:
   {{- include "tandem.pod" (dict "root" .root "component" .name "pool" $pool "ports" $ports) | nindent 2 }}
@@ -66,6 +67,7 @@ headGroupSpec:
     num-cpus: "0"
     dashboard-host: 0.0.0.0
     metrics-export-port: "8080"
+    object-store-memory: "134217728"
   template:
     {{- include "tandem.pod" (dict "root" . "component" "head" "pool" $head "ports" $ports) | nindent 4 }}
 workerGroupSpecs:

@@ -59,7 +59,7 @@ failureThreshold: 3
 {{- $requests := deepCopy $pool.resources.requests -}}
 {{- if gt (int $pool.gpus) 0 -}}{{- $_ := set $limits $pool.gpuResource (int $pool.gpus) -}}{{- $_ := set $requests $pool.gpuResource (int $pool.gpus) -}}{{- end -}}
 {{- if $pool.rdma.resource -}}{{- $_ := set $limits $pool.rdma.resource (int (default 1 $pool.rdma.count)) -}}{{- $_ := set $requests $pool.rdma.resource (int (default 1 $pool.rdma.count)) -}}{{- end -}}
-{{- $drain := int (include "tandem.drainSeconds" $root) -}}
+{{- $drain := add (include "tandem.drainSeconds" $root | int) $root.Values.replacementSeconds -}}
 {{- $engine := has .component (list "prefill" "decode") -}}
 metadata:
   labels:
