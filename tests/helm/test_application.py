@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from cluster.config import TandemConfig, load_config
+from cluster.config import ShareConfig, TandemConfig, load_config
 from tests.helm.chart import EXAMPLES, POOLS, example, example_objects, groups, objects, one
 from tests.helm.chart import serve_config as served
 
@@ -99,6 +101,39 @@ def test_a_share_follows_from_the_pod(tmp_path: Path) -> None:
     share = loaded(found, tmp_path).ray.shares["decode"]
     assert (share.threads, share.gpus, share.per_device) == (4, 0.5, 2)
     assert groups(found)["decode"]["replicas"] == 2
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    replicas=st.integers(1, 9),
+    each=st.integers(1, 8),
+    sharing=st.integers(0, 4),
+    cores=st.integers(1, 64),
+)
+def test_every_replica_fits_into_its_pod(
+    replicas: int, each: int, sharing: int, cores: int
+) -> None:
+    gpus = sharing * each if sharing in (1, 2) else max(0, each // sharing) if sharing else 0
+    amount = {"cpu": cores, "memory": "8Gi"}
+    pool = {
+        "gpus": gpus,
+        "replicasPerPod": each,
+        "resources": {"requests": amount, "limits": amount},
+    }
+    found = objects({"application": {"decode": {"replicas": replicas}}, "pools": {"decode": pool}})
+    overrides = served(found)["applications"][0]["args"]["overrides"]
+    share = ShareConfig(**overrides["ray.shares.decode"])
+    group = groups(found)["decode"]
+    assert group["replicas"] * each >= replicas > (group["replicas"] - 1) * each
+    assert share.threads == max(1, cores // each)
+    if 0 < share.gpus < 1:
+        assert int(1 / share.gpus + 1e-9) * gpus >= each
+        assert share.per_device == int(1 / share.gpus + 1e-9)
+    elif gpus:
+        assert share.gpus * each == gpus and share.gpus == int(share.gpus)
+        assert share.per_device == 1
+    else:
+        assert share.gpus == 0 and share.per_device == each
 
 
 def test_a_pool_may_have_less_than_the_defaults() -> None:

@@ -34,6 +34,7 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
         ({"model": {"source": "claim"}}, "model.claim.name"),
         ({"model": {"source": "hub", "hub": {"name": "a/b"}}}, "model.hub.revision"),
         ({"ingress": {"enabled": True}}, "ingress.httpHost"),
+        ({"pools": {"decode": {"gpus": 3, "replicasPerPod": 2}}}, "pools.decode: 3 GPUs"),
         ({"application": {"model": {}}, "applicationFile": "model: {}"}, "give one of the two"),
         ({"applicationFile": "model: ["}, "applicationFile"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.config import RouterConfig
 from engine.telemetry import Metric
 from tests.helm.chart import (
     CHART,
@@ -137,6 +138,8 @@ def test_doors_do_not_buffer_and_wait_for_the_longest_request() -> None:
             notes = item["metadata"]["annotations"]
             assert notes["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
             assert int(notes["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 1800
+            size = int(notes["nginx.ingress.kubernetes.io/proxy-body-size"])
+            assert size == RouterConfig().max_message_bytes
     route = one(example_objects("tensor-parallel"), "HTTPRoute")
     (rule,) = route["spec"]["rules"]
     assert rule["timeouts"] == {"request": "660s", "backendRequest": "660s"}

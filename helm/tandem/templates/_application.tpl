@@ -31,6 +31,11 @@
 {{- define "tandem.httpPort" -}}{{- include "tandem.port" (dict "root" . "key" "http_port" "default" 8000) -}}{{- end -}}
 {{- define "tandem.grpcPort" -}}{{- include "tandem.port" (dict "root" . "key" "grpc_port" "default" 50051) -}}{{- end -}}
 
+{{- define "tandem.messageBytes" -}}
+{{- $application := include "tandem.application" . | fromYaml -}}
+{{- int64 (dig "router" "max_message_bytes" 4194304 $application) -}}
+{{- end -}}
+
 {{- define "tandem.redisAddress" -}}
 {{- if .Values.redis.url -}}{{- .Values.redis.url -}}
 {{- else -}}{{- printf "redis://%s-redis:6379/0" (include "tandem.name" .) -}}{{- end -}}
@@ -53,9 +58,15 @@
 {{- $each := int $pool.replicasPerPod -}}
 {{- $cores := int (include "tandem.cores" $pool.resources.limits.cpu) -}}
 threads: {{ max 1 (div $cores $each) }}
-{{- if gt (int $pool.gpus) 0 }}
-gpus: {{ divf (float64 $pool.gpus) $each }}
-per_device: {{ max 1 (ceil (divf $each (float64 $pool.gpus))) }}
+{{- $gpus := int $pool.gpus }}
+{{- if ge $gpus $each }}
+{{- if mod $gpus $each }}{{ fail (printf "pools.%s: %d GPUs cannot be shared by %d replicas" .name $gpus $each) }}{{ end }}
+gpus: {{ div $gpus $each }}
+per_device: 1
+{{- else if gt $gpus 0 }}
+{{- $sharing := div (add $each (sub $gpus 1)) $gpus }}
+gpus: {{ divf 1 $sharing }}
+per_device: {{ $sharing }}
 {{- else }}
 per_device: {{ $each }}
 {{- end }}
