@@ -94,6 +94,17 @@ def test_the_text_of_the_configuration_is_passed_on_verbatim(tmp_path: Path) -> 
     assert loaded(found, tmp_path).decode.replicas == 3
 
 
+def test_the_default_endpoint_stays_the_first(tmp_path: Path) -> None:
+    endpoints = {"report": {"max_output_tokens": 9}, "chat": {"flush": {"ms": 1.5}}, "b": {}}
+    values = {"application": {"endpoints": endpoints, "decode": {"replicas": 2}}}
+    config = loaded(objects({**values, "defaultEndpoint": "report"}), tmp_path)
+    assert list(config.endpoints) == ["report", "b", "chat"]
+    assert config.default_endpoint == "report"
+    assert config.endpoints["report"].max_output_tokens == 9
+    assert config.endpoints["chat"].flush.ms == 1.5
+    assert config.decode.replicas == 2
+
+
 def test_a_share_follows_from_the_pod(tmp_path: Path) -> None:
     resources = {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "9", "memory": "8Gi"}}
     pool = {"gpus": 1, "replicasPerPod": 2, "resources": resources}

@@ -37,6 +37,11 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
         ({"pools": {"decode": {"gpus": 3, "replicasPerPod": 2}}}, "pools.decode: 3 GPUs"),
         ({"application": {"model": {}}, "applicationFile": "model: {}"}, "give one of the two"),
         ({"applicationFile": "model: ["}, "applicationFile"),
+        ({"application": {"endpoints": {"b": {}, "a": {}}}}, "defaultEndpoint"),
+        (
+            {"application": {"endpoints": {"b": {}, "a": {}}}, "defaultEndpoint": "c"},
+            "has no c",
+        ),
     ],
 )
 def test_bad_values_are_refused_by_name(values: dict[str, Any], said: str) -> None:

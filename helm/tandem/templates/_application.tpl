@@ -9,9 +9,22 @@
 {{- toYaml $data -}}
 {{- end -}}
 
+{{/* It as text. Values have no order, but the first endpoint is the default one. */}}
 {{- define "tandem.applicationText" -}}
+{{- $endpoints := .Values.application.endpoints | default dict -}}
 {{- if .Values.applicationFile -}}{{- .Values.applicationFile -}}
-{{- else -}}{{- toYaml .Values.application -}}{{- end -}}
+{{- else if le (len $endpoints) 1 -}}{{- toYaml .Values.application -}}
+{{- else -}}
+{{- $first := required "defaultEndpoint: which of application.endpoints is it" .Values.defaultEndpoint -}}
+{{- if not (hasKey $endpoints $first) -}}{{- fail (printf "defaultEndpoint: application.endpoints has no %s" $first) -}}{{- end -}}
+endpoints:
+  {{- range $name := prepend (without (keys $endpoints) $first | sortAlpha) $first }}
+  {{ $name }}: {{- toYaml (get $endpoints $name) | nindent 4 }}
+  {{- end }}
+{{- with omit .Values.application "endpoints" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
 {{- end -}}
 
 {{- define "tandem.requestSeconds" -}}
