@@ -10,11 +10,14 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PEERS ?= .venv-peers
 BENCH_CACHE ?= .bench
+ACCELERATOR ?= cpu
+TORCH_INDEX ?=
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-soak bench-peers \
-	bench-burst bench-gap bench-claims bench-router clean
+	test-gpu bench-gpu test-oldest constraints helm-schema helm-golden image demo-model \
+	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -66,6 +69,17 @@ demo-model: $(VENV)/.installed  ## train models/demo anew (about ten minutes)
 constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
 	@(sed -n '1p' constraints.txt; $(PIP) freeze --exclude-editable | sed 's/+cpu//') > constraints.new
 	@mv constraints.new constraints.txt
+
+helm-schema: $(VENV)/.installed  ## write the schema of the chart's values
+	$(BIN)/python -m cluster.chart_schema > values.schema.new
+	@mv values.schema.new helm/tandem/values.schema.json
+
+helm-golden: $(VENV)/.installed-dev  ## write the golden renders of the chart's examples
+	$(BIN)/python -m tests.helm.chart
+
+image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels
+	docker build --build-arg ACCELERATOR=$(ACCELERATOR) --build-arg TORCH_INDEX=$(TORCH_INDEX) \
+		-t tandem:$(VERSION)-$(ACCELERATOR) .
 
 bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
 	$(BIN)/python -m bench.engine --cache $(BENCH_CACHE) $(ARGS)

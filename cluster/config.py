@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -24,6 +24,8 @@ from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
 from engine.prompt_order import Lane
 from prefill_pool.config import PrefillConfig
+
+DeploymentName = Literal["router", "prefill", "decode"]
 
 _BUNDLED_MODELS = ("demo",)
 
@@ -69,15 +71,42 @@ class RouterConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareConfig:
+    """What one replica of a deployment gets of its node, and asks of Ray to be placed there.
+
+    `per_device` replicas share the memory of a device. `resources` are Ray's custom resources:
+    a node that offers `{tandem_decode: 1}` takes one replica that asks for it.
+    """
+
+    threads: int = 1
+    gpus: float = 0.0
+    per_device: int = 1
+    resources: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self.threads >= 1, "threads must be at least 1")
+        require(self.gpus >= 0, "gpus must not be negative")
+        require(self.per_device >= 1, "per_device must be at least 1")
+        require(all(amount > 0 for amount in self.resources.values()), "resources must be positive")
+
+
+@dataclass(frozen=True, slots=True)
 class RayConfig:
-    """The Ray cluster that runs the replicas; `address` null starts a local one."""
+    """The Ray cluster that runs the replicas; `address` null starts a local one.
+
+    `drain_s` is what a replica that ends leaves its requests; `shares` says what the replicas of a
+    deployment get, in place of an even share of the cluster as it is at the start.
+    """
 
     address: str | None = None
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int = 8265
     ready_timeout_s: float = 300.0
+    drain_s: float = 10.0
+    shares: dict[DeploymentName, ShareConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require(self.drain_s >= 0, "drain_s must not be negative")
         require(bool(self.dashboard_host), "dashboard_host must not be empty")
         require(_is_port(self.dashboard_port), "dashboard_port must be between 0 and 65535")
         require(self.ready_timeout_s > 0, "ready_timeout_s must be positive")

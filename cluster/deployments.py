@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,8 +19,9 @@ import ray.util.metrics
 from ray import serve
 from ray.serve.schema import LoggingConfig
 
-from cluster.config import TandemConfig, load_config
+from cluster.config import DeploymentName, TandemConfig, load_config
 from cluster.directory import Directory
+from cluster.health_file import HealthFile
 from cluster.logs import configure_logging
 from cluster.membership import ReplicaRole
 from cluster.metrics_backends import RayBackend
@@ -28,7 +29,6 @@ from engine import telemetry
 from engine.errors import ConfigError
 
 APPLICATION = "tandem"
-DRAIN_S = 10.0
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # One heap that keeps what it has: a step's temporaries would else be given back to the system and
@@ -50,6 +50,8 @@ class PoolReplica:
 
         configure_logging()
         telemetry.install(RayBackend(ray.util.metrics))
+        self._drain_s = config.ray.drain_s
+        self._health = HealthFile.from_environment(_replica_id())
         self._directory = Directory.connect(config.directory)
         self._replica = await Replica.start(
             config, role, _replica_id(), _host(config), self._directory, memory_share
@@ -58,10 +60,11 @@ class PoolReplica:
     def check_health(self) -> None:
         """Called by Serve every second; raises when the replica must be replaced."""
         self._replica.check_health()
+        self._health.touch()
 
     async def __del__(self) -> None:
         """Awaited by Serve before the replica ends, also where it never came up."""
-        await _end(getattr(self, "_replica", None), getattr(self, "_directory", None))
+        await _end(self, getattr(self, "_replica", None))
 
 
 class RouterReplica:
@@ -72,25 +75,29 @@ class RouterReplica:
 
         configure_logging()
         telemetry.install(RayBackend(ray.util.metrics))
+        self._drain_s = config.ray.drain_s
+        self._health = HealthFile.from_environment(_replica_id())
         self._directory = Directory.connect(config.directory)
         self._router = await RouterServer.start(config, _replica_id(), self._directory)
 
     def check_health(self) -> None:
         """Called by Serve every second; raises when the router must be replaced."""
         self._router.check_health()
+        self._health.touch()
 
     async def __del__(self) -> None:
         """Awaited by Serve before the router ends, also where it never came up."""
-        await _end(getattr(self, "_router", None), getattr(self, "_directory", None))
+        await _end(self, getattr(self, "_router", None))
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What each engine replica may use of the machine."""
+    """What each replica of a deployment may use of the machine, and asks of Ray."""
 
     threads: int
     gpus: float
     per_device: int
+    resources: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, replicas: int, cores: int, gpus: int) -> Share:
@@ -104,23 +111,26 @@ class Share:
 
 
 def build(config: TandemConfig, share: Share) -> serve.Application:
-    """The application; `config.directory.url` must be set."""
+    """The application; `config.directory.url` must be set.
+
+    `share` is for the prefill and decode replicas that `config.ray.shares` says nothing of.
+    """
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
-    environment = _environment(share.threads)
-    options = {"num_cpus": 0.1, "num_gpus": share.gpus, "runtime_env": {"env_vars": environment}}
-    roles: tuple[tuple[str, ReplicaRole, int], ...] = (
+    shares = _shares(config, share)
+    roles: tuple[tuple[DeploymentName, ReplicaRole, int], ...] = (
         ("prefill", "prefill", config.prefill.replicas),
         ("decode", config.decode_role, config.decode.replicas),
     )
+    drain_s = config.ray.drain_s
     pools = [
-        _deployment(PoolReplica, name, count, options).bind(config, role, share.per_device)
+        _deployment(PoolReplica, name, count, _actor_options(shares[name]), drain_s).bind(
+            config, role, shares[name].per_device
+        )
         for name, role, count in roles
         if count
     ]
-    router = _deployment(
-        RouterReplica, "router", 1, {"num_cpus": 0.1, "runtime_env": {"env_vars": _environment(1)}}
-    )
+    router = _deployment(RouterReplica, "router", 1, _actor_options(shares["router"]), drain_s)
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory and makes no use of these handles.
     return router.bind(config, *pools)
@@ -136,22 +146,59 @@ def share_of_cluster(config: TandemConfig) -> Share:
     )
 
 
-def application(arguments: dict[str, str]) -> serve.Application:
-    """Builder for `serve deploy` and RayService: {"config": a YAML file that sets a Redis}."""
-    config = load_config(arguments.get("config"))
+def application(arguments: Mapping[str, Any]) -> serve.Application:
+    """Builder for `serve deploy` and RayService: the application that `tandem serve` runs.
+
+    `arguments` has `config`, a YAML file on every node, and `overrides`, dotted key → value, which
+    beat the file as the flags of `tandem serve` do. One of the two must name a Redis.
+    """
+    if unknown := set(arguments) - {"config", "overrides"}:
+        raise ConfigError(f"unknown argument of the application: {', '.join(sorted(unknown))}")
+    config = load_config(arguments.get("config"), arguments.get("overrides"))
     return build(config, share_of_cluster(config))
 
 
-async def _end(served: Any, directory: Directory | None) -> None:
+async def _end(shell: Any, served: Any) -> None:
+    """End what a shell has started; it may have failed before it had anything."""
     if served is not None:
-        await served.drain(DRAIN_S)
+        await served.drain(shell._drain_s)
         await served.stop()
-    if directory is not None:
+    if (health := getattr(shell, "_health", None)) is not None:
+        health.remove()
+    if (directory := getattr(shell, "_directory", None)) is not None:
         await directory.close()
 
 
+def _shares(config: TandemConfig, even: Share) -> dict[DeploymentName, Share]:
+    """Each deployment's share: its own where the configuration has one, else an even one."""
+    fallback: dict[DeploymentName, Share] = {
+        "router": Share(threads=1, gpus=0, per_device=1),
+        "prefill": even,
+        "decode": even,
+    }
+    given = config.ray.shares
+    return {
+        name: Share(own.threads, own.gpus, own.per_device, own.resources)
+        if (own := given.get(name)) is not None
+        else share
+        for name, share in fallback.items()
+    }
+
+
+def _actor_options(share: Share) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "num_cpus": 0.1,
+        "runtime_env": {"env_vars": _environment(share.threads)},
+    }
+    if share.gpus:
+        options["num_gpus"] = share.gpus
+    if share.resources:
+        options["resources"] = dict(share.resources)
+    return options
+
+
 def _deployment(
-    shell: type, name: str, replicas: int, actor_options: dict[str, Any]
+    shell: type, name: str, replicas: int, actor_options: dict[str, Any], drain_s: float
 ) -> serve.Deployment:
     return serve.deployment(
         name=name,
@@ -160,7 +207,7 @@ def _deployment(
         health_check_period_s=1,
         health_check_timeout_s=10,
         graceful_shutdown_wait_loop_s=0.1,
-        graceful_shutdown_timeout_s=DRAIN_S + 5,
+        graceful_shutdown_timeout_s=drain_s + 5,
         max_constructor_retry_count=2,
         logging_config=QUIET,
     )(shell)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ _INDEX = f"{PREFIX}replicas"
 _LAUNCHER = f"{PREFIX}launcher"
 _STOP = f"{PREFIX}stop"
 _STOP_LEASE_MS = 60_000
+_PASSWORD = "TANDEM_REDIS_PASSWORD"
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,7 +47,10 @@ class Directory:
 
     @classmethod
     def connect(cls, config: DirectoryConfig) -> Directory:
-        """A directory at `config.url`; nothing is sent until the first call."""
+        """A directory at `config.url`; nothing is sent until the first call.
+
+        The password is the url's, or that in TANDEM_REDIS_PASSWORD.
+        """
         if config.url is None:
             raise ConfigError("directory.url is not set")
         # No call outlasts the time between two heartbeats, so one lost answer costs one beat.
@@ -53,6 +58,7 @@ class Directory:
         try:
             client = redis.asyncio.Redis.from_url(
                 config.url,
+                password=os.environ.get(_PASSWORD),
                 socket_timeout=timeout_s,
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),

@@ -11,10 +11,10 @@ HELD = Gauge("tandem_router_held_requests", "Requests that wait in the router fo
 PREDICTED_QUEUE = Gauge(
     "tandem_predicted_queue_seconds", "Prompts from here that wait on a replica.", ("replica",)
 )
-PREDICTION_ERROR = Histogram(
-    "tandem_ttft_prediction_error_seconds",
-    "Predicted less actual time to the first token, of admitted requests.",
-    buckets=(-2.5, -1.0, -0.5, -0.25, -0.1, -0.05, 0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+PREDICTION = Histogram(
+    "tandem_ttft_predicted_ratio",
+    "Predicted over actual time to the first token, of admitted requests: 1 is right.",
+    buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 10.0),
 )
 TTFT = Histogram("tandem_ttft_seconds", "From a request's arrival to its first token sent.")
 TIME_TO_CANCEL = Histogram(

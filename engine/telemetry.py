@@ -86,7 +86,7 @@ class Gauge(Metric):
 
 
 class Histogram(Metric):
-    """Something with a distribution; `buckets` are upper bounds, without infinity."""
+    """Something with a distribution; `buckets` are upper bounds above 0, without infinity."""
 
     kind = "histogram"
 
@@ -97,8 +97,9 @@ class Histogram(Metric):
         labels: Sequence[str] = (),
         buckets: Sequence[float] = LATENCY_BUCKETS,
     ) -> None:
-        if list(buckets) != sorted(set(buckets)) or not buckets:
-            raise ValueError(f"{name}: buckets must rise")
+        # Ray's metrics API refuses others, at start.
+        if list(buckets) != sorted(set(buckets)) or not buckets or buckets[0] <= 0:
+            raise ValueError(f"{name}: buckets must rise from above 0")
         super().__init__(name, description, labels, buckets)
 
     def observe(self, value: float, **labels: str) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.config import DirectoryConfig, TandemConfig
+from cluster.config import DirectoryConfig, RayConfig, ShareConfig, TandemConfig, load_config
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError
 from prefill_pool.config import PrefillConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
-    from cluster.deployments import Share, build
+    from cluster.deployments import Share, application, build
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,52 @@ def test_one_pool_is_one_deployment_in_role_both() -> None:
 def test_without_a_directory_nothing_is_built() -> None:
     with pytest.raises(ConfigError, match=r"directory\.url"):
         build(TandemConfig(), Share(threads=1, gpus=0, per_device=2))
+
+
+def seen(application: Any) -> list[Any]:
+    """What is to be deployed: each deployment's name, class, count, options and arguments."""
+    router = application._bound_deployment
+    config, *bound = router.init_args
+    pools = [pool._bound_deployment for pool in bound]
+    made = [(pool, pool.init_args) for pool in pools] + [(router, (config,))]
+    return [
+        (one.name, one.func_or_class, one.num_replicas, one.ray_actor_options, arguments)
+        for one, arguments in made
+    ]
+
+
+def test_the_builder_gives_the_application_that_tandem_serve_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tandem.yaml"
+    file.write_text("prefill: {replicas: 2}\ndecode: {replicas: 3, max_batch: 8}\n")
+    overrides = {"directory.url": "redis://here:6379/0", "decode.replicas": 4}
+    monkeypatch.setattr("cluster.deployments.ray.cluster_resources", lambda: {"GPU": 6.0})
+    monkeypatch.setattr("cluster.deployments.os.cpu_count", lambda: 12)
+    served = build(load_config(file, overrides), Share.of(6, cores=12, gpus=6))
+    built = application({"config": str(file), "overrides": overrides})
+    assert seen(built) == seen(served)
+    assert [made[2] for made in seen(built)] == [2, 4, 1]
+
+
+def test_the_builder_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ConfigError, match="confg"):
+        application({"confg": "tandem.yaml"})
+
+
+def test_a_deployment_asks_for_its_own_share() -> None:
+    own = ShareConfig(threads=3, gpus=0.5, per_device=2, resources={"tandem_decode": 1})
+    config = TandemConfig(
+        directory=DirectoryConfig(url="redis://x"),
+        ray=RayConfig(shares={"decode": own, "router": ShareConfig(threads=2)}, drain_s=90),
+    )
+    router = build(config, Share(threads=1, gpus=1, per_device=1))._bound_deployment
+    prefill, decode = (pool._bound_deployment for pool in router.init_args[1:])
+    assert decode.ray_actor_options["resources"] == {"tandem_decode": 1}
+    assert decode.ray_actor_options["num_gpus"] == 0.5
+    assert decode.ray_actor_options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
+    assert decode.init_args[-1] == 2
+    assert not prefill.ray_actor_options.get("resources")
+    assert prefill.ray_actor_options["num_gpus"] == 1
+    assert router.ray_actor_options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "2"
+    assert decode._deployment_config.graceful_shutdown_timeout_s == 95

@@ -305,3 +305,22 @@ def test_a_directory_that_begins_anew_is_no_mass_death() -> None:
     assert roster.update([], now=1.0).lost == ()
     assert roster.update(both[:1], now=2.0).lost == ()
     assert [gone.id for gone in roster.update(both[:1], now=8.0).lost] == ["b"]
+
+
+async def test_the_password_comes_from_the_environment(
+    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = DirectoryConfig(url=server.url)
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.config_set("requirepass", "open sesame")
+        stranger = Directory.connect(config)
+        monkeypatch.setenv("TANDEM_REDIS_PASSWORD", "open sesame")
+        friend = Directory.connect(config)
+        try:
+            await friend.ping()
+            with pytest.raises(Unavailable, match="authenticated"):
+                await stranger.ping()
+        finally:
+            await client.config_set("requirepass", "")
+            await friend.close()
+            await stranger.close()

@@ -1,0 +1,90 @@
+{{- define "tandem.autoscaling" -}}
+{{- $on := false -}}
+{{- range $name := list "router" "prefill" "decode" -}}
+{{- $pool := include "tandem.pool" (dict "root" $ "name" $name) | fromYaml -}}
+{{- if not (kindIs "invalid" $pool.autoscaling.maxPods) -}}{{- $on = true -}}{{- end -}}
+{{- end -}}
+{{- $on -}}
+{{- end -}}
+
+{{/* The groups that have pods, or may have: without prefill replicas there is one pool. */}}
+{{- define "tandem.groups" -}}
+{{- $groups := list -}}
+{{- range $name := list "router" "prefill" "decode" -}}
+{{- $pool := include "tandem.pool" (dict "root" $ "name" $name) | fromYaml -}}
+{{- $pods := int (include "tandem.pods" (dict "root" $ "name" $name)) -}}
+{{- if or (gt $pods 0) (not (kindIs "invalid" $pool.autoscaling.maxPods)) -}}
+{{- $groups = append $groups $name -}}
+{{- end -}}
+{{- end -}}
+{{- join " " $groups -}}
+{{- end -}}
+
+{{/* The application's YAML, Serve's configuration of it, and the preStop hook. */}}
+{{- define "tandem.configData" -}}
+tandem.yaml: |2
+  {{- include "tandem.applicationText" . | nindent 2 }}
+serve.yaml: |
+  {{- include "tandem.serveConfig" . | nindent 2 }}
+drain.sh: |
+  {{- .Files.Get "files/drain.sh" | nindent 2 }}
+{{- end -}}
+
+{{/* One worker group: root, name. Nothing of ours travels through Ray's object store. */}}
+{{- define "tandem.group" -}}
+{{- $pool := include "tandem.pool" . | fromYaml -}}
+{{- $pods := int (include "tandem.pods" .) -}}
+{{- $ports := dict "agent" 52365 "metrics" 8080 -}}
+{{- if eq .name "router" -}}
+{{- $_ := set $ports "http" (int (include "tandem.httpPort" .root)) -}}
+{{- $_ := set $ports "grpc" (int (include "tandem.grpcPort" .root)) -}}
+{{- end -}}
+groupName: {{ .name }}
+replicas: {{ $pods }}
+minReplicas: {{ ternary $pods $pool.autoscaling.minPods (kindIs "invalid" $pool.autoscaling.minPods) }}
+maxReplicas: {{ ternary $pods $pool.autoscaling.maxPods (kindIs "invalid" $pool.autoscaling.maxPods) }}
+rayStartParams:
+  num-cpus: {{ include "tandem.cores" $pool.resources.limits.cpu | quote }}
+  {{- if gt (int $pool.gpus) 0 }}
+  num-gpus: {{ int $pool.gpus | quote }}
+  {{- end }}
+  metrics-export-port: "8080"
+  object-store-memory: "134217728"
+  resources: {{ printf "'{\"tandem_%s\": %d}'" .name (int $pool.replicasPerPod) | toJson }}
+template:
+  {{- include "tandem.pod" (dict "root" .root "component" .name "pool" $pool "ports" $ports) | nindent 2 }}
+{{- end -}}
+
+{{- define "tandem.clusterSpec" -}}
+{{- $own := merge (dict "gpus" 0 "rdma" dict "runtimeClassName" "" "topologySpread" list "environment" dict) (deepCopy .Values.ray.head) -}}
+{{- $head := include "tandem.over" (dict "defaults" .Values.poolDefaults "own" $own) | fromYaml -}}
+{{- $ports := dict "gcs" 6379 "dashboard" 8265 "client" 10001 "metrics" 8080 "agent" 52365 "serve" 8000 -}}
+rayVersion: {{ .Values.ray.version | quote }}
+enableInTreeAutoscaling: {{ include "tandem.autoscaling" . }}
+authOptions: {mode: {{ .Values.ray.auth }}}
+{{- if .Values.ray.faultTolerance.enabled }}
+gcsFaultToleranceOptions:
+  redisAddress: {{ include "tandem.redisAddress" . | trimPrefix "redis://" | splitList "/" | first }}
+  {{- with .Values.redis.passwordSecret }}
+  {{- if .name }}
+  redisPassword: {valueFrom: {secretKeyRef: {{ toJson . }}}}
+  {{- end }}
+  {{- end }}
+  {{- with .Values.ray.faultTolerance.namespace }}
+  externalStorageNamespace: {{ . }}
+  {{- end }}
+{{- end }}
+headGroupSpec:
+  serviceType: ClusterIP
+  rayStartParams:
+    num-cpus: "0"
+    dashboard-host: 0.0.0.0
+    metrics-export-port: "8080"
+    object-store-memory: "134217728"
+  template:
+    {{- include "tandem.pod" (dict "root" . "component" "head" "pool" $head "ports" $ports) | nindent 4 }}
+workerGroupSpecs:
+  {{- range $name := include "tandem.groups" . | splitList " " }}
+  - {{- include "tandem.group" (dict "root" $ "name" $name) | nindent 4 }}
+  {{- end }}
+{{- end -}}

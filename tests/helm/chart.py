@@ -1,0 +1,100 @@
+"""The chart as Helm's own SDK renders it, and what the tests look at in it.
+
+`python -m tests.helm.chart` writes the golden renders of the examples anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm" / "tandem"
+GOLDEN = Path(__file__).resolve().parent / "golden"
+EXAMPLES = sorted(path.stem for path in (CHART / "examples").glob("*.yaml"))
+POOLS = ("router", "prefill", "decode")
+Object = dict[str, Any]
+
+
+def example(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text())
+    return values
+
+
+def render(values: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """What each template makes of the values; helm_python.HelmError where they are refused."""
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(dict(values or {}))
+        files = chart.render(dict(values or {}), name="tandem", namespace="serving")
+    return {name: text for name, text in sorted(files.items()) if text.strip()}
+
+
+def objects(values: Mapping[str, Any] | None = None) -> list[Object]:
+    files = render(values)
+    return [
+        document
+        for name, text in files.items()
+        if not name.endswith("NOTES.txt")
+        for document in yaml.safe_load_all(text)
+        if document
+    ]
+
+
+@cache
+def example_objects(name: str) -> tuple[Object, ...]:
+    return tuple(objects(example(name)))
+
+
+def one(found: list[Object] | tuple[Object, ...], kind: str, name: str | None = None) -> Object:
+    (match,) = [
+        item
+        for item in found
+        if item["kind"] == kind and (name is None or item["metadata"]["name"] == name)
+    ]
+    return match
+
+
+def cluster_spec(found: list[Object] | tuple[Object, ...]) -> Object:
+    """The RayCluster's spec, inside a RayService or by itself."""
+    (ray,) = [item for item in found if item["kind"] in ("RayService", "RayCluster")]
+    spec: Object = ray["spec"]
+    return spec.get("rayClusterConfig", spec)
+
+
+def groups(found: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
+    return {group["groupName"]: group for group in cluster_spec(found)["workerGroupSpecs"]}
+
+
+def pods(found: list[Object] | tuple[Object, ...]) -> Iterator[tuple[str, Object]]:
+    """Every pod template, with the name of what makes it."""
+    for item in found:
+        if item["kind"] == "StatefulSet":
+            yield item["metadata"]["name"], item["spec"]["template"]
+    spec = cluster_spec(found)
+    yield "head", spec["headGroupSpec"]["template"]
+    for name, group in groups(found).items():
+        yield name, group["template"]
+
+
+def serve_config(found: list[Object] | tuple[Object, ...]) -> Object:
+    text = one(found, "ConfigMap", "tandem-config")["data"]["serve.yaml"]
+    config: Object = yaml.safe_load(text)
+    return config
+
+
+def golden(name: str) -> str:
+    """An example's render as one text, as it is kept."""
+    return "".join(
+        f"# {path.removeprefix('tandem/')}\n{text.strip()}\n\n"
+        for path, text in render(example(name)).items()
+    )
+
+
+if __name__ == "__main__":
+    for each in EXAMPLES:
+        (GOLDEN / f"{each}.txt").write_text(golden(each))

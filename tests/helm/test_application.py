@@ -1,0 +1,197 @@
+"""What the rendered configuration is to the code that reads it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster.config import ShareConfig, TandemConfig, load_config
+from tests.helm.chart import EXAMPLES, POOLS, example, example_objects, groups, objects, one
+from tests.helm.chart import serve_config as served
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own use of pydantic
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as call_builder
+    from ray.serve.schema import ServeDeploySchema
+
+    from cluster.deployments import application
+
+
+def loaded(found: Any, folder: Path) -> TandemConfig:
+    """The configuration as the builder of the application reads it in the cluster."""
+    file = folder / "tandem.yaml"
+    file.write_text(one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"])
+    (app,) = served(found)["applications"]
+    assert app["args"]["config"] == "/etc/tandem/tandem.yaml"
+    return load_config(file, app["args"]["overrides"])
+
+
+def deployments(found: Any, folder: Path) -> dict[str, Any]:
+    """The Serve deployments that the builder makes of it."""
+    file = folder / "tandem.yaml"
+    file.write_text(one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"])
+    arguments = served(found)["applications"][0]["args"] | {"config": str(file)}
+    router = call_builder(application, arguments)._bound_deployment
+    pools = [pool._bound_deployment for pool in router.init_args[1:]]
+    return {made.name: made for made in (router, *pools)}
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.deployments.ray.cluster_resources", dict)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_configuration_class_reads_what_is_rendered(name: str, tmp_path: Path) -> None:
+    config = loaded(example_objects(name), tmp_path)
+    assert config.directory.url is not None
+    assert config.router.host == "0.0.0.0"
+    given = example(name)["application"]
+    assert config.decode.replicas == given["decode"]["replicas"]
+    assert config.prefill.replicas == given["prefill"]["replicas"]
+    assert set(config.ray.shares) == set(POOLS)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_ray_serve_reads_what_is_rendered(name: str) -> None:
+    found = example_objects(name)
+    schema = ServeDeploySchema.model_validate(served(found))
+    assert schema.proxy_location == "Disabled"
+    if example(name).get("mode") != "cluster":
+        service = one(found, "RayService")
+        assert yaml.safe_load(service["spec"]["serveConfigV2"]) == served(found)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_replica_has_a_slot_in_its_own_group(name: str, tmp_path: Path) -> None:
+    found = example_objects(name)
+    made = deployments(found, tmp_path)
+    routers = served(found)["applications"][0]["deployments"][0]
+    counts = {pool: made[pool].num_replicas for pool in POOLS} | {"router": routers["num_replicas"]}
+    for pool, group in groups(found).items():
+        started = group["rayStartParams"]
+        offered = json.loads(started["resources"].strip("'"))
+        wanted = made[pool].ray_actor_options
+        assert wanted["resources"] == {f"tandem_{pool}": 1}
+        assert offered.keys() == {f"tandem_{pool}"}
+        each = offered[f"tandem_{pool}"]
+        assert each * group["replicas"] >= counts[pool] > each * (group["replicas"] - 1)
+        assert wanted.get("num_gpus", 0) * each == pytest.approx(int(started.get("num-gpus", 0)))
+
+
+def test_the_text_of_the_configuration_is_passed_on_verbatim(tmp_path: Path) -> None:
+    text = "  # mine\n\n  decode: {replicas: 3}  # {{ three }}\n  model:\n    path: demo\n"
+    found = objects({"applicationFile": text})
+    assert one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"] == text
+    assert groups(found)["decode"]["replicas"] == 3
+    assert loaded(found, tmp_path).decode.replicas == 3
+
+
+def test_the_default_endpoint_stays_the_first(tmp_path: Path) -> None:
+    endpoints = {"report": {"max_output_tokens": 9}, "chat": {"flush": {"ms": 1.5}}, "b": {}}
+    values = {"application": {"endpoints": endpoints, "decode": {"replicas": 2}}}
+    config = loaded(objects({**values, "defaultEndpoint": "report"}), tmp_path)
+    assert list(config.endpoints) == ["report", "b", "chat"]
+    assert config.default_endpoint == "report"
+    assert config.endpoints["report"].max_output_tokens == 9
+    assert config.endpoints["chat"].flush.ms == 1.5
+    assert config.decode.replicas == 2
+
+
+def test_a_share_follows_from_the_pod(tmp_path: Path) -> None:
+    resources = {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "9", "memory": "8Gi"}}
+    pool = {"gpus": 1, "replicasPerPod": 2, "resources": resources}
+    found = objects({"application": {"decode": {"replicas": 3}}, "pools": {"decode": pool}})
+    share = loaded(found, tmp_path).ray.shares["decode"]
+    assert (share.threads, share.gpus, share.per_device) == (4, 0.5, 2)
+    assert groups(found)["decode"]["replicas"] == 2
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    replicas=st.integers(1, 9),
+    each=st.integers(1, 8),
+    sharing=st.integers(0, 4),
+    cores=st.integers(1, 64),
+)
+def test_every_replica_fits_into_its_pod(
+    replicas: int, each: int, sharing: int, cores: int
+) -> None:
+    gpus = sharing * each if sharing in (1, 2) else max(0, each // sharing) if sharing else 0
+    amount = {"cpu": cores, "memory": "8Gi"}
+    pool = {
+        "gpus": gpus,
+        "replicasPerPod": each,
+        "resources": {"requests": amount, "limits": amount},
+    }
+    found = objects({"application": {"decode": {"replicas": replicas}}, "pools": {"decode": pool}})
+    overrides = served(found)["applications"][0]["args"]["overrides"]
+    share = ShareConfig(**overrides["ray.shares.decode"])
+    group = groups(found)["decode"]
+    assert group["replicas"] * each >= replicas > (group["replicas"] - 1) * each
+    assert share.threads == max(1, cores // each)
+    if 0 < share.gpus < 1:
+        assert int(1 / share.gpus + 1e-9) * gpus >= each
+        assert share.per_device == int(1 / share.gpus + 1e-9)
+    elif gpus:
+        assert share.gpus * each == gpus and share.gpus == int(share.gpus)
+        assert share.per_device == 1
+    else:
+        assert share.gpus == 0 and share.per_device == each
+
+
+def test_one_pool_has_one_group(tmp_path: Path) -> None:
+    found = objects({"application": {"prefill": {"replicas": 0}, "decode": {"replicas": 2}}})
+    assert tuple(groups(found)) == ("router", "decode")
+    budgets = [i["metadata"]["name"] for i in found if i["kind"] == "PodDisruptionBudget"]
+    assert budgets == ["tandem-router", "tandem-decode"]
+    assert deployments(found, tmp_path).keys() == {"router", "decode"}
+
+
+def test_a_pool_may_have_less_than_the_defaults() -> None:
+    found = objects({"poolDefaults": {"gpus": 2}, "pools": {"router": {"gpus": 0}}})
+    started = {name: group["rayStartParams"] for name, group in groups(found).items()}
+    assert "num-gpus" not in started["router"]
+    assert started["decode"]["num-gpus"] == "2"
+
+
+def test_only_a_changed_application_rolls_the_pods() -> None:
+    def sums(values: dict[str, Any]) -> set[str]:
+        return {
+            group["template"]["metadata"]["annotations"]["checksum/config"]
+            for group in groups(objects(values)).values()
+        }
+
+    before = sums({})
+    assert len(before) == 1
+    assert sums({"application": {"decode": {"max_batch": 8}}}) != before
+    assert sums({"service": {"type": "NodePort"}}) == before
+
+
+def test_the_old_cluster_and_every_pod_outlive_the_longest_request(tmp_path: Path) -> None:
+    values = {"application": {"router": {"request_timeout_s": 1800.5}}, "replacementSeconds": 7}
+    found = objects(values)
+    config = loaded(found, tmp_path)
+    assert config.ray.drain_s == 1801
+    assert one(found, "RayService")["spec"]["rayClusterDeletionDelaySeconds"] > 1800.5
+    for group in groups(found).values():
+        spec = group["template"]["spec"]
+        hook = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert spec["terminationGracePeriodSeconds"] > int(hook[-1]) >= config.ray.drain_s + 7
+
+
+def test_the_weights_are_where_the_configuration_says(tmp_path: Path) -> None:
+    for name in ("one-gpu-node", "2p4d-two-gpu-types", "tensor-parallel"):
+        found = example_objects(name)
+        folder = loaded(found, tmp_path).model.path
+        for group in groups(found).values():
+            (container,) = group["template"]["spec"]["containers"]
+            (mount,) = [m for m in container["volumeMounts"] if m["name"] == "model"]
+            assert folder == f"{mount['mountPath']}/{example(name)['model']['folder']}"

@@ -1,0 +1,192 @@
+"""What every pod of every example must be: not root, bounded, probed, pinned, drained."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.config import RouterConfig
+from engine.telemetry import Metric
+from tests.helm.chart import (
+    CHART,
+    EXAMPLES,
+    POOLS,
+    Object,
+    cluster_spec,
+    example_objects,
+    groups,
+    objects,
+    one,
+    pods,
+)
+
+METRIC = re.compile(r"ray_(tandem_[a-z_]+)")
+
+
+def containers(name: str, *, init: bool = True) -> Iterator[tuple[str, Object]]:
+    for pod, template in pods(example_objects(name)):
+        spec = template["spec"]
+        for container in spec["containers"] + (spec.get("initContainers", []) if init else []):
+            yield f"{pod}/{container['name']}", container
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_pod_is_root_or_more_than_it_must_be(name: str) -> None:
+    for pod, template in pods(example_objects(name)):
+        security = template["spec"]["securityContext"]
+        assert security["runAsNonRoot"] is True, pod
+        assert security["runAsUser"] > 0, pod
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, pod
+        assert template["spec"].get("automountServiceAccountToken") is False, pod
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & template["spec"].keys(), pod
+        assert not any("hostPath" in volume for volume in template["spec"].get("volumes", [])), pod
+    for where, container in containers(name):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False, where
+        assert security["readOnlyRootFilesystem"] is True, where
+        assert security["capabilities"]["drop"] == ["ALL"], where
+        if not any("rdma" in resource for resource in container["resources"]["limits"]):
+            assert "add" not in security["capabilities"], where
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_container_says_what_it_needs_and_may_take(name: str) -> None:
+    for where, container in containers(name):
+        for bound in ("requests", "limits"):
+            assert {"cpu", "memory"} <= container["resources"][bound].keys(), where
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_container_is_probed_on_a_port_that_it_has(name: str) -> None:
+    for where, container in containers(name, init=False):
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("livenessProbe", "readinessProbe"):
+            check = container[probe].get("httpGet") or container[probe].get("tcpSocket")
+            assert check is None or check["port"] in ports, where
+            assert check is not None or container[probe]["exec"]["command"], where
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_image_is_pinned(name: str) -> None:
+    for where, container in containers(name):
+        image, _, tag = container["image"].rpartition(":")
+        assert image and tag and tag != "latest", where
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_mount_has_its_volume_and_every_port_its_own_number(name: str) -> None:
+    for pod, template in pods(example_objects(name)):
+        spec = template["spec"]
+        volumes = {volume["name"] for volume in spec.get("volumes", [])}
+        volumes |= {"data"} if pod == "tandem-redis" else set()
+        for container in spec["containers"] + spec.get("initContainers", []):
+            assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes, pod
+            numbers = [port["containerPort"] for port in container.get("ports", [])]
+            assert len(set(numbers)) == len(numbers), pod
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_selectors_find_the_pods_that_they_are_for(name: str) -> None:
+    found = example_objects(name)
+    labels = {pod: template["metadata"]["labels"] for pod, template in pods(found)}
+
+    def chosen(selector: dict[str, str]) -> set[str]:
+        return {pod for pod, own in labels.items() if selector.items() <= own.items()}
+
+    for service in ("tandem", "tandem-grpc"):
+        assert chosen(one(found, "Service", service)["spec"]["selector"]) == {"router"}
+    for item in found:
+        if item["kind"] == "PodDisruptionBudget":
+            expected = item["metadata"]["name"].removeprefix("tandem-")
+            assert chosen(item["spec"]["selector"]["matchLabels"]) == {expected}
+    own = one(found, "NetworkPolicy", "tandem")["spec"]["podSelector"]["matchLabels"]
+    assert chosen(own) == labels.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_all_pools_are_the_same_pod_but_for_their_values(name: str) -> None:
+    found = groups(example_objects(name))
+    assert tuple(found) == POOLS
+    shapes = [set(group["template"]["spec"]) for group in found.values()]
+    optional = {"topologySpreadConstraints", "nodeSelector"}
+    assert all(shape - optional == shapes[0] - optional for shape in shapes)
+    for group in found.values():
+        (container,) = group["template"]["spec"]["containers"]
+        hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        grace = group["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert hook[:2] == ["bash", "/etc/tandem/drain.sh"]
+        assert int(hook[2]) < grace
+
+
+def test_secrets_are_in_no_object_but_by_reference() -> None:
+    for name in ("2p4d-two-gpu-types", "tensor-parallel", "locked-down"):
+        text = json.dumps(example_objects(name))
+        assert '"kind": "Secret"' not in text
+        assert "redis://:" not in text
+        assert cluster_spec(example_objects(name))["gcsFaultToleranceOptions"]["redisPassword"] == {
+            "valueFrom": {"secretKeyRef": {"key": "password", "name": "redis-password"}}
+        }
+
+
+def test_doors_do_not_buffer_and_wait_for_the_longest_request() -> None:
+    for item in example_objects("2p4d-two-gpu-types"):
+        if item["kind"] == "Ingress":
+            notes = item["metadata"]["annotations"]
+            assert notes["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+            assert int(notes["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 1800
+            size = int(notes["nginx.ingress.kubernetes.io/proxy-body-size"])
+            assert size == RouterConfig().max_message_bytes
+    route = one(example_objects("tensor-parallel"), "HTTPRoute")
+    (rule,) = route["spec"]["rules"]
+    assert rule["timeouts"] == {"request": "660s", "backendRequest": "660s"}
+
+
+def test_a_locked_down_release_names_everybody_who_may_reach_it() -> None:
+    for item in example_objects("locked-down"):
+        if item["kind"] == "NetworkPolicy":
+            for rule in item["spec"]["ingress"]:
+                assert rule["from"]
+                assert {"namespaceSelector": {}} not in rule["from"]
+
+
+def declared() -> set[str]:
+    """Every metric of ours by its name; importing the packages declares them."""
+    import cluster.metrics
+    import decode_pool.metrics
+    import engine.metrics
+    import prefill_pool.metrics
+
+    modules: list[Any] = [
+        cluster.metrics,
+        decode_pool.metrics,
+        engine.metrics,
+        prefill_pool.metrics,
+    ]
+    return {value.name for module in modules for value in vars(module).values() if is_metric(value)}
+
+
+def is_metric(value: object) -> bool:
+    return isinstance(value, Metric)
+
+
+def test_alerts_and_dashboards_ask_for_metrics_that_exist() -> None:
+    files = [*CHART.glob("files/alerts/*.yaml"), *CHART.glob("files/dashboards/*.json")]
+    assert len(files) >= 2
+    endings = ("_bucket", "_count", "_sum")
+    for file in files:
+        asked = set(METRIC.findall(file.read_text()))
+        assert asked, file.name
+        for name in asked:
+            plain = next((name.removesuffix(end) for end in endings if name.endswith(end)), name)
+            assert plain in declared(), f"{file.name}: {name}"
+
+
+def test_a_dashboard_is_json_with_a_uid() -> None:
+    found = objects({"monitoring": {"dashboards": True}})
+    (made,) = [i for i in found if i["metadata"]["name"].startswith("tandem-dashboard-")]
+    (text,) = made["data"].values()
+    assert json.loads(text)["uid"] == "tandem"
