@@ -103,11 +103,21 @@ class PrefillLoop:
                 await self.wake.wait()
 
     def _begin(self) -> None:
-        """Begin the next pass, or one that overtakes those under way, if there is one."""
+        """Begin the next pass, or one that overtakes those under way, if there is one.
+
+        Passes of requests that have all left compute nothing for anybody any more.
+        """
+        for run in [run for run in self._passes if self._deserted(run)]:
+            self._passes.remove(run)
+            self._scheduler.abandon(run.spans)
+            self._tell_stepped()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
             self._note_start(spans)
             self._passes.append(self._worker.begin(spans))
+
+    def _deserted(self, run: Slices) -> bool:
+        return all(self._scheduler.leaving(span.sequence.owner) for span in run.spans)
 
     async def _advance(self, run: Slices) -> None:
         began_s = time.monotonic()
