@@ -50,8 +50,10 @@ class RayBackend:
         """Declare the metric to Ray; see engine.telemetry.Backend."""
         names = metric.labels
         if metric.kind == "histogram":
+            # Ray takes positive bounds only; what lies below them falls into the first bucket.
+            bounds = [bound for bound in metric.buckets if bound > 0]
             histogram = self._api.Histogram(
-                metric.name, metric.description, boundaries=list(metric.buckets), tag_keys=names
+                metric.name, metric.description, boundaries=bounds, tag_keys=names
             )
             return lambda value, labels: histogram.observe(value, _tags(names, labels))
         if metric.kind == "gauge":
