@@ -16,6 +16,7 @@ Counts = dict[str, dict[str, int]]
 Values = dict[str, list[float]]
 _COUNTED = ("requests", "good", "late", "refused", "failed")
 _DIGITS = 4
+_REASONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class Measured:
     """One load on one system in one round, or the error that came instead.
 
     `counts` has requests by phase and by what became of them; `values` has what was measured of
-    each (seconds), by names such as `ttft burst`. `about` is the load in words, `at` when it was,
-    `commit` what Tandem was then.
+    each (seconds), by names such as `ttft burst`. `failures` has a few reasons, `about` is the load
+    in words, `at` when it was, `commit` what Tandem was then.
     """
 
     system: str
@@ -34,6 +35,7 @@ class Measured:
     counts: Counts = field(default_factory=dict)
     values: Values = field(default_factory=dict)
     error: str | None = None
+    failures: list[str] = field(default_factory=list)
     about: str = ""
     at: str = ""
     commit: str = ""
@@ -112,6 +114,12 @@ def gaps_between(outcome: Outcome, begin: float, end: float) -> list[float]:
         if begin < later <= end:
             found += [(later - earlier) / tokens] * tokens
     return found
+
+
+def failures(run: Run) -> list[str]:
+    """Why requests failed: the reasons that differ, the first few of them."""
+    reasons = dict.fromkeys(one.error[:200] for one in run.outcomes if one.error)
+    return list(reasons)[:_REASONS]
 
 
 def of_error(error: Exception) -> str:

@@ -46,9 +46,9 @@ def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
         parts.append(f"**{load}**: {about}. Seeds {seeds}. Times in ms.")
         parts += _gap_section(there) if load == GAP else _load_section(there, load)
     errors = [
-        f"- {each.system}, {each.load}, round {each.round}: {each.error}"
+        f"- {each.system}, {each.load}, round {each.round}: {reason}"
         for each in found
-        if each.error
+        for reason in filter(None, (each.error, *each.failures))
     ]
     parts.append("\n".join(["Failed:", *errors]) if errors else "")
     parts += [_when(found), as_line(machine)]

@@ -114,7 +114,9 @@ def summary_lines(run: Run) -> list[str]:
     """Goodput, drain, refusals and what the client cost, a sentence each."""
     late_ms = milliseconds(run.figures().client_late.p99)
     client = f"The client was late by {late_ms} ms at p99 and took {run.client_cores:.2f} cores."
-    return [*figure_lines(run.figures()), client]
+    errors = list(dict.fromkeys(one.error[:200] for one in run.outcomes if one.error))
+    failed = [f"Failed, among others: {reason}." for reason in errors[:1]]
+    return [*figure_lines(run.figures()), *failed, client]
 
 
 def figure_lines(found: LoadFigures) -> list[str]:

@@ -31,4 +31,6 @@ def load_engine(folder: Path, tokens: int) -> Engine:
 def server_config() -> str:
     """What `tandem serve --config` reads, beside the flags; a YAML document."""
     keys = "".join(f"  {key}: {value}\n" for key, value in MODEL_KEYS.items())
-    return f"kv: {{blocks: {_SERVER_BLOCKS}}}\n" + (f"model:\n{keys}" if keys else "")
+    # The peers refuse nothing, so nothing is refused here.
+    patient = "endpoints: {chat: {ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}\n"
+    return f"kv: {{blocks: {_SERVER_BLOCKS}}}\n{patient}" + (f"model:\n{keys}" if keys else "")

@@ -16,7 +16,9 @@ from typing import Literal
 from cluster.placement import Ask, Forecast
 from cluster.reservations import Reservations
 
-Reason = Literal["ttft", "token_gap", "kv_blocks", "held_full"]
+Reason = Literal[
+    "ttft", "token_gap", "kv_blocks", "held_full", "tenant_concurrent", "tenant_waiting"
+]
 # Of a budget: what may be decided in, what a prediction may be over it for a wait to be of use,
 # what is kept for errors of the prediction, and the queue that keeps a replica at work.
 _DECIDED_IN = 0.5
@@ -91,11 +93,16 @@ class Admission:
             return Wait(reason, until_s)
         return self.refuse(reason, ask, forecast, now, replicas=replicas)
 
+    def wait(self, reason: Reason, ask: Ask, forecast: Forecast, now: float) -> Verdict:
+        """What to do with a request that fits but must wait for another reason."""
+        until_s = float("inf") if ask.batch else ask.arrived_s + _DECIDED_IN * ask.budget_s
+        return Wait(reason, until_s) if now < until_s else self.refuse(reason, ask, forecast, now)
+
     def refuse(
         self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1
     ) -> Refuse:
         """Give a request a time to come back."""
-        if reason in ("token_gap", "kv_blocks"):
+        if reason not in ("ttft", "held_full"):
             wait_s, seconds = forecast.interval_s, forecast.interval_s
         else:
             room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)

@@ -80,7 +80,7 @@ def _generate(options: argparse.Namespace) -> int:
     from cluster.terminal import stream_answer, timing
 
     async def generate() -> None:
-        async with Client(options.address) as client:
+        async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:
             _, summary = await stream_answer(
                 client, options.prompt, sys.stdout, **_sampling(options)
             )

@@ -92,7 +92,10 @@ class Completion:
 
 
 class Client:
-    """One channel to a router at `target`. `timeout_s` bounds the calls that do not stream."""
+    """One channel to a router at `target`. `timeout_s` bounds the calls that do not stream.
+
+    `api_key` goes with every call.
+    """
 
     def __init__(
         self,
@@ -101,8 +104,10 @@ class Client:
         timeout_s: float = 10.0,
         max_message_bytes: int = 64 * 1024 * 1024,
         credentials: grpc.ChannelCredentials | None = None,
+        api_key: str | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         options = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
@@ -134,7 +139,7 @@ class Client:
         `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content).
         """
         request = request_to_proto(_request(prompt, options))
-        call = self._stub.Generate(request, timeout=timeout_s)
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
         try:
             async with _raising(call):
                 async for event in call:
@@ -166,7 +171,9 @@ class Client:
     async def cancel(self, request_id: str) -> bool:
         """End a request wherever it is; False where no such request runs."""
         request = inference_pb2.CancelRequest(request_id=request_id)
-        answer = await self._unary(self._stub.Cancel(request, timeout=self._timeout_s))
+        answer = await self._unary(
+            self._stub.Cancel(request, timeout=self._timeout_s, metadata=self._metadata)
+        )
         return bool(answer.found)
 
     async def model(self) -> ModelCard:

@@ -16,7 +16,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
+from cluster.fairness import TenantConfig
 from cluster.membership import ReplicaRole
+from cluster.scaling import ScalingConfig
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
@@ -36,7 +38,7 @@ class RouterConfig:
 
     `max_requests` bounds the requests in flight; `max_held` those of them that wait here for
     room; `max_message_bytes` one message or body. Requests are promised `kv_overcommit` times the
-    decode pool's blocks.
+    decode pool's blocks. `api_keys` is a file of hashed keys (`cluster/api_keys.py`).
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +48,7 @@ class RouterConfig:
     max_requests: int = 1024
     max_held: int = 256
     kv_overcommit: float = 1.0
+    api_keys: str | None = None
     request_timeout_s: float = 600.0
     tokenizer_threads: int = 2
 
@@ -143,7 +146,9 @@ class TandemConfig:
     router: RouterConfig = field(default_factory=RouterConfig)
     ray: RayConfig = field(default_factory=RayConfig)
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: {"chat": EndpointConfig()})
+    tenants: dict[str, TenantConfig] = field(default_factory=lambda: {"default": TenantConfig()})
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")
@@ -168,12 +173,18 @@ def load_config(
 ) -> TandemConfig:
     """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
 
-    A model's folder comes back absolute, as replicas run in other folders. Raises ConfigError.
+    A model's folder and the file of keys come back absolute, as replicas run in other folders.
+    Raises ConfigError.
     """
     document = read_document(Path(path)) if path is not None else {}
     document = merge_overrides(document, overrides or {})
     config = parse_config(document, source=str(path) if path is not None else "configuration")
-    return replace(config, model=replace(config.model, path=located(config.model.path)))
+    router, keys = config.router, config.router.api_keys
+    if keys is not None:
+        router = replace(router, api_keys=str(Path(keys).expanduser().absolute()))
+    return replace(
+        config, router=router, model=replace(config.model, path=located(config.model.path))
+    )
 
 
 def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:

@@ -2,23 +2,29 @@
 
 `cluster/placement.py` says what a request would mean, `cluster/admission.py` what to do about it.
 What was admitted is counted against its replicas in the same moment. Those that wait are bounded
-and looked at in their order: who was told to come now, then the interactive lanes by deadline,
-then the batch lane as it came.
+and looked at in their order: the interactive lanes before the batch lane, of each who was told to
+come now, then the tenant that was served the least, then by deadline or, batch, as they came.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait
+from cluster.fairness import Fairness
 from cluster.holds import Hold
 from cluster.placement import Ask, Placement, Plan, one_of
 from cluster.pools import Pools
 from cluster.refusals import Refusals, Refused
-from engine.errors import TandemError
+from engine.errors import Internal, TandemError
+
+log = logging.getLogger(__name__)
 
 _LOOK_S = 0.025
 _AT_ONE_LOOK = 32
@@ -42,15 +48,18 @@ class Placed:
     plan: Plan
     holds: tuple[Hold, Hold]
     placed_s: float
+    end: Callable[[int], None]
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""
         self.holds[0].release()
 
-    def release(self) -> None:
-        """The choice has ended. Idempotent."""
+    def release(self, output_tokens: int = 0) -> None:
+        """The choice has ended, with so many tokens. Idempotent."""
         for hold in self.holds:
             hold.release()
+        end, self.end = self.end, _ended
+        end(output_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,17 +69,18 @@ class _Waiter:
     arrival: int
     decided: asyncio.Future[list[Placed]]
 
-    @property
-    def order(self) -> tuple[bool, bool, float, int]:
-        ask = self.ask
-        due_s = 0.0 if ask.batch else ask.arrived_s + ask.budget_s
-        return ask.batch, not self.expected, due_s, self.arrival
-
 
 class Gate:
     """Admits requests to the pools; at most `max_held` wait here."""
 
-    def __init__(self, pools: Pools, placement: Placement, max_held: int) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        placement: Placement,
+        max_held: int,
+        fairness: Fairness | None = None,
+    ) -> None:
+        self._fairness = Fairness({}) if fairness is None else fairness
         self._pools = pools
         self._placement = placement
         self._admission = Admission()
@@ -93,19 +103,23 @@ class Gate:
         waiter = _Waiter(
             ask, self._admission.expected(ask, now), self._arrivals, loop.create_future()
         )
-        behind = ask.batch and any(other.ask.batch for other in self._held)
-        if not behind:
+        if not self._behind(waiter):
             self._decide(waiter, now)
-        if not waiter.decided.done() and len(self._held) >= self._max_held:
-            self._refuse(waiter, "held_full", now)
-        if not waiter.decided.done():
-            self._hold(waiter)
+        if waiter.decided.done():
+            return waiter.decided.result()
+        if len(self._held) >= self._max_held:
+            raise self._refusal(ask, "held_full", now)
+        capped = self._fairness.wait(ask.tenant, ask.prompt_tokens)
+        if capped is not None:
+            raise self._refusal(ask, capped, now)
+        self._hold(waiter)
         try:
             return await waiter.decided
         except asyncio.CancelledError:
             self._withdraw(waiter)
             raise
         finally:
+            self._fairness.leave(ask.tenant, ask.prompt_tokens)
             if waiter in self._held:
                 self._held.remove(waiter)
 
@@ -123,11 +137,26 @@ class Gate:
             metrics.PREDICTION_ERROR.observe(plan.forecast.ttft_s - first.ttft_s)
             self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
 
-    def release(self, placed: Placed) -> None:
-        """A choice has ended."""
+    def release(self, placed: Placed, output_tokens: int = 0) -> None:
+        """A choice has ended, with so many tokens."""
         decode = placed.plan.pair.decode.id
         self._placement.costs.learn_stream(decode, time.monotonic() - placed.placed_s)
-        placed.release()
+        placed.release(output_tokens)
+
+    def _behind(self, waiter: _Waiter) -> bool:
+        """Whether somebody waits who goes first: a tenant that had less, or batch work before."""
+        ask, served = waiter.ask, self._fairness.served(waiter.ask.tenant)
+        return not waiter.expected and any(
+            other.ask.batch if ask.batch else self._fairness.served(other.ask.tenant) < served
+            for other in self._held
+            if ask.batch or not other.ask.batch
+        )
+
+    def _order(self, waiter: _Waiter) -> tuple[bool, bool, float, float, int]:
+        ask = waiter.ask
+        due_s = 0.0 if ask.batch else ask.arrived_s + ask.budget_s
+        served = 0.0 if ask.batch else self._fairness.served(ask.tenant)
+        return ask.batch, not waiter.expected, served, due_s, waiter.arrival
 
     def _hold(self, waiter: _Waiter) -> None:
         self._held.append(waiter)
@@ -140,7 +169,7 @@ class Gate:
         """Decide about those that wait; of the batch lane the first that does not fit is last."""
         self._look = None
         now = time.monotonic()
-        for waiter in sorted(self._held, key=lambda waiter: waiter.order)[:_AT_ONE_LOOK]:
+        for waiter in sorted(self._held, key=self._order)[:_AT_ONE_LOOK]:
             self._decide(waiter, now)
             if waiter.ask.batch and not waiter.decided.done():
                 break
@@ -161,12 +190,18 @@ class Gate:
                 replicas=len(self._pools.healthy("prefill")),
                 expected=waiter.expected,
             )
+            capped = self._fairness.cap(waiter.ask.tenant, waiter.ask.choices)
+            if capped is not None and isinstance(verdict, Admit):
+                verdict = self._admission.wait(capped, waiter.ask, plan.forecast, now)
             if isinstance(verdict, Admit):
                 waiter.decided.set_result(self._place(waiter.ask, plan, now))
             elif not isinstance(verdict, Wait):
-                self._deny(waiter, verdict, now)
+                waiter.decided.set_exception(self._refused(verdict, now))
         except TandemError as error:
             waiter.decided.set_exception(error)
+        except Exception:
+            log.exception("a request could not be judged")
+            waiter.decided.set_exception(Internal("internal error in admission"))
 
     def _plan(self, ask: Ask, now: float) -> Plan:
         return self._placement.plan(
@@ -180,27 +215,36 @@ class Gate:
 
     def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:
         """Count every choice against a pair of its own; the first was planned."""
-        one, placed = one_of(ask), []
-        for choice in range(ask.choices):
-            mine = plan if choice == 0 else self._plan(one, now)
-            if not mine.pair.local:
-                self._placement.learn(mine.pair.prefill, ask.digests)
-            placed.append(Placed(one, mine, self._placement.hold(mine, one, now), now))
+        placed: list[Placed] = []
+        try:
+            for choice in range(ask.choices):
+                one = one_of(ask)
+                placed.append(self._take(one, self._plan(one, now) if choice else plan, now))
+        except BaseException:
+            for taken in placed:
+                taken.release()
+            raise
         replica = plan.pair.prefill.id
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
         return placed
 
-    def _refuse(self, waiter: _Waiter, reason: Reason, now: float) -> None:
-        ask = waiter.ask
+    def _take(self, ask: Ask, plan: Plan, now: float) -> Placed:
+        pair = plan.pair
+        if not pair.local:
+            self._placement.learn(pair.prefill, ask.digests)
+        self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens)
+        end = partial(self._fairness.end, ask.tenant)
+        return Placed(ask, plan, self._placement.hold(plan, ask, now), now, end)
+
+    def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
         replicas = len(self._pools.healthy("prefill"))
         forecast = self._plan(ask, now).forecast
-        self._deny(
-            waiter, self._admission.refuse(reason, ask, forecast, now, replicas=replicas), now
-        )
+        verdict = self._admission.refuse(reason, ask, forecast, now, replicas=replicas)
+        return self._refused(verdict, now)
 
-    def _deny(self, waiter: _Waiter, verdict: Refuse, now: float) -> None:
+    def _refused(self, verdict: Refuse, now: float) -> Refused:
         self._refusals.note(verdict, now)
-        waiter.decided.set_exception(Refused.by(verdict))
+        return Refused.by(verdict)
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """Who was admitted and is gone takes up no room."""
@@ -208,3 +252,7 @@ class Gate:
         if decided.done() and not decided.cancelled() and decided.exception() is None:
             for placed in decided.result():
                 placed.release()
+
+
+def _ended(output_tokens: int) -> None:
+    """Whose end was counted already."""

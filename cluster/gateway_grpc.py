@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
@@ -15,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from cluster.api import Generator
+from cluster.api_keys import ApiKeys, identify
 from cluster.inbound import check_request_id
 from cluster.listen import cannot_listen, join
 from cluster.retry_info import detailed_trailers
@@ -39,7 +41,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     """Answers `tandem.v1.Inference`. A client that reads nothing for `stall_s` is let go."""
 
-    def __init__(self, generator: Generator, *, stall_s: float = STALL_S) -> None:
+    def __init__(
+        self, generator: Generator, *, stall_s: float = STALL_S, keys: ApiKeys | None = None
+    ) -> None:
+        self._keys = keys
         self._generator = generator
         self._stall_s = stall_s
 
@@ -60,7 +65,9 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         """Write the request's events; the end of the call, however it comes, closes the stream."""
         # A coroutine that writes, not a generator: a cancelled call then always ends in here.
         async with _answering(context):
-            events = self._generator.generate(request_from_proto(_parsed(request)))
+            asked = request_from_proto(_parsed(request))
+            tenant = identify(self._keys, _authorization(context), asked.tenant)
+            events = self._generator.generate(replace(asked, tenant=tenant))
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:
@@ -73,6 +80,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.CancelResponse:
         """End a request by its id."""
         async with _answering(context):
+            identify(self._keys, _authorization(context), "")
             request_id = check_request_id(_parsed(request).request_id)
             if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
@@ -120,13 +128,14 @@ async def start(
     reuse_port: bool = False,
     stall_s: float = STALL_S,
     also: Sequence[tuple[str, Add]] = (),
+    keys: ApiKeys | None = None,
 ) -> GrpcServer:
     """Serve `generator`; raises ConfigError where the port is taken.
 
     `also` names further services and the functions that add them to the server.
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
-    gateway = InferenceGateway(generator, stall_s=stall_s)
+    gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys)
     server.add_generic_rpc_handlers((gateway.handlers(),))
     health_status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
@@ -159,6 +168,11 @@ def _method(form: Callable[..., Any], answer: Callable[..., Any], kind: type[Mes
 
 def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
+
+
+def _authorization(context: Context) -> str | None:
+    found = dict(context.invocation_metadata() or ()).get("authorization")
+    return found if isinstance(found, str) else None
 
 
 def _parsed(request: _M | None) -> _M:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cluster.api import Generator
+from cluster.api_keys import ApiKeys, identify
 from cluster.http_body import read_json
 from cluster.openai_forms import CHAT, COMPLETION, Form, Json
 from cluster.openai_replies import Reply
@@ -39,9 +40,12 @@ def create_app(
     *,
     max_body_bytes: int = MAX_BODY_BYTES,
     stall_s: float = STALL_S,
+    keys: ApiKeys | None = None,
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`."""
-    gateway = HttpGateway(generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s)
+    gateway = HttpGateway(
+        generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
+    )
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
@@ -61,8 +65,15 @@ class HttpGateway:
     """The endpoints. Each returns a response or raises; `_answering` turns errors into answers."""
 
     def __init__(
-        self, generator: Generator, metrics: Metrics, *, max_body_bytes: int, stall_s: float
+        self,
+        generator: Generator,
+        metrics: Metrics,
+        *,
+        max_body_bytes: int,
+        stall_s: float,
+        keys: ApiKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._generator = generator
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
@@ -70,14 +81,16 @@ class HttpGateway:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
+        tenant = self._tenant(request)
         body = await read_json(request, self._max_body_bytes)
-        call = ChatRequest.read(body).call(_request_id(request), _tenant(request))
+        call = ChatRequest.read(body).call(_request_id(request), tenant)
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
+        tenant = self._tenant(request)
         body = await read_json(request, self._max_body_bytes)
-        call = CompletionRequest.read(body).call(_request_id(request), _tenant(request))
+        call = CompletionRequest.read(body).call(_request_id(request), tenant)
         return await self._reply(request, COMPLETION, call)
 
     async def models(self, request: Request) -> Response:
@@ -115,6 +128,11 @@ class HttpGateway:
         # Nothing is sent before the first token, so that a refusal still has its own status.
         first = await unless(gone, _first(events))
         return _gone() if first is None else EventStream(first, events, headers, self._stall_s)
+
+    def _tenant(self, request: Request) -> str:
+        """By its key; without keys a name that separates caches and nothing else."""
+        named = request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
+        return identify(self._keys, request.headers.get("authorization"), named)
 
     def _card(self) -> Json:
         card = self._generator.model
@@ -170,10 +188,6 @@ def _request_id(request: Request) -> str:
         request.state.request_id = uuid.uuid4().hex
     found: str = request.state.request_id
     return found
-
-
-def _tenant(request: Request) -> str:
-    return request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
 
 
 def _json(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

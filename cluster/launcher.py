@@ -149,7 +149,8 @@ class Launcher:
         from cluster.client import Client
 
         self._progress.say(f"\n> {DEMO_QUESTION}")
-        async with Client(self.grpc_address) as client:
+        key = os.environ.get("TANDEM_API_KEY")
+        async with Client(self.grpc_address, api_key=key) as client:
             prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
             for prompt in prompts:
                 try:

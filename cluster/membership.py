@@ -52,7 +52,7 @@ class ReplicaRecord:
     """One replica. `address` is the host:port of its gRPC server.
 
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
-    seconds since the epoch.
+    seconds since the epoch; `home` is the role that it was started with.
     """
 
     id: str
@@ -63,6 +63,7 @@ class ReplicaRecord:
     started_at: float = 0.0
     fleet: str = "main"
     load: ReplicaLoad = field(default_factory=ReplicaLoad)
+    home: ReplicaRole | None = None
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""

@@ -37,7 +37,7 @@ class Ask:
     """What a request needs and was promised.
 
     `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
-    prompt's full blocks; `key` is the same when it comes again.
+    prompt's full blocks; `key` is the same when its `tenant` sends it again.
     """
 
     prompt_tokens: int
@@ -49,6 +49,7 @@ class Ask:
     gap_s: float = float("inf")
     batch: bool = False
     key: Hashable = None
+    tenant: str = "default"
 
 
 @dataclass(frozen=True, slots=True)

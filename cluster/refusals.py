@@ -18,6 +18,8 @@ _WHY: dict[Reason, str] = {
     "token_gap": "tokens would be too far apart",
     "kv_blocks": "its answer might find no room in the KV cache",
     "held_full": "too many requests wait already",
+    "tenant_concurrent": "this tenant has as many requests running as it may",
+    "tenant_waiting": "this tenant has as many prompt tokens waiting as it may",
 }
 
 

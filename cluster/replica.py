@@ -288,6 +288,7 @@ class Replica:
         record = ReplicaRecord(
             id=self.id,
             role=self.role,
+            home=self.role,
             address=self.address,
             generation=time.time_ns(),
             model_identity=self._engine.description.identity,

@@ -19,6 +19,7 @@ from cluster.call_streams import CallStreams
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
+from cluster.fairness import Fairness
 from cluster.gate import Gate, Placed
 from cluster.outbox import Outbox
 from cluster.placement import Ask, Placement, capacity
@@ -32,6 +33,7 @@ from engine.errors import (
     Overloaded,
     TandemError,
 )
+from engine.prefix import DEFAULT_TENANT
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Router:
         tokenizer: Tokenizer,
         pools: Pools,
         placement: Placement,
+        fairness: Fairness | None = None,
     ) -> None:
         self._config = config
         self._card = card
@@ -67,7 +70,7 @@ class Router:
         self._tokenizer = tokenizer
         self._pools = pools
         self._placement = placement
-        self._gate = Gate(pools, placement, config.max_held)
+        self._gate = Gate(pools, placement, config.max_held, fairness)
         self._streams = CallStreams()
         self._running: dict[str, _Running] = {}
 
@@ -182,7 +185,7 @@ class Router:
             async with asyncio.timeout(timeout_s):
                 prepared = await self._door.prepare(request, request_id, self._capacity())
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                placed = await self._gate.enter(ask_of(prepared, began_s))
+                placed = await self._gate.enter(self._ask(prepared, began_s))
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
                     running.events.put(started, wake=False)
@@ -192,6 +195,11 @@ class Router:
                         one.release()
         except TimeoutError:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
+
+    def _ask(self, prepared: Prepared, began_s: float) -> Ask:
+        """Without keys a tenant is a name that anybody may give: it counts for nobody."""
+        known = self._config.api_keys is not None
+        return ask_of(prepared, began_s, prepared.tenant if known else DEFAULT_TENANT)
 
     async def _run_choices(
         self, prepared: Prepared, placed: list[Placed], running: _Running, began_s: float
@@ -241,11 +249,14 @@ class Router:
             # The last token's own KV is never computed, and a first one may be prefill's alone.
             if pair.local or len(run.output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))
-            self._gate.release(placed)
+            self._gate.release(placed, len(run.output))
 
 
-def ask_of(prepared: Prepared, began_s: float) -> Ask:
-    """What admission and placement need to know of a request that came at `began_s`."""
+def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:
+    """What admission and placement need to know of a request that came at `began_s`.
+
+    `tenant` is the one that it counts for.
+    """
     return Ask(
         prompt_tokens=len(prepared.prompt_ids),
         most_tokens=prepared.most_tokens,
@@ -256,4 +267,5 @@ def ask_of(prepared: Prepared, began_s: float) -> Ask:
         gap_s=prepared.token_gap_s,
         batch=prepared.lane == "batch",
         key=hash((prepared.tenant, prepared.prompt_ids)),
+        tenant=tenant,
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from pathlib import Path
 
 from cluster import gateway_grpc, gateway_http, http_server
 from cluster.admin import AdminServicer
 from cluster.api import ModelCard
+from cluster.api_keys import ApiKeys
 from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.door import Door
+from cluster.fairness import Fairness
 from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch
 from cluster.http_server import HttpServer
@@ -21,6 +24,7 @@ from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
 from cluster.pools import Pools
 from cluster.reports import Reports
+from cluster.role_keeper import RoleKeeper
 from cluster.router import Router
 from engine import telemetry
 from engine.errors import Internal
@@ -43,6 +47,8 @@ class RouterServer:
         self.grpc_address = ""
         self._config = config
         self._directory = directory
+        keys = config.router.api_keys
+        self._keys = None if keys is None else ApiKeys(Path(keys))
         self._metrics = PrometheusBackend()
         self._watch = Watch(directory, on_change=self._membership_changed)
         self._placement = Placement(
@@ -57,6 +63,7 @@ class RouterServer:
         self._http: HttpServer | None = None
         self._heartbeat: Heartbeat | None = None
         self._tidying: set[asyncio.Task[None]] = set()
+        self._roles: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -71,6 +78,7 @@ class RouterServer:
         server._router = server._new_router(description, tokenizer)
         await server._open_doors(server._router)
         await server._register()
+        server._keep_roles()
         log.info(
             "router ready",
             extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
@@ -88,6 +96,8 @@ class RouterServer:
         """Leave the directory, take nothing new, and let running requests end. Idempotent."""
         grpc_server, self._grpc = self._grpc, None
         http, self._http = self._http, None
+        if self._roles is not None:
+            self._roles.cancel()
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.stop()
@@ -104,6 +114,11 @@ class RouterServer:
         await self._watch.stop()
         await self._reports.close()
         telemetry.uninstall(self._metrics)
+
+    def _keep_roles(self) -> None:
+        if self._config.scaling.flip_roles:
+            keeper = RoleKeeper(self._config.scaling, self.id, self._pools)
+            self._roles = asyncio.create_task(keeper.run(), name=f"roles by {self.id}")
 
     def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:
         config = self._config
@@ -128,7 +143,8 @@ class RouterServer:
             config.router.tokenizer_threads,
             new_chain if config.kv.prefix_cache else None,
         )
-        return Router(config.router, card, door, tokenizer, self._pools, self._placement)
+        fairness = Fairness(config.tenants)
+        return Router(config.router, card, door, tokenizer, self._pools, self._placement, fairness)
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
@@ -142,6 +158,7 @@ class RouterServer:
             config.host,
             config.grpc_port,
             max_message_bytes=config.max_message_bytes,
+            keys=self._keys,
             also=[
                 (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
             ],
@@ -150,6 +167,7 @@ class RouterServer:
             router,
             metrics=lambda: (self._metrics.text(), CONTENT_TYPE),
             max_body_bytes=config.max_message_bytes,
+            keys=self._keys,
         )
         self._http = await http_server.start(app, config.host, config.http_port)
         self.grpc_address = join(config.host, self._grpc.port)

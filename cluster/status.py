@@ -27,6 +27,7 @@ from engine.errors import (
     ReplicaLost,
     TandemError,
     TransferFailed,
+    Unauthenticated,
     Unavailable,
     UnsupportedModel,
 )
@@ -58,6 +59,7 @@ TABLE: Mapping[type[TandemError], Status] = {
     InvalidRequest: Status(_CODE.INVALID_ARGUMENT, 400, _REQUEST, None),
     PromptTooLong: Status(_CODE.INVALID_ARGUMENT, 400, _REQUEST, "context_length_exceeded"),
     NotFound: Status(_CODE.NOT_FOUND, 404, _REQUEST, "not_found"),
+    Unauthenticated: Status(_CODE.UNAUTHENTICATED, 401, _REQUEST, "invalid_api_key"),
     ConfigError: Status(_CODE.FAILED_PRECONDITION, 500, _SERVER, "wrong_configuration"),
     UnsupportedModel: Status(_CODE.FAILED_PRECONDITION, 501, _SERVER, "unsupported_model"),
     Overloaded: Status(_CODE.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "overloaded"),
@@ -72,6 +74,7 @@ _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
     _CODE.INVALID_ARGUMENT: InvalidRequest,
     _CODE.OUT_OF_RANGE: InvalidRequest,
     _CODE.NOT_FOUND: NotFound,
+    _CODE.UNAUTHENTICATED: Unauthenticated,
     _CODE.FAILED_PRECONDITION: ConfigError,
     _CODE.RESOURCE_EXHAUSTED: Overloaded,
     _CODE.UNAVAILABLE: Unavailable,
@@ -93,6 +96,8 @@ def http_error(error: TandemError) -> tuple[int, dict[str, Any], dict[str, str]]
     if wait_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(wait_s)))
         headers["retry-after-ms"] = str(math.ceil(wait_s * 1000))
+    if status.http == 401:
+        headers["www-authenticate"] = "Bearer"
     field = getattr(error, "field", None)
     code = "model_not_found" if status.http == 404 and field == "model" else status.code
     body = error_body(error.message, status.type, code, field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -84,4 +85,4 @@ class Conversation:
 async def _connect(address: str) -> Client:
     from cluster.client import Client
 
-    return Client(address)
+    return Client(address, api_key=os.environ.get("TANDEM_API_KEY"))

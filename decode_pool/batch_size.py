@@ -15,11 +15,13 @@ _WINDOW = 8
 # Below that part of the budget there is room for more.
 _ROOMY = 0.85
 # Windows for which a size that was too slow is not tried again.
-_SHY_WINDOWS = 64
+_SHY_WINDOWS = 16
+# Fewer share a step for nothing: what it takes is the weights' reading, or somebody else's doing.
+_LEAST = 8
 
 
 class BatchSize:
-    """The most requests of a step: `limit`, between 1 and `most`."""
+    """The most requests of a step: `limit`, between 8 and `most`, or `most` where that is less."""
 
     def __init__(self, most: int, budget_s: float) -> None:
         self.limit = most
@@ -45,7 +47,8 @@ class BatchSize:
 
     def _shrink(self, batch: int) -> None:
         self._too_slow, self._shy = batch, _SHY_WINDOWS
-        self.limit = max(1, min(self.limit, batch - max(1, batch // 8)))
+        least = min(_LEAST, self._most)
+        self.limit = max(least, min(self.limit, batch - max(1, batch // 8)))
 
     def _grow(self) -> None:
         ceiling = self._most

@@ -166,10 +166,18 @@ class DecodeLoop:
 
     def _begin(self) -> None:
         """Begin the next pass, or one that overtakes those under way, if there is one."""
+        self._drop_unwanted()
         spans = self._scheduler.schedule_chunk(time.monotonic(), self._most_tokens())
         if spans:
             self._passes.append(self._worker.begin(spans))
             self._tell([span.sequence for span in spans])
+
+    def _drop_unwanted(self) -> None:
+        """Passes whose requests are all gone are not computed to their end."""
+        for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
+            self._passes.remove(run)
+            self._scheduler.abandon(run.spans)
+            self._tell_stepped()
 
     def _most_tokens(self) -> int | None:
         """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.

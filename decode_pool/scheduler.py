@@ -185,6 +185,10 @@ class DecodeScheduler:
         """Note that a pass was computed for so long, the steps beside it included."""
         self._turns.advanced(spans, seconds)
 
+    def wanted(self, spans: list[Span]) -> bool:
+        """Whether anybody of a pass under way is still here."""
+        return any(span.sequence.owner in self._entries for span in spans)
+
     def complete(self, spans: list[Span]) -> list[Span]:
         """Note that a step or a pass was computed; returns the spans of requests still here."""
         self._end(spans, computed=True)

@@ -4,6 +4,7 @@ TandemError
 ├── InvalidRequest          the request can never succeed as it is
 │   └── PromptTooLong
 ├── NotFound                no such model, endpoint or request
+├── Unauthenticated         no API key, or one that is not known
 ├── ConfigError             the configuration is wrong
 ├── UnsupportedModel        the model cannot be served, by name
 ├── Overloaded              no room now; says when to come back
@@ -54,6 +55,12 @@ class NotFound(TandemError):
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class Unauthenticated(TandemError):
+    """No API key came with the request, or one that is not known."""
+
+    code = "UNAUTHENTICATED"
 
 
 class ConfigError(TandemError):

@@ -103,21 +103,19 @@ class PrefillLoop:
                 await self.wake.wait()
 
     def _begin(self) -> None:
-        """Begin the next pass, or one that overtakes those under way, if there is one.
-
-        Passes of requests that have all left compute nothing for anybody any more.
-        """
-        for run in [run for run in self._passes if self._deserted(run)]:
-            self._passes.remove(run)
-            self._scheduler.abandon(run.spans)
-            self._tell_stepped()
+        """Begin the next pass, or one that overtakes those under way, if there is one."""
+        self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
             self._note_start(spans)
             self._passes.append(self._worker.begin(spans))
 
-    def _deserted(self, run: Slices) -> bool:
-        return all(self._scheduler.leaving(span.sequence.owner) for span in run.spans)
+    def _drop_unwanted(self) -> None:
+        """Passes whose requests are all gone are not computed to their end."""
+        for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
+            self._passes.remove(run)
+            self._scheduler.abandon(run.spans)
+            self._tell_stepped()
 
     async def _advance(self, run: Slices) -> None:
         began_s = time.monotonic()

@@ -99,6 +99,10 @@ class PrefillScheduler:
         """Note that a pass under way was computed for so long."""
         self._turns.advanced(spans, seconds)
 
+    def wanted(self, spans: list[Span]) -> bool:
+        """Whether anybody of a pass under way is still here."""
+        return any(span.sequence.owner in self._active for span in spans)
+
     def complete(self, spans: list[Span]) -> list[Sequence]:
         """Note that a pass was computed; returns the sequences whose prompt is now whole.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
 from bench.arrivals import BURST, CALM, DRAIN
-from bench.burst_found import Measured, gaps_between, of_error, of_gap, of_load
+from bench.burst_found import Measured, failures, gaps_between, of_error, of_gap, of_load
 from bench.burst_report import GAP, as_data, as_markdown, goals, goodput_ratio
 from bench.contenders import (
     BURST_LOAD,
@@ -50,6 +51,7 @@ FOUND = [
     _measured(SINGLE, 1, 2, 84, 14),
     _measured(POOLS, 1, 2, 84, 20, 1.1),
     Measured(VLLM, 2, "burst", 0, error="NotReady: no answer"),
+    Measured(SINGLE, 2, "burst", 1, failures=["no end within 90 s"]),
     _measured(POOLS, 2, 1, 100),
 ]
 
@@ -82,6 +84,7 @@ def test_the_report_names_all_and_what_failed():
     text = as_markdown(FOUND, {"cores": "2"})
     assert "**burst**: a load. Seeds 1, 2." in text
     assert "- vllm, burst, round 2: NotReady: no answer" in text
+    assert "- single, burst, round 2: no end within 90 s" in text
     assert "| Tandem, 1 + 1 replicas | 120 [120 to 120] | 90 [84 to 100] |" in text
     data = as_data(FOUND, {"cores": "2"})
     assert data["ratios"]["burst"]["pools over vllm"]["values"] == (1.5, 1.68)
@@ -169,6 +172,9 @@ def test_a_load_becomes_counts_and_values():
     assert values["refusal"] == [0.01]
     # The burst ends at 55 s, before which all was over: 1 s of the 2.99 that were left.
     assert values["over_drain"] == pytest.approx([1 / 2.99], abs=1e-3)
+    lost = replace(outcomes[0], error="lost")
+    run = Run("x", load, Budgets(), (lost, lost, outcomes[1]), {}, {})
+    assert failures(run) == ["lost"]
     found = Measured(POOLS, 1, "burst", 1, counts, values)
     assert found.line().startswith("1 of 3 good, 1 refused, in the burst 0 of 2")
 

@@ -12,6 +12,7 @@ import pytest
 from bench.load_command import run
 from bench.load_options import add_arguments, read_budgets, read_load, read_scale
 from bench.traces import FITTED
+from cluster import cli
 from engine.errors import ConfigError, Unavailable
 
 _METRICS = b"# TYPE tandem_router_running_requests gauge\ntandem_router_running_requests 2.0\n"
@@ -123,3 +124,10 @@ def test_budgets_and_seeds():
     assert read_budgets(_options("--ttft-ms", "500")).ttft_s == 0.5
     assert read_load(_options()) == read_load(_options("--seed", "1"))
     assert read_load(_options()).arrivals != read_load(_options("--seed", "2")).arrivals
+
+
+def test_the_command_says_in_one_line_what_is_wrong(capsys):
+    assert cli.main(["bench", "--url", "http://127.0.0.1:1"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tandem: http://127.0.0.1:1: ")
+    assert error.count("\n") == 1

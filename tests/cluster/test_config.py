@@ -153,3 +153,19 @@ def test_it_travels_and_dumps(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     assert load_config(write(tmp_path, yaml.safe_dump(config.to_dict()))) == config
     assert isinstance(config, TandemConfig)
+
+
+def test_the_file_of_keys_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(overrides={"router.api_keys": "keys.yaml"})
+    assert config.router.api_keys == str(tmp_path / "keys.yaml")
+
+
+def test_tenants_and_lanes_are_checked():
+    config = parse_config(
+        {"tenants": {"acme": {"weight": 2.0}}, "endpoints": {"report": {"lane": "batch"}}}
+    )
+    assert config.tenants["acme"].weight == 2.0 and config.endpoints["report"].lane == "batch"
+    for wrong in ({"tenants": {"a": {"weight": 0.0}}}, {"endpoints": {"a": {"lane": "slow"}}}):
+        with pytest.raises(ConfigError):
+            parse_config(wrong)

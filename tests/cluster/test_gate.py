@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from cluster.fairness import Fairness, TenantConfig
 from cluster.gate import FirstToken, Gate
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.placement import Ask, Placement
@@ -51,9 +52,9 @@ def gate(pools, placement):
     return Gate(pools, placement, max_held=2)
 
 
-def ask(tokens=5000, **more):
+def ask(tokens=5000, most=0, **more):
     values = {"arrived_s": time.monotonic(), "budget_s": 10.0, "key": object(), **more}
-    return Ask(tokens, tokens + 10, **values)
+    return Ask(tokens, most or tokens + 10, **values)
 
 
 async def test_what_cannot_be_in_time_is_refused_at_once_with_a_time(gate):
@@ -103,6 +104,37 @@ async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(gate):
     assert not waiting[1].done() and gate.held == 1
     waiting[0].result()[0].release()
     (await waiting[1])[0].release()
+
+
+async def test_a_tenant_that_had_less_goes_first(pools, placement):
+    gate = Gate(pools, placement, max_held=9)
+    big = [(await gate.enter(ask(14000, batch=True, tenant="big")))[0]]
+    # All want the room that one has.
+    held = {
+        name: asyncio.create_task(gate.enter(ask(5000, most=9000, tenant=tenant)))
+        for name, tenant in (("big-1", "big"), ("big-2", "big"), ("small", "small"))
+    }
+    await eventually(lambda: gate.held == 3)
+    big[0].release()
+    await eventually(held["small"].done)
+    for task in held.values():
+        task.cancel()
+    await asyncio.gather(*held.values(), return_exceptions=True)
+
+
+async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):
+    caps = TenantConfig(max_concurrent=1, max_waiting_tokens=5500)
+    gate = Gate(pools, placement, 9, Fairness({"default": caps}))
+    first = (await gate.enter(ask(100)))[0]
+    held = asyncio.create_task(gate.enter(ask(100)))
+    await eventually(lambda: gate.held == 1)
+    other = (await gate.enter(ask(100, tenant="other")))[0]
+    with pytest.raises(Refused) as refused:
+        await gate.enter(ask(5401))
+    assert refused.value.reason == "tenant_waiting"
+    first.release()
+    (await held)[0].release()
+    other.release()
 
 
 async def test_every_choice_is_counted_by_itself(gate, placement, pools):

@@ -113,8 +113,11 @@ async def prompt(subject, owner, tokens, max_tokens=2):
     """A request whose prompt is computed here, to its end."""
     job = new_job(owner, tokens, max_tokens, local=True)
     subject.register(job)
-    await subject.admit(job)
-    await finish(subject, job)
+    try:
+        await subject.admit(job)
+        await finish(subject, job)
+    finally:
+        subject.release(job)
 
 
 async def finish(subject, job):
@@ -158,6 +161,23 @@ async def test_a_short_prompt_overtakes_a_long_one_and_streams_go_on(monkeypatch
         await ending(subject, "short", 64)
         await asyncio.gather(long, running_stream)
     assert ended == ["short", "long"]
+
+
+async def test_prompts_that_are_cancelled_hold_up_nobody(monkeypatch):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        await prompt(subject, "before", 64, max_tokens=1)
+        gone = [asyncio.create_task(prompt(subject, f"gone{n}", 1024)) for n in range(10)]
+        while len(engine.slices) < 4:
+            await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        began_s = engine.now
+        # Too long to overtake what is under way.
+        next_one = asyncio.create_task(prompt(subject, "next", 400, max_tokens=1))
+        await asyncio.gather(*gone, return_exceptions=True)
+        await next_one
+        # A slice is under way when they go, and another may begin before that is known.
+        assert engine.now - began_s <= PASS_S + 400 / TOKENS_PER_S + 2 * 0.02 + 1e-9
 
 
 async def test_with_nobody_streaming_prompts_have_the_engine_to_themselves(monkeypatch):

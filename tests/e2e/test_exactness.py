@@ -17,7 +17,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PROMPTS = 200
 AT_ONCE = 16
 # Two prompts of 1,500 tokens fit, sixteen requests do not: they get in each other's way.
-CONFIG = "kv: {blocks: 220}\nendpoints: {chat: {max_output_tokens: 64}}\n"
+# That they can be preempted, they are promised more blocks than there are, and none is late.
+CONFIG = """
+kv: {blocks: 220}
+router: {kv_overcommit: 100.0}
+endpoints: {chat: {max_output_tokens: 64, ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}
+"""
 SHAPES = ((1, 1), (2, 2))
 
 

@@ -27,8 +27,12 @@ REJOIN_S = 60
 
 @pytest.fixture(scope="module")
 def serving(model, model_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serve")
+    # However slow the machine is, nothing is refused for it.
+    patient = "endpoints: {chat: {ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}"
+    (folder / "config.yaml").write_text(patient)
     arguments = ("--model", str(model_folder), "--dtype", "float32")
-    with serve(*arguments, folder=tmp_path_factory.mktemp("serve")) as running:
+    with serve(*arguments, "--config", str(folder / "config.yaml"), folder=folder) as running:
         yield running
 
 

@@ -1,0 +1,69 @@
+"""Admission on a real cluster: refused with a time, held for room, nothing left behind."""
+
+import asyncio
+from dataclasses import replace
+
+from cluster.config import EndpointConfig
+from engine.errors import Overloaded
+from tests.integration.local import cluster
+
+
+async def test_those_refused_are_served_when_they_come_back(config):
+    """The budget is so small that no two prompts can wait for each other."""
+    endpoint = EndpointConfig(ttft_budget_ms=1, token_gap_budget_ms=60_000)
+    hasty = replace(
+        config,
+        endpoints={"chat": endpoint},
+        prefill=replace(config.prefill, local_tokens=0),
+    )
+    refusals = []
+    async with cluster(hasty) as local:
+
+        async def served(number):
+            for _ in range(200):
+                try:
+                    return await local.client.complete([number + 1] * 300, max_tokens=2)
+                except Overloaded as error:
+                    assert error.retry_after_s is not None and 0 < error.retry_after_s < 60
+                    refusals.append(error)
+                    await asyncio.sleep(error.retry_after_s)
+            raise AssertionError("refused for ever")
+
+        async with asyncio.timeout(100):
+            await asyncio.gather(*(served(number) for number in range(8)))
+        await local.idle()
+        holds = local.router._placement.holds
+        records = local.router._pools.members()
+        async with asyncio.timeout(5):
+            while any(holds.requests(record) for record in records):
+                await asyncio.sleep(0.02)
+        assert all(not holds.queue(record.id).left() for record in records)
+    assert refusals
+
+
+async def test_promised_blocks_are_there_so_nobody_is_preempted(config):
+    endpoint = replace(config.endpoints["chat"], lane="batch")
+    tight = replace(
+        config,
+        kv=replace(config.kv, blocks=40),
+        endpoints={"chat": endpoint},
+    )
+    async with cluster(tight) as local:
+
+        async def preemptions(number):
+            events = local.client.generate([number + 1] * 100, max_tokens=200, ignore_eos=True)
+            summary = [event async for event in events][-1]
+            assert summary.completion_tokens == 200
+            return sum(choice.preemptions for choice in summary.choices)
+
+        assert sum(await asyncio.gather(*(preemptions(n) for n in range(6)))) == 0
+        await local.idle()
+
+
+async def test_replicas_report_to_the_router(config):
+    async with cluster(config) as local:
+        async with asyncio.timeout(5):
+            while local.router._pools.stale():
+                await asyncio.sleep(0.02)
+        loads = [record.load for record in local.router._pools.healthy("decode")]
+        assert all(load.blocks_total == 400 and load.streams == 0 for load in loads)
