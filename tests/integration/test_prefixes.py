@@ -122,7 +122,6 @@ async def test_a_crowd_shares_a_prefix_through_preemption_and_eviction(config, m
         kv=replace(config.kv, blocks=40),
         router=replace(config.router, kv_overcommit=100.0),
         prefill=replace(config.prefill, chunk_tokens=64),
-        router=replace(config.router, kv_overcommit=100.0),
     )
     async with cluster(config) as local:
 
