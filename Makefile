@@ -101,6 +101,7 @@ bench-gap: $(VENV)/.installed  ## gaps of running streams while four long prompt
 
 bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measured here
 	$(BIN)/python -m bench.claims --cache $(BENCH_CACHE) $(ARGS)
+
 bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
 	$(BIN)/python -m bench.router $(ARGS)
 

@@ -55,26 +55,35 @@ class _Session:
         self._serves = serves
         self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
         self._outbound = Outbound()
+        self._sending = False
 
     @property
     def idle(self) -> bool:
-        return not self._calls and self._outbound.empty
+        return not (self._calls or self._sending) and self._outbound.empty
 
     async def run(
         self, read: Callable[[], Awaitable[Any]], write: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Take commands and send events until the stream ends."""
-        writing = asyncio.create_task(self._write(write))
+        """Take commands and send events until the stream, or either of the two, ends."""
+        both = [asyncio.create_task(self._read(read)), asyncio.create_task(self._write(write))]
         try:
-            while (message := await read()) is not grpc.aio.EOF:
-                for command in message.commands:
-                    self._obey(command)
+            ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for one in ended:
+                one.result()
         finally:
-            await end([writing, *self._calls.values()])
+            await end([*both, *self._calls.values()])
+
+    async def _read(self, read: Callable[[], Awaitable[Any]]) -> None:
+        while (message := await read()) is not grpc.aio.EOF:
+            for command in message.commands:
+                self._obey(command)
 
     async def _write(self, write: Callable[[Any], Awaitable[None]]) -> None:
         while True:
-            await write(calls_pb2.ReplicaMessage(events=await self._outbound.next()))
+            events = await self._outbound.next()
+            self._sending = True
+            await write(calls_pb2.ReplicaMessage(events=events))
+            self._sending = False
 
     def _obey(self, command: calls_pb2.Command) -> None:
         kind = command.WhichOneof("command")

@@ -115,7 +115,10 @@ class _Connection:
             await self._wake.wait()
             self._wake.clear()
             commands, self._commands = self._commands, []
-            await self._stream.write(RouterMessage(commands=commands))
+            try:
+                await self._stream.write(RouterMessage(commands=commands))
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return  # the stream is over, which whoever reads it is told, too
 
     async def _read(self) -> None:
         reason = "the stream ended"

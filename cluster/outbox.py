@@ -58,8 +58,8 @@ class Outbox:
         """Events that wait to be read."""
         return len(self._events)
 
-    def put(self, event: Event | TandemError) -> None:
-        """Add an event; nothing happens after the end."""
+    def put(self, event: Event | TandemError, *, wake: bool = True) -> None:
+        """Add an event; nothing happens after the end. A reader that waits is woken, or not yet."""
         if self._closed:
             return
         self._put_s = self._loop.time()
@@ -70,7 +70,8 @@ class Outbox:
         else:
             self._runs[event.choice] = event
             self._events.append(event)
-        self._wake()
+        if wake:
+            self.wake()
 
     def end_with(self, error: TandemError) -> None:
         """Drop what was not read, for this; take nothing more."""
@@ -114,6 +115,7 @@ class Outbox:
             due = self._loop.time() + self._heartbeat_s
         self._beating = self._loop.call_at(due, self._beat)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let a reader that waits see whether there is something."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)

@@ -38,6 +38,9 @@ from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+# Turns of the event loop until a choice has begun its calls and the streams have written them.
+_BEGIN_TURNS = 2
+
 
 @dataclass(slots=True)
 class _Running:
@@ -185,7 +188,7 @@ class Router:
                 placed = await self._gate.enter(self._ask(prepared, began_s))
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
-                    running.events.put(started)
+                    running.events.put(started, wake=False)
                     return await self._run_choices(prepared, placed, running, began_s)
                 finally:
                     for one in placed:
@@ -207,6 +210,10 @@ class Router:
                     group.create_task(self._run_choice(prepared, choice, one, running, began_s))
                     for choice, one in enumerate(placed)
                 ]
+                # The calls are on their way before time is spent on telling the client.
+                for _ in range(_BEGIN_TURNS):
+                    await asyncio.sleep(0)
+                running.events.wake()
         except* TandemError as errors:
             raise errors.exceptions[0] from None
         results = [task.result() for task in tasks]

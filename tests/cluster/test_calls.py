@@ -177,6 +177,27 @@ async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_n
         await reborn.stop(0)
 
 
+async def test_a_fault_while_sending_fails_the_stream_and_hangs_nobody():
+    async with rig() as (_, streams, _, _):
+
+        def broken():
+            raise RuntimeError("secret")
+
+        async def serve(request, outlet):
+            outlet.ready(broken)
+            await asyncio.Event().wait()
+
+        server = grpc.aio.server()
+        calls_pb2_grpc.add_CallsServicer_to_server(CallServer({"decode": serve}), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        taker = Taker()
+        streams.to(f"127.0.0.1:{port}").begin(DecodeRequest(transfer="x"), taker)
+        await eventually(lambda: taker.error is not None)
+        assert isinstance(taker.error, ReplicaLost)
+        await server.stop(0)
+
+
 async def test_a_router_that_goes_away_ends_its_calls_alone():
     async with rig() as (steps, streams, address, _):
         other, mine, theirs = CallStreams(), Taker(), Taker()
@@ -237,12 +258,15 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
         messages.append(message)
         await opened.wait()
 
-    session = asyncio.create_task(_Session({"decode": serve}).run(commands.get, write))
+    calls = _Session({"decode": serve})
+    session = asyncio.create_task(calls.run(commands.get, write))
     commands.put_nowait(RouterMessage(commands=[Command(call=1, decode=DecodeRequest())]))
     await asyncio.wait_for(made.wait(), 5)
     assert len(messages) == 1
+    assert not calls.idle
     opened.set()
     await eventually(lambda: messages[-1].events[-1].HasField("ended"))
+    await eventually(lambda: calls.idle)
     assert len(messages) == 2
     got = [one for message in messages for event in message.events for one in event.tokens.ids]
     assert got == list(range(1000))

@@ -70,6 +70,7 @@ class Rig:
             emit=self.emitted.append,
             lost=self.suspects.append,
             prefilled=self._note_prefilled,
+            computed=lambda first: None,
         )
         self.task = asyncio.create_task(self.run.run())
 
