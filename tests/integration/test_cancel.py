@@ -24,15 +24,15 @@ class Computed:
         self.tokens: Counter[str] = Counter()
         self.steps = 0
         engine = replica._engine
-        forward = engine.forward
+        begin = engine.begin
 
         def counted(spans):
             self.steps += 1
             for span in spans:
                 self.tokens[span.sequence.owner.split(".")[0]] += span.count
-            return forward(spans)
+            return begin(spans)
 
-        engine.forward = counted
+        engine.begin = counted
 
     @property
     def long(self) -> int:
