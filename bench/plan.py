@@ -22,7 +22,7 @@ class Plan:
     """
 
     prompt_tokens: int = 128
-    new_tokens: dict[int, int] = field(default_factory=lambda: {1: 64, 8: 96, 32: 160})
+    new_tokens: dict[int, int] = field(default_factory=lambda: {1: 64, 8: 128, 32: 256})
     long_prompt: int = 1024
     repeats: int = 5
     column_s: float = 40.0
