@@ -13,7 +13,8 @@ BENCH_CACHE ?= .bench
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-peers clean
+	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-peers \
+	bench-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -72,6 +73,9 @@ bench-engine: $(VENV)/.installed  ## measure the engine against the machine's li
 bench-peers: $(VENV)/.installed  ## measure Tandem beside vLLM, transformers and llama.cpp
 	$(BIN)/python -m bench.install_peers --to $(PEERS)
 	$(BIN)/python -m bench.peers --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+
+bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
+	$(BIN)/python -m bench.transfer $(ARGS)
 
 clean:  ## remove the environments
 	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench

@@ -44,12 +44,18 @@ class Shared:
     counters: LinkCounters
 
 
-def make_shared(cache: KvCache, config: TransferConfig, open_lane: LaneOpener, name: str) -> Shared:
-    """Fresh staging, counters and copy thread for one side of a replica."""
+def make_shared(
+    cache: KvCache, config: TransferConfig, open_lane: LaneOpener, name: str, *, sends: bool
+) -> Shared:
+    """Fresh staging, counters and copy thread for one side of a replica.
+
+    Only the side that sends has staging for others to read.
+    """
     pinned = cache.device.type == "cuda"
+    shared = sends and not pinned and config.transport in ("auto", "shared_memory")
     # Links at their bound, and as many again whose threads are still inside a dead lane.
     limit = 2 * config.max_links * config.staging_buffers
-    staging = StagingPool(config.frame_bytes, limit, pinned)
+    staging = StagingPool(config.frame_bytes, limit, pinned=pinned, shared=shared)
     return Shared(cache, config, open_lane, staging, Worker(f"{name}-copies"), LinkCounters())
 
 

@@ -60,7 +60,7 @@ class KvReceiver:
         self._id = replica_id
         self._host = host
         self._config = config
-        self._shared = make_shared(cache, config, opener, f"kv-receiver-{replica_id}")
+        self._shared = make_shared(cache, config, opener, f"kv-receiver-{replica_id}", sends=False)
         self._open: dict[str, _Open] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._generation = 0

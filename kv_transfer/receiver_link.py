@@ -24,6 +24,7 @@ from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdr
 from kv_transfer.frames import FramePart, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
 from kv_transfer.link import Link, Shared, view
+from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
 from kv_transfer.staging import Buffer
 from kv_transfer.transport import RECEIVER_RANK, LaneSpec
@@ -139,6 +140,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             device=device_name(cache.device),
             process=PROCESS,
             frame_bytes=config.frame_bytes,
+            witness=wire.witness_to_proto(own_witness()),
         )
         self._control.send(wire.to_sender(hello=hello))
 

@@ -42,7 +42,7 @@ class KvSender:
         check_frame_bytes(cache.layout, config.frame_bytes)
         self._cache = cache
         self._config = config
-        self._shared = make_shared(cache, config, opener, f"kv-sender-{replica_id}")
+        self._shared = make_shared(cache, config, opener, f"kv-sender-{replica_id}", sends=True)
         self._links = SenderLinks(replica_id, host, self._shared, self._link_up, self._refused)
         self._waiting: dict[_Key, Outgoing] = {}
         self._withdrawn: Remembered[_Key, str] = Remembered(config.max_transfers)

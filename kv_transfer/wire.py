@@ -8,6 +8,7 @@ import grpc
 
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.frames import FramePart
+from kv_transfer.same_host import Witness
 from protos import kv_transfer_pb2 as pb
 
 
@@ -48,6 +49,18 @@ def layout_from_proto(message: pb.Layout) -> KvLayout:
         dtype=message.dtype,
         model_identity=message.model_identity,
     )
+
+
+def witness_to_proto(witness: Witness) -> pb.Witness:
+    """Where the receiver's process can be found, as it goes into Hello."""
+    return pb.Witness(
+        boot=witness.boot, pid=witness.pid, descriptor=witness.descriptor, nonce=witness.nonce
+    )
+
+
+def witness_from_proto(message: pb.Witness) -> Witness:
+    """The peer's witness; an empty one where it sent none."""
+    return Witness(message.boot, message.pid, message.descriptor, message.nonce)
 
 
 def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
