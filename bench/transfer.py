@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,7 @@ class Other:
 def measure_lanes(other: Other) -> list[Lane]:
     """The lanes alone, beside plain copies of the same frames."""
     rates: dict[str, list[float]] = {}
-    ways = {
+    ways: dict[str, Callable[[], float]] = {
         "memcpy": time_memcpy,
         "TCP": partial(time_tcp, other.tell, other.hear),
         "Gloo": partial(time_lane, "gloo", other.tell, other.hear),
