@@ -13,7 +13,7 @@ BENCH_CACHE ?= .bench
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-peers \
+	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-soak bench-peers \
 	bench-transfer clean
 
 help:  ## list the targets
@@ -69,6 +69,9 @@ constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
 
 bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
 	$(BIN)/python -m bench.engine --cache $(BENCH_CACHE) $(ARGS)
+
+bench-soak: $(VENV)/.installed  ## ten minutes at the edge of the KV pool
+	$(BIN)/python -m bench.soak $(ARGS)
 
 bench-peers: $(VENV)/.installed  ## measure Tandem beside vLLM, transformers and llama.cpp
 	$(BIN)/python -m bench.install_peers --to $(PEERS)

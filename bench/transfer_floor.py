@@ -17,7 +17,7 @@ import torch
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
 from engine.kv_cache import KvCache
 from kv_transfer.checksum import checksum
-from kv_transfer.frames import FramePart, plan_frames
+from kv_transfer.frames import Extent, FramePart, plan_frames
 from kv_transfer.gloo import open_store_server
 from kv_transfer.segments import shared_tensor
 from kv_transfer.select import open_lane
@@ -45,7 +45,8 @@ class Parts:
 
 def time_parts(cache: KvCache, blocks: list[int], repeats: int) -> Parts:
     """The best of some runs over all frames of these blocks, on one thread as in a replica."""
-    plan = plan_frames(cache.layout, len(blocks), FRAME_BYTES)
+    whole = Extent(0, len(cache.layers), 0, len(blocks))
+    plan = plan_frames(cache.layout, whole, FRAME_BYTES)
     staging = torch.empty(FRAME_BYTES, dtype=torch.uint8)
 
     def gather(part: FramePart, data: torch.Tensor) -> None:

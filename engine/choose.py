@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from engine import kernels
+from engine import compact_phi, kernels
 from engine.compact import CompactRunner
 from engine.compact_weights import FAMILIES, Decoder, read
 from engine.config import ModelConfig, OperationsName
@@ -81,11 +81,16 @@ def choose_runner(
 
     What is asked for by name and cannot be had is refused, not replaced.
     """
-    known = description.architecture in FAMILIES
-    if config.forward == "compact" and not known:
-        raise UnsupportedModel(f"{description.architecture} has no compact forward")
-    if config.forward == "transformers" or not known:
+    reason = _why_not_compact(description, model)
+    if config.forward == "compact" and reason is not None:
+        raise UnsupportedModel(f"{description.architecture} has no compact forward: {reason}")
+    if config.forward == "transformers" or reason is not None:
         return TransformersRunner(model), None
+    if description.architecture == compact_phi.FAMILY:
+        if config.operations not in ("auto", "torch"):
+            raise UnsupportedModel(f"model.operations: {config.operations}: not for Phi's layers")
+        decoder = compact_phi.read(model, description.context_tokens)
+        return CompactRunner(decoder, compact_phi.PhiOps(decoder)), None
     decoder = read(model, description.context_tokens)
     if config.operations == "torch":
         return CompactRunner(decoder, TorchOps(decoder)), None
@@ -104,6 +109,13 @@ def choose_runner(
         log.info("torch operations: %s", reason)
         return runner, None
     return runner, CpuOperations(runner, decoder)
+
+
+def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
+    """Why the compact forward cannot serve the model, or None."""
+    if description.architecture == compact_phi.FAMILY:
+        return compact_phi.why_not(model.config)
+    return None if description.architecture in FAMILIES else "its layers are not known"
 
 
 def _choose_on_cuda(

@@ -93,7 +93,7 @@ def read(model: Any, positions: int) -> Decoder:
     gemma = config.model_type.startswith("gemma")
     attention = body.layers[0].self_attn
     size = attention.head_dim
-    rotaries = _Rotaries(body.rotary_emb, positions)
+    rotaries = Rotaries(body.rotary_emb, positions)
     layers = []
     for layer in body.layers:
         layers.append(_layer(layer, config, rotaries))
@@ -118,8 +118,8 @@ def read(model: Any, positions: int) -> Decoder:
     )
 
 
-class _Rotaries:
-    """Rotary tables by layer kind, made once by the model's own module."""
+class Rotaries:
+    """Rotary tables by layer kind, made once by the model's own module, for so many positions."""
 
     def __init__(self, module: Any, positions: int) -> None:
         self._module = module
@@ -127,6 +127,7 @@ class _Rotaries:
         self._made: dict[str | None, Rotary] = {}
 
     def of(self, kind: str | None, device: torch.device) -> Rotary:
+        """The tables of that kind of layer; None where there is only one."""
         if kind not in self._made:
             like = torch.zeros(1, device=device)
             extra = () if kind is None else (kind,)
@@ -138,7 +139,7 @@ class _Rotaries:
         return self._made[kind]
 
 
-def _layer(layer: Any, config: Any, rotaries: _Rotaries) -> Layer:
+def _layer(layer: Any, config: Any, rotaries: Rotaries) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     sandwich = hasattr(layer, "pre_feedforward_layernorm")
     # Gemma 3 turns sliding and full layers by different angles.
@@ -149,10 +150,10 @@ def _layer(layer: Any, config: Any, rotaries: _Rotaries) -> Layer:
         mlp_norm=_norm(
             layer.pre_feedforward_layernorm if sandwich else layer.post_attention_layernorm
         ),
-        qkv=_fused(attention, ("qkv_proj",), ("q_proj", "k_proj", "v_proj")),
-        out=_fused(attention, ("o_proj",)),
-        gate_up=_fused(mlp, ("gate_up_proj",), ("gate_proj", "up_proj")),
-        down=_fused(mlp, ("down_proj",)),
+        qkv=fused(attention, ("qkv_proj",), ("q_proj", "k_proj", "v_proj")),
+        out=fused(attention, ("o_proj",)),
+        gate_up=fused(mlp, ("gate_up_proj",), ("gate_proj", "up_proj")),
+        down=fused(mlp, ("down_proj",)),
         rotary=rotaries.of(kind, attention.o_proj.weight.device),
         window=_window(attention, config),
         query_norm=_norm(getattr(attention, "q_norm", None)),
@@ -162,7 +163,7 @@ def _layer(layer: Any, config: Any, rotaries: _Rotaries) -> Layer:
     )
 
 
-def _fused(module: Any, *choices: tuple[str, ...]) -> Linear:
+def fused(module: Any, *choices: tuple[str, ...]) -> Linear:
     """The first of the alternatives that the module has, its outputs one below the other."""
     names = next(names for names in choices if hasattr(module, names[0]))
     parts = [getattr(module, name) for name in names]

@@ -56,15 +56,16 @@ class ModelConfig:
 class KvConfig:
     """The pool of KV blocks of each replica, and how blocks travel.
 
-    `blocks` fixes the pool's size; without it `memory_fraction` of the free device memory is
-    used, capped at what the replica could ever need. `prefix_cache` keeps the KV of finished
+    `blocks` fixes the pool's size; without it `memory_fraction` of the free memory is used, capped
+    at what the replica could ever need: unless said otherwise 0.9 of a GPU's, but half of a host's,
+    which others need too. `prefix_cache` keeps the KV of finished
     requests until its blocks are needed; `warm_prefixes` are texts that prefill replicas compute
     once they serve, so that the first prompts that begin with them find them.
     """
 
     block_size: int = 16
     blocks: int | None = None
-    memory_fraction: float = 0.9
+    memory_fraction: float | None = None
     transport: TransportName = "auto"
     parked_fraction: float = 0.5
     lease_s: float = 120.0
@@ -74,7 +75,10 @@ class KvConfig:
     def __post_init__(self) -> None:
         require(1 <= self.block_size <= 1024, "block_size must be between 1 and 1024")
         require(self.blocks is None or self.blocks >= 1, "blocks must be at least 1")
-        require(0 < self.memory_fraction <= 1, "memory_fraction must be in (0, 1]")
+        require(
+            self.memory_fraction is None or 0 < self.memory_fraction <= 1,
+            "memory_fraction must be in (0, 1]",
+        )
         require(0 < self.parked_fraction <= 1, "parked_fraction must be in (0, 1]")
         require(self.lease_s > 0, "lease_s must be positive")
         require(all(self.warm_prefixes), "warm_prefixes must not hold an empty text")

@@ -78,7 +78,7 @@ class Engine:
         stages.ended("operations")
         check_runner(description, runner, layout, device, expected)
         stages.ended("check")
-        blocks = kv.blocks or _fit_blocks(layout, device, kv.memory_fraction / share, most_tokens)
+        blocks = kv.blocks or _fit_blocks(layout, device, kv, most_tokens, share)
         log.info(
             "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
@@ -145,9 +145,12 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _fit_blocks(layout: KvLayout, device: torch.device, fraction: float, most_tokens: int) -> int:
-    """Blocks that fit in that fraction of what is free now, at most for `most_tokens`."""
-    fitting = int(free_bytes(device) * fraction) // block_bytes(layout)
+def _fit_blocks(
+    layout: KvLayout, device: torch.device, kv: KvConfig, most_tokens: int, share: int
+) -> int:
+    """Blocks that fit in a replica's share of what is free now, at most for `most_tokens`."""
+    fraction = kv.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
+    fitting = int(free_bytes(device) * fraction / share) // block_bytes(layout)
     if fitting < 1:
         raise ConfigError("kv: not enough free memory for a single block")
     return min(fitting, layout.blocks_for(most_tokens))

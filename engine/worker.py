@@ -17,6 +17,7 @@ class Slices(Protocol):
     """A pass that can be cut; see `engine.passes.Pass`."""
 
     spans: list[Span]
+    layers_done: int
 
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
         """Compute for about that long; None while there is more."""
@@ -93,4 +94,28 @@ class EngineWorker:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, call: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, call))
+        # Not run_in_executor: its chain of futures takes the event loop three rounds to walk, and
+        # between two steps the device waits. Cancelling this one does not reach the thread.
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as error:
+                loop.call_soon_threadsafe(_fail, answer, error)
+            else:
+                loop.call_soon_threadsafe(_answer, answer, result)
+
+        self._thread.submit(work)
+        return answer
+
+
+def _answer(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
@@ -14,6 +15,14 @@ from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
+
+
+# Hears that the KV of so many leading tokens is computed, in so many leading layers (None: in all).
+# First when the prompt has its blocks, which then are its own until the end.
+Watch = Callable[[int, int | None], None]
+
+# How long a pass is computed until it is told which layers are done.
+_SLICE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,12 @@ class PrefillJob:
     arrived_s: float
     first_token: asyncio.Future[FirstToken]
     started_s: float | None = field(default=None)
+    watch: Watch | None = None
+
+    def computed(self, tokens: int, layers: int | None = None) -> None:
+        """Tell the watcher how far the prompt is."""
+        if self.watch is not None:
+            self.watch(tokens, layers)
 
 
 class PrefillLoop:
@@ -72,11 +87,24 @@ class PrefillLoop:
                 continue
             self._note_start(spans)
             try:
-                results = await self._worker.step(spans)
+                results = await self._compute(spans)
             except Exception as error:
                 self._fail(spans, error)
                 continue
             self._answer(spans, results)
+
+    async def _compute(self, spans: list[Span]) -> list[Outcome]:
+        run = self._worker.begin(spans)
+        while (results := await self._worker.advance(run, _SLICE_S)) is None:
+            self._tell(spans, run.layers_done)
+        return results
+
+    def _tell(self, spans: list[Span], layers: int | None = None) -> None:
+        """Say how far a pass over these spans is."""
+        for span in spans:
+            job = self._jobs.get(span.sequence.owner)
+            if job is not None:
+                job.computed(span.start + span.count, layers)
 
     def _note_start(self, spans: list[Span]) -> None:
         now = time.monotonic()
@@ -84,6 +112,7 @@ class PrefillLoop:
             job = self._jobs[span.sequence.owner]
             if job.started_s is None:
                 job.started_s = now
+                job.computed(span.start)
                 metrics.QUEUE_WAIT.observe(now - job.arrived_s)
 
     def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
@@ -91,6 +120,9 @@ class PrefillLoop:
         metrics.TOKENS.inc(sum(span.count for span in spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
+        self._tell(
+            [span for span in spans if not isinstance(outcomes[span.sequence.owner], Internal)]
+        )
         for sequence in self._scheduler.complete(spans):
             job, outcome = self._jobs[sequence.owner], outcomes[sequence.owner]
             if job.first_token.done():

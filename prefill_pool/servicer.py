@@ -8,8 +8,9 @@ from typing import Any
 
 from engine.sequence import Sequence
 from engine.text import Completion
-from kv_transfer.sender import KvSender, OutgoingKv
+from kv_transfer.sender import KvSender
 from prefill_pool import metrics
+from prefill_pool.early import EarlyHandOver
 from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
 from protos import prefill_pb2, prefill_pb2_grpc
 from protos.convert import sequence_from_proto, tokens_to_proto
@@ -33,24 +34,22 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
 
     @answers_errors
     async def Prefill(self, request: prefill_pb2.PrefillRequest, context: Any) -> None:  # noqa: N802
-        """Compute the prompt, stream the first token, then hand the KV over."""
+        """Compute the prompt, stream the first token, hand the KV over as it is computed."""
         sequence = sequence_from_proto(request)
-        handed_over = False
         job = self._loop.submit(sequence, request.ttft_budget_s)
+        early = EarlyHandOver(self._sender, job, request.decode_replica)
         try:
             first = await job.first_token
-            ended = await self._send_first(context, job, first)
-            if not ended:
-                sent_bytes = await self._hand_over(job, first, request.decode_replica)
-                handed_over = True
+            if not await self._send_first(context, job, first):
+                sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
                 await context.write(prefill_pb2.PrefillEvent(handed_over=event))
         finally:
-            self._loop.release(job)
-            if not handed_over:
-                await self._sender.withdraw(
-                    request.transfer, request.decode_replica, "the prefill ended without KV"
-                )
+            try:
+                # First, as blocks may still be read.
+                await early.close("the prefill ended without KV")
+            finally:
+                self._loop.release(job)
 
     async def _send_first(self, context: Any, job: PrefillJob, first: FirstToken) -> bool:
         """Stream the first token; True if it ends the request."""
@@ -67,14 +66,3 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         await context.write(prefill_pb2.PrefillEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s)
         return piece.finish_reason is not None
-
-    async def _hand_over(self, job: PrefillJob, first: FirstToken, receiver: str) -> int:
-        sequence = job.sequence
-        offer = OutgoingKv(
-            transfer=sequence.owner,
-            receiver=receiver,
-            blocks=tuple(sequence.blocks),
-            tokens=sequence.prompt_tokens,
-            first_token=first.token.token,
-        )
-        return await self._sender.hand_over(offer, self._lease_s)

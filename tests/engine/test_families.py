@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from engine import kernels
+from engine import compact_phi, kernels
 from engine.blocks import BlockPool
 from engine.compact_weights import FAMILIES
 from engine.config import KvConfig, ModelConfig
@@ -44,7 +44,11 @@ def generate(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
 
 BOTH_WAYS = [
     *((family, "transformers") for family in SERVED),
-    *((f, "compact") for f, (name, _) in SERVED.items() if architecture(name) in FAMILIES),
+    *(
+        (family, "compact")
+        for family, (name, _) in SERVED.items()
+        if architecture(name) in (*FAMILIES, compact_phi.FAMILY)
+    ),
 ]
 
 
@@ -87,6 +91,23 @@ def test_missing_folders_and_files_are_named(tmp_path):
         describe(ModelConfig(path=str(tmp_path / "nothing")))
     with pytest.raises(UnsupportedModel, match=r"no config\.json"):
         describe(ModelConfig(path=str(tmp_path)))
+
+
+def test_phi_with_norms_of_its_queries_runs_through_its_module(tmp_path):
+    save(tmp_path, "PhiConfig", {"qk_layernorm": True})
+    config = ModelConfig(path=str(tmp_path), dtype="float32")
+    engine = Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+    assert engine.forward_name == "transformers"
+    config = ModelConfig(path=str(tmp_path), forward="compact")
+    with pytest.raises(UnsupportedModel, match="PhiForCausalLM has no compact forward: queries"):
+        Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+
+
+def test_phi_has_torch_operations_alone(tmp_path):
+    save(tmp_path, *SERVED["phi"])
+    config = ModelConfig(path=str(tmp_path), dtype="bfloat16", operations="cpp")
+    with pytest.raises(UnsupportedModel, match="not for Phi's layers"):
+        Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
 
 
 def test_identity_changes_with_the_weights(tmp_path):
