@@ -14,7 +14,7 @@ GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
 	test-gpu bench-gpu test-oldest constraints demo-model bench-engine bench-soak bench-peers \
-	bench-transfer clean
+	bench-transfer soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -79,6 +79,9 @@ bench-peers: $(VENV)/.installed  ## measure Tandem beside vLLM, transformers and
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
 	$(BIN)/python -m bench.transfer $(ARGS)
+
+soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then the accounts
+	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 clean:  ## remove the environments
 	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench

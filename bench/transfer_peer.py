@@ -46,7 +46,7 @@ class Receiving:
     def __init__(self, transport: str, cache: KvCache) -> None:
         self._receiver = KvReceiver("bench-decode", HOST, cache, transfer_config(transport))
 
-    async def receive(self, address: str, names: list[str], early: bool) -> list[float]:
+    async def receive(self, address: str, names: list[str]) -> list[float]:
         """All of these at once; seconds from each Pull to its commit."""
         peer = Peer("bench-prefill", address)
 
