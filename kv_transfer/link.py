@@ -165,7 +165,12 @@ class Link(ABC, Generic[In, Out]):
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run as part of the link: an error in it ends the link, the link's end cancels it."""
-        self._tasks.create_task(work)
+        try:
+            self._tasks.create_task(work)
+        except RuntimeError:
+            # A message that was read while the link was ending already.
+            work.close()
+            raise LinkBroken("the link is ending") from None
 
     def _reason(self, cause: BaseException) -> TransferFailed:
         if isinstance(cause, TransferFailed):
