@@ -69,9 +69,9 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     more = [
         [
             f"{each.transport}, {each.requests} of {each.tokens:,} tokens",
-            f"{each.bytes / 1e6:,.1f}",
+            f"{each.parts.bytes / 1e6:,.1f}",
             Spread(tuple(1000 * value for value in each.seconds.values)).show(1),
-            f"{each.bytes / each.seconds.median / gigabyte:.2f}",
+            f"{each.parts.bytes / each.seconds.median / gigabyte:.2f}",
             f"{1000 * each.floor_s:,.1f}",
             f"{each.of_floor:.2f}",
         ]
@@ -82,7 +82,7 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     last = [
         [
             f"{each.transport}, {each.tokens:,} tokens",
-            f"{each.bytes / 1e6:,.1f}",
+            f"{each.parts.bytes / 1e6:,.1f}",
             Spread(tuple(1000 * value for value in each.seconds.values)).show(1),
             f"{1000 * each.floor_s:,.1f}",
             f"{each.of_floor:.0%}",
@@ -93,12 +93,26 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     notes = (
         "- Frames of 8 MiB between two processes. The floor is gather, link, one checksum and "
         "scatter of the same bytes, each timed alone and added up.\n"
+        f"- {parts_alone(hand_overs)}\n"
         f"- While it is computed: the computing is played by waiting, {CHUNK} tokens at a time at "
         f"{TOKENS_PER_S:,} tokens/s, layers reported every {1000 * SLICE_S:.0f} ms as by a "
         "replica's loop; exposed is what is left from the last layer to the commit.\n"
         f"- {machine}"
     )
     return f"{table(header, rows)}\n\n{table(second, more)}\n\n{table(third, last)}\n\n{notes}\n"
+
+
+def parts_alone(hand_overs: list[HandOver]) -> str:
+    """What each part costs by itself, of the longest prompt."""
+    parts = max(hand_overs, key=lambda each: each.tokens).parts
+
+    def rate(seconds: float) -> str:
+        return f"{parts.bytes / seconds / 1e9:.1f} GB/s"
+
+    return (
+        f"By themselves: gather {rate(parts.gather_s)}, checksum {rate(parts.checksum_s)}, "
+        f"scatter {rate(parts.scatter_s)}."
+    )
 
 
 def share(lane: Lane) -> str:

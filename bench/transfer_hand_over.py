@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from bench.rates import Spread
-from bench.transfer_floor import time_parts
+from bench.transfer_floor import Parts, time_parts
 from bench.transfer_shape import HOST, LAYOUT, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.sender import KvSender, OutgoingKv
@@ -40,7 +40,7 @@ class HandOver:
     tokens: int
     requests: int
     early: bool
-    bytes: int
+    parts: Parts
     seconds: Spread
     floor_s: float
 
@@ -172,7 +172,7 @@ async def measure(transport: str, link_rate: float, cache: KvCache, other: Other
                 )
                 times.append(await way)
             spread, floor_s = Spread(tuple(times)), parts.floor_s(link_rate)
-            found.append(HandOver(transport, tokens, requests, early, parts.bytes, spread, floor_s))
+            found.append(HandOver(transport, tokens, requests, early, parts, spread, floor_s))
     finally:
         await sending.close()
     return found
