@@ -20,6 +20,7 @@ from engine.errors import (
 )
 from kv_transfer.config import TransferConfig
 from kv_transfer.sender import HandOver
+from prefill_pool import loop
 from tests import exactness, tiny
 from tests.integration.local import LocalCluster, cluster, held
 
@@ -75,8 +76,8 @@ async def test_exact_in_a_crowd_with_preemption(config, model):
 
 
 async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model, monkeypatch):
-    """Chunks of 32 tokens and a frame per few blocks: most of a prompt leaves early."""
-    granted, moved = [], []
+    """Chunks of 32 tokens cut behind each layer, a frame per few blocks: most leaves early."""
+    granted, moved, cut = [], [], []
     grant_early, reached = DecodeScheduler.grant_early, HandOver.reached
 
     def count_grants(scheduler, sequence):
@@ -87,9 +88,11 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
         reached(handing, tokens, layers)
         if handing._outgoing.first_token is None:
             moved.append(handing._outgoing.next_part)
+            cut.append(layers)
 
     monkeypatch.setattr(DecodeScheduler, "grant_early", count_grants)
     monkeypatch.setattr(HandOver, "reached", count_progress)
+    monkeypatch.setattr(loop, "_SLICE_S", 0.0)
     monkeypatch.setattr(replica, "TransferConfig", partial(TransferConfig, frame_bytes=1 << 14))
     cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) > 100][:8]
     small = replace(config, prefill=replace(config.prefill, chunk_tokens=32))
@@ -99,6 +102,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
     assert [got for got, _ in answers] == [case.expected for case in cases]
     assert any(granted)
     assert max(moved) > 1
+    assert set(cut) > {None, 1}
 
 
 async def test_sampling_is_the_same_alone_and_in_a_crowd(config, model):

@@ -49,6 +49,7 @@ class HandOverMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.context = linked(with_transport("loopback"), blocks=PLACES * BLOCKS)
         self.pair = self.loop.run_until_complete(self.context.__aenter__())
+        self.loop.run_until_complete(self.pair.move("warm", [0], [0]))
         self.live: dict[int, Transfer] = {}
         self.count = 0
 
@@ -67,8 +68,8 @@ class HandOverMachine(RuleBasedStateMachine):
         return any(wanted(one) for one in self.live.values())
 
     @precondition(lambda self: len(self.live) < PLACES)
-    @rule()
-    def begin(self):
+    @rule(expect=st.sampled_from(["early", "early", "late", "not yet"]))
+    def begin(self, expect):
         self.count += 1
         place = min(set(range(PLACES)) - self.live.keys())
         blocks = range(place * BLOCKS, (place + 1) * BLOCKS)
@@ -77,11 +78,15 @@ class HandOverMachine(RuleBasedStateMachine):
         fill(self.pair.source, one.blocks, MARK)
         fill(self.pair.target, one.blocks, MARK)
         self.live[place] = one
+        if expect != "not yet":
+            self.start_taking(one, expect == "early")
 
     @precondition(lambda self: self.any(lambda one: one.taking is None))
     @rule(data=st.data(), early=st.booleans())
     def expect(self, data, early):
-        one = self.choose(data, lambda one: one.taking is None)
+        self.start_taking(self.choose(data, lambda one: one.taking is None), early)
+
+    def start_taking(self, one, early):
         one.early = early
         name = one.handing._outgoing.kv.transfer
 
@@ -95,14 +100,20 @@ class HandOverMachine(RuleBasedStateMachine):
         one.taking = self.loop.create_task(receiving)
 
     @precondition(lambda self: self.any(lambda one: not one.complete))
-    @rule(data=st.data(), stop=st.integers(1, BLOCKS), layers=st.integers(1, LAYERS))
-    def compute(self, data, stop, layers):
+    @rule(
+        data=st.data(),
+        stop=st.integers(1, BLOCKS),
+        layers=st.sampled_from([*range(1, LAYERS), LAYERS, LAYERS]),
+        turns=st.integers(0, 20),
+    )
+    def compute(self, data, stop, layers, turns):
         one = self.choose(data, lambda one: not one.complete)
         for number in range(layers):
             start = one.computed[number]
             one.computed[number] = max(start, stop)
             self.pair.source.layers[number][:, one.blocks[start:stop]] = one.value
         self.do(one.handing.reached, stop * SIZE, layers)
+        self.wait(turns)
 
     @precondition(lambda self: self.any(lambda one: not one.complete))
     @rule(data=st.data())
@@ -133,8 +144,10 @@ class HandOverMachine(RuleBasedStateMachine):
         self.end(one)
 
     @precondition(lambda self: self.any(lambda one: one.taking is not None))
-    @rule()
-    def link_breaks(self):
+    @rule(dice=st.integers(1, 8))
+    def link_breaks(self, dice):
+        if dice < 8:
+            return
         for one in self.live.values():
             one.disturbed = True
         for link in list(self.pair.sender._links._links.values()):
@@ -142,6 +155,9 @@ class HandOverMachine(RuleBasedStateMachine):
 
     @rule(turns=st.integers(1, 30))
     def time_passes(self, turns):
+        self.wait(turns)
+
+    def wait(self, turns):
         async def turn():
             for _ in range(turns):
                 await asyncio.sleep(0.0005)
@@ -210,4 +226,4 @@ def holds(cache, blocks, value):
 
 
 TestHandOver = HandOverMachine.TestCase
-TestHandOver.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestHandOver.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
