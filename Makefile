@@ -17,7 +17,8 @@ GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
 	test-gpu bench-gpu test-oldest constraints helm-schema helm-golden image demo-model \
-	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router clean
+	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router \
+	bench-transfer soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -104,6 +105,12 @@ bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measur
 
 bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
 	$(BIN)/python -m bench.router $(ARGS)
+
+bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
+	$(BIN)/python -m bench.transfer $(ARGS)
+
+soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then the accounts
+	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 clean:  ## remove the environments
 	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench

@@ -75,6 +75,12 @@ class DecodeLoop:
         finally:
             self.release(job)
 
+    def admit_early(self, job: DecodeJob) -> bool:
+        """Blocks for a prompt that is still being computed elsewhere, if there are plenty."""
+        granted = self._scheduler.grant_early(job.sequence)
+        job.offered = job.offered or granted
+        return granted
+
     def commit(self, job: DecodeJob) -> None:
         """The KV is here: the request joins the next step."""
         self._scheduler.commit(job.sequence.owner)

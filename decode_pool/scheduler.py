@@ -2,6 +2,7 @@
 
 A request's life here:
 
+    grant_early ───────────────────┐
     offer ─▶ waiting ──grant──▶ arriving ──commit──▶ running ─▶ gone
                                                      ▲ │  ▲
     offer_prompt ─▶ waiting ────── its turn ─────────┘ (out of blocks: the newest)
@@ -134,6 +135,21 @@ class DecodeScheduler:
         """Queue a request whose prompt is computed here. Overloaded if the queue is full."""
         self._enter(sequence, local=True)
         self._turns.add(sequence, now)
+
+    def grant_early(self, sequence: Sequence) -> bool:
+        """Give blocks at once to a request whose prompt is still being computed elsewhere.
+
+        Only out of plenty: nobody waits, and a quarter of the pool is left. Its tokens are the
+        prompt alone; the first one is to be there at `commit`.
+        """
+        entry = _Entry(sequence, self._arrivals + 1)
+        if self._offers or self._count(_State.PREEMPTED):
+            return False
+        if not self._expect(entry, reserve=self.pool.total // 4):
+            return False
+        self._arrivals += 1
+        self._entries[sequence.owner] = entry
+        return True
 
     def grant(self) -> list[Sequence]:
         """Give blocks to requests whose KV waits elsewhere, oldest first, while there is room."""
@@ -314,11 +330,12 @@ class DecodeScheduler:
         entry.state = _State.RUNNING
         return True
 
-    def _expect(self, entry: _Entry) -> bool:
-        """Give a request blocks for its KV to arrive in, if it fits."""
+    def _expect(self, entry: _Entry, reserve: int = 0) -> bool:
+        """Give a request blocks for its KV to arrive in, if it fits and that many are left."""
         headroom, sequence = self.running, entry.sequence
         needed = self._cache.blocks_for(len(sequence.tokens))
-        if headroom >= self.batch.limit or not self.pool.can_allocate(needed + headroom):
+        wanted = needed + max(headroom, reserve)
+        if headroom >= self.batch.limit or not self.pool.can_allocate(wanted):
             return False
         self._cache.start_fresh(sequence)
         self.pool.set_phase(sequence.owner, Phase.LEASED)

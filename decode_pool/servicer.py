@@ -77,13 +77,18 @@ class DecodeServicer:
         return _with_first_token(job, arrived_s, granted_s)
 
     async def _receive(self, job: DecodeJob, peer: Peer) -> ReceivedKv:
-        async def admit(offered: OfferedKv) -> tuple[list[int], int]:
-            job.take_first(offered.first_token)
-            await self._loop.admit(job)
+        async def admit(offered: OfferedKv) -> tuple[list[int], int] | None:
+            if offered.first_token is not None:
+                job.take_first(offered.first_token)
+                await self._loop.admit(job)
+            elif not self._loop.admit_early(job):
+                return None
             self._grants += 1
             return job.sequence.blocks[: offered.blocks], self._grants
 
         received = await self._receiver.receive(peer, job.sequence.owner, admit, self._timeout_s)
+        if not job.sequence.output_tokens:
+            job.take_first(received.first_token)
         metrics.TRANSFER_TIME.observe(received.transfer_s)
         metrics.TRANSFER_BYTES.inc(received.bytes)
         return received

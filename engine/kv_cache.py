@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from engine.layout import KvLayout
@@ -82,6 +83,9 @@ class KvCache:
                 layer = self.layers[number]
                 if self.formats[number] == "pairs":
                     torch.ops.tandem_cpu.scatter_pairs(part, index, layer)
+                elif self.device.type == "cpu":
+                    # index_copy_ goes element by element: a fourth of the speed.
+                    _as_bytes(layer)[:, index.numpy()] = _as_bytes(part)
                 else:
                     layer.index_copy_(1, index, part.to(self.device, non_blocking=True))
             self._synchronize()
@@ -117,6 +121,11 @@ class KvCache:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+
+def _as_bytes(blocks: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Blocks in host memory as [2, blocks, bytes]."""
+    return blocks.view(torch.uint8).flatten(2).numpy()
 
 
 def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None = None) -> int:

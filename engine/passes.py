@@ -16,12 +16,16 @@ from engine.sequence import Outcome, Span
 
 
 class Pass:
-    """See `Engine.begin`. Belongs to the engine's thread."""
+    """See `Engine.begin`. Belongs to the engine's thread.
+
+    The leading `layers_done` have stored the keys and values of all spans.
+    """
 
     def __init__(
         self, runner: Runner, cache: KvCache, spans: list[Span], cores: Cores | None
     ) -> None:
         self.spans = spans
+        self.layers_done = 0
         self._runner = runner
         self._cache = cache
         self._cores = cores
@@ -57,6 +61,7 @@ class Pass:
                 next(layers)
             except StopIteration as end:
                 return self._sampled(batch.order, end.value)
+            self.layers_done += 1
             ended_s = time.monotonic()
             if until is not None and ended_s + (ended_s - began_s) > until:
                 return None

@@ -17,6 +17,7 @@ class Slices(Protocol):
     """A pass that can be cut; see `engine.passes.Pass`."""
 
     spans: list[Span]
+    layers_done: int
 
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
         """Compute for about that long; None while there is more."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.errors import ConfigError
 
-TRANSPORTS = ("auto", "gloo", "nccl", "loopback")
+TRANSPORTS = ("auto", "gloo", "nccl", "loopback", "shared_memory")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
-"""Cutting a transfer into frames, purely: both sides compute the same plan and compare."""
+"""Cutting a transfer into frames, purely: both sides compute the same plan and compare.
+
+A transfer goes in *extents*: all of it at once, or what a chunk of the prompt, or some layers of
+one, has just computed. Each extent is cut into frames of its own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
@@ -20,33 +24,90 @@ class FramePart:
     bytes: int
 
 
-def plan_frames(layout: KvLayout, blocks: int, frame_bytes: int) -> tuple[FramePart, ...]:
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Layers and positions in the transfer's block list that are sent together, half open."""
+
+    layer_start: int
+    layer_stop: int
+    block_start: int
+    block_stop: int
+
+
+class Coverage:
+    """How far the extents of one transfer go, layer by layer."""
+
+    def __init__(self, layers: int, blocks: int) -> None:
+        self._blocks = blocks
+        self._stops = [0] * layers
+
+    @property
+    def whole(self) -> bool:
+        """Whether every layer of every block is in."""
+        return min(self._stops) == self._blocks
+
+    def reach(self, block_stop: int, layer_stop: int) -> None:
+        """The leading layers now go to that block, or as far as they did."""
+        for layer in range(layer_stop):
+            self._stops[layer] = max(self._stops[layer], min(block_stop, self._blocks))
+
+    def beyond(self, other: Coverage) -> tuple[Extent, ...]:
+        """What is covered here and not there, layers with the same blocks together."""
+        extents: list[Extent] = []
+        for layer, (stop, start) in enumerate(zip(self._stops, other._stops, strict=True)):
+            last = extents[-1] if extents else None
+            if stop <= start:
+                continue
+            if last is not None and last == replace(
+                last, layer_stop=layer, block_start=start, block_stop=stop
+            ):
+                extents[-1] = replace(last, layer_stop=layer + 1)
+            else:
+                extents.append(Extent(layer, layer + 1, start, stop))
+        return tuple(extents)
+
+    def add(self, extent: Extent) -> bool:
+        """Take the extent in; False if it does not go on exactly where its layers ended."""
+        layers = range(extent.layer_start, extent.layer_stop)
+        if not layers or layers.start < 0 or layers.stop > len(self._stops):
+            return False
+        if not extent.block_start < extent.block_stop <= self._blocks:
+            return False
+        if any(self._stops[layer] != extent.block_start for layer in layers):
+            return False
+        for layer in layers:
+            self._stops[layer] = extent.block_stop
+        return True
+
+
+def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[FramePart, ...]:
     """As few frames as fit the size: whole layers together, or ranges of blocks of one layer."""
     parts: list[FramePart] = []
     first = held = 0
-    for layer in range(len(layout.layers)):
-        size = blocks * block_bytes(layout, layer, layer + 1)
+    block_start, block_stop = extent.block_start, extent.block_stop
+    for layer in range(extent.layer_start, extent.layer_stop):
+        size = (block_stop - block_start) * block_bytes(layout, layer, layer + 1)
         if held and held + size > frame_bytes:
-            parts.append(FramePart(first, layer, 0, blocks, held))
+            parts.append(FramePart(first, layer, block_start, block_stop, held))
             held = 0
         if size > frame_bytes:
-            parts.extend(_split_layer(layout, layer, blocks, frame_bytes))
+            parts.extend(_split_layer(layout, layer, extent, frame_bytes))
             continue
         if not held:
             first = layer
         held += size
     if held:
-        parts.append(FramePart(first, len(layout.layers), 0, blocks, held))
+        parts.append(FramePart(first, extent.layer_stop, block_start, block_stop, held))
     return tuple(parts)
 
 
-def _split_layer(layout: KvLayout, layer: int, blocks: int, frame_bytes: int) -> list[FramePart]:
+def _split_layer(layout: KvLayout, layer: int, extent: Extent, frame_bytes: int) -> list[FramePart]:
     one = block_bytes(layout, layer, layer + 1)
     step = frame_bytes // one
     return [
         FramePart(layer, layer + 1, start, stop, (stop - start) * one)
-        for start in range(0, blocks, step)
-        for stop in (min(start + step, blocks),)
+        for start in range(extent.block_start, extent.block_stop, step)
+        for stop in (min(start + step, extent.block_stop),)
     ]
 
 

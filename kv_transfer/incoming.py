@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from kv_transfer.frames import FramePart
-from kv_transfer.waits import quietly
+from kv_transfer.frames import Coverage, FramePart
+from kv_transfer.waits import quietly, succeed
 from protos import kv_transfer_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedKv:
-    """What a sender offers: the KV of that many tokens, in that many blocks."""
+    """What a sender offers: the KV of that many tokens, in that many blocks.
+
+    Without a first token the prompt is still being computed. Then, who has no blocks to give says
+    None at once, and is asked again when it is complete.
+    """
 
     tokens: int
     blocks: int
-    first_token: int
+    first_token: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedKv:
-    """What has arrived. `transfer_s` is from Pull to commit, `admission_s` the wait for blocks."""
+    """What has arrived. `admission_s` is the wait for blocks.
+
+    `transfer_s` is from Pull to commit, but no earlier than when the last of it was computed.
+    """
 
     first_token: int
     tokens: int
@@ -39,21 +46,33 @@ def _bytes_future() -> asyncio.Future[int]:
     return quietly(asyncio.get_running_loop().create_future())
 
 
-@dataclass(slots=True, eq=False)
 class Incoming:
-    """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error)."""
+    """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error).
 
-    transfer: str
-    offered: asyncio.Future[pb.Offer] = field(default_factory=_offer_future)
-    finished: asyncio.Future[int] = field(default_factory=_bytes_future)
-    blocks: tuple[int, ...] = ()
-    generation: int = 0
-    plan: tuple[FramePart, ...] = ()
-    next_part: int = 0
-    landed: int = 0
-    done: bool = False
-    committed: bool = False
-    writing: list[asyncio.Future[Any]] = field(default_factory=list)
+    `offered` has the first offer, `complete_offer` the one that is made when all is computed.
+    """
+
+    def __init__(self, transfer: str) -> None:
+        self.transfer = transfer
+        self.offered: asyncio.Future[pb.Offer] = _offer_future()
+        self.complete_offer: asyncio.Future[pb.Offer] = _offer_future()
+        self.finished: asyncio.Future[int] = _bytes_future()
+        self.blocks: tuple[int, ...] = ()
+        self.generation = 0
+        self.coverage: Coverage | None = None
+        self.covered_s = 0.0
+        self.plan: list[FramePart] = []
+        self.next_part = 0
+        self.landed = 0
+        self.first_token: int | None = None
+        self.committed = False
+        self.writing: list[asyncio.Future[Any]] = []
+
+    def take_offer(self, offer: pb.Offer) -> None:
+        """Note an offer; the same may come twice, early and complete."""
+        succeed(self.offered, offer)
+        if not offer.early:
+            succeed(self.complete_offer, offer)
 
     @property
     def ended(self) -> bool:
@@ -61,11 +80,16 @@ class Incoming:
         return self.finished.done()
 
     @property
+    def whole(self) -> bool:
+        """Whether all of it is announced."""
+        return self.coverage is not None and self.coverage.whole
+
+    @property
     def complete(self) -> bool:
         """Whether all of it is in its blocks."""
-        return self.done and self.landed == len(self.plan)
+        return self.first_token is not None and self.whole and self.landed == len(self.plan)
 
     @property
     def bytes(self) -> int:
-        """Of the whole transfer, once pulled."""
+        """Of what was announced."""
         return sum(part.bytes for part in self.plan)

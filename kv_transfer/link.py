@@ -44,12 +44,18 @@ class Shared:
     counters: LinkCounters
 
 
-def make_shared(cache: KvCache, config: TransferConfig, open_lane: LaneOpener, name: str) -> Shared:
-    """Fresh staging, counters and copy thread for one side of a replica."""
+def make_shared(
+    cache: KvCache, config: TransferConfig, open_lane: LaneOpener, name: str, *, sends: bool
+) -> Shared:
+    """Fresh staging, counters and copy thread for one side of a replica.
+
+    Only the side that sends has staging for others to read.
+    """
     pinned = cache.device.type == "cuda"
+    shared = sends and not pinned and config.transport in ("auto", "shared_memory")
     # Links at their bound, and as many again whose threads are still inside a dead lane.
     limit = 2 * config.max_links * config.staging_buffers
-    staging = StagingPool(config.frame_bytes, limit, pinned)
+    staging = StagingPool(config.frame_bytes, limit, pinned=pinned, shared=shared)
     return Shared(cache, config, open_lane, staging, Worker(f"{name}-copies"), LinkCounters())
 
 
@@ -159,7 +165,12 @@ class Link(ABC, Generic[In, Out]):
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run as part of the link: an error in it ends the link, the link's end cancels it."""
-        self._tasks.create_task(work)
+        try:
+            self._tasks.create_task(work)
+        except RuntimeError:
+            # A message that was read while the link was ending already.
+            work.close()
+            raise LinkBroken("the link is ending") from None
 
     def _reason(self, cause: BaseException) -> TransferFailed:
         if isinstance(cause, TransferFailed):

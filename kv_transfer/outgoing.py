@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from kv_transfer.frames import FramePart
+from kv_transfer.frames import Coverage, FramePart
 from kv_transfer.waits import quietly
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingKv:
-    """KV that is complete: which blocks hold the KV of that many tokens, and for whom it is."""
+    """Which blocks hold the KV of that many tokens, and for whom it is.
+
+    Without a first token it is still being computed; see `KvSender.begin`.
+    """
 
     transfer: str
     receiver: str
     blocks: tuple[int, ...]
     tokens: int
-    first_token: int
+    first_token: int | None
 
 
 def _new_future() -> asyncio.Future[int]:
     return quietly(asyncio.get_running_loop().create_future())
 
 
-@dataclass(slots=True, eq=False)
 class Outgoing:
-    """offered ──Pull──▶ sending ──last Sum──▶ sent ──Committed──▶ finished (bytes, or an error)."""
+    """offered ──Pull──▶ sending ──last Sum──▶ sent ──Committed──▶ finished (bytes, or an error).
 
-    kv: OutgoingKv
-    finished: asyncio.Future[int] = field(default_factory=_new_future)
-    plan: tuple[FramePart, ...] = ()
-    generation: int = 0
-    pulled: bool = False
-    next_part: int = 0
-    parts_sent: int = 0
-    reading: asyncio.Future[Any] | None = None
+    `computed` runs ahead of `announced`, which runs ahead of the frames.
+    """
+
+    def __init__(self, kv: OutgoingKv, layers: int) -> None:
+        self.kv = kv
+        self.first_token = kv.first_token
+        self.finished: asyncio.Future[int] = _new_future()
+        self.computed = Coverage(layers, len(kv.blocks))
+        self.announced = Coverage(layers, len(kv.blocks))
+        self.plan: list[FramePart] = []
+        self.generation = 0
+        self.pulled = False
+        self.in_turn = False
+        self.next_part = 0
+        self.parts_sent = 0
+        self.reading: asyncio.Future[Any] | None = None
+        if kv.first_token is not None:
+            self.computed.reach(len(kv.blocks), layers)
 
     @property
     def ended(self) -> bool:
@@ -45,8 +57,9 @@ class Outgoing:
 
     @property
     def sent(self) -> bool:
-        """Whether every frame of it has left."""
-        return self.pulled and self.parts_sent == len(self.plan)
+        """Whether every frame of it has left, and its first token is known."""
+        through = self.announced.whole and self.parts_sent == len(self.plan)
+        return through and self.first_token is not None
 
     @property
     def committed(self) -> bool:
@@ -56,5 +69,5 @@ class Outgoing:
 
     @property
     def bytes(self) -> int:
-        """Of the whole transfer, once pulled."""
+        """Of what was announced."""
         return sum(part.bytes for part in self.plan)

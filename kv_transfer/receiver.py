@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -17,7 +16,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.frames import check_frame_bytes
 from kv_transfer.incoming import OfferedKv, ReceivedKv
 from kv_transfer.link import make_shared
-from kv_transfer.receiver_link import ReceiverLink
+from kv_transfer.receiver_link import Admit, ReceiverLink
 from kv_transfer.select import open_lane
 from kv_transfer.transport import LaneOpener
 from protos import kv_transfer_pb2 as pb
@@ -60,7 +59,7 @@ class KvReceiver:
         self._id = replica_id
         self._host = host
         self._config = config
-        self._shared = make_shared(cache, config, opener, f"kv-receiver-{replica_id}")
+        self._shared = make_shared(cache, config, opener, f"kv-receiver-{replica_id}", sends=False)
         self._open: dict[str, _Open] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._generation = 0
@@ -85,10 +84,12 @@ class KvReceiver:
         self,
         peer: Peer,
         transfer: str,
-        admit: Callable[[OfferedKv], Awaitable[tuple[list[int], int]]],
+        admit: Admit,
         timeout_s: float,
     ) -> ReceivedKv:
         """Wait for the offer, let `admit` give blocks and their generation, pull, verify, commit.
+
+        `admit` may be asked twice, see `OfferedKv`.
 
         The link is opened if there is none. TransferFailed: the link broke or was refused, the
         sender withdrew (Withdrawn) or the bytes arrived corrupted. DeadlineExceeded: `timeout_s`

@@ -21,9 +21,10 @@ from kv_transfer import wire
 from kv_transfer.bounded import Remembered
 from kv_transfer.checksum import checksum
 from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
-from kv_transfer.frames import FramePart, plan_frames
+from kv_transfer.frames import Coverage, FramePart, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
 from kv_transfer.link import Link, Shared, view
+from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
 from kv_transfer.staging import Buffer
 from kv_transfer.transport import RECEIVER_RANK, LaneSpec
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 _ANNOUNCED_FRAMES = 64
 
 T = TypeVar("T")
-Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
+Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int] | None]]
 
 
 class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
@@ -71,7 +72,10 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         try:
             offer = await unless_failed(_result(incoming.offered), incoming.finished)
             offered_s = time.monotonic()
-            await self._admit(incoming, offer, admit)
+            if not await self._admit(incoming, offer, admit):
+                offer = await unless_failed(_result(incoming.complete_offer), incoming.finished)
+                offered_s = time.monotonic()
+                await self._admit(incoming, offer, admit)
             pulled_s = time.monotonic()
             pull = pb.Pull(
                 transfer=transfer, generation=incoming.generation, blocks=len(incoming.blocks)
@@ -81,11 +85,12 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             self._control.send(wire.to_sender(committed=pb.Committed(transfer=transfer)))
             incoming.committed = True
             self._shared.counters.bytes_moved += moved
+            assert incoming.first_token is not None
             return ReceivedKv(
-                first_token=offer.first_token,
+                first_token=incoming.first_token,
                 tokens=offer.tokens,
                 bytes=moved,
-                transfer_s=time.monotonic() - pulled_s,
+                transfer_s=time.monotonic() - max(pulled_s, incoming.covered_s),
                 admission_s=pulled_s - offered_s,
             )
         except TransferFailed as error:
@@ -95,18 +100,23 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             self._forget(incoming, reason)
             await settle(incoming.writing)
 
-    async def _admit(self, incoming: Incoming, offer: pb.Offer, admit: Admit) -> None:
-        """Wait until there are blocks for it, or it has failed."""
+    async def _admit(self, incoming: Incoming, offer: pb.Offer, admit: Admit) -> bool:
+        """Wait for blocks, or until it has failed; False where an early one gets none."""
         layout = self._shared.cache.layout
         if offer.blocks != layout.blocks_for(offer.tokens):
             raise TransferFailed(f"{offer.tokens} tokens offered in {offer.blocks} blocks")
-        offered = OfferedKv(offer.tokens, offer.blocks, offer.first_token)
-        blocks, generation = await unless_failed(_call(admit, offered), incoming.finished)
+        first_token = None if offer.early else offer.first_token
+        offered = OfferedKv(offer.tokens, offer.blocks, first_token)
+        admitted = await unless_failed(_call(admit, offered), incoming.finished)
+        if admitted is None and offer.early:
+            return False
+        blocks, generation = admitted or ([], 0)
         if len(blocks) != offer.blocks:
             raise Internal(f"{len(blocks)} blocks admitted for {offer.blocks} offered")
         incoming.blocks = tuple(blocks)
         incoming.generation = generation
-        incoming.plan = plan_frames(layout, len(blocks), self._frame_bytes)
+        incoming.coverage = Coverage(len(layout.layers), len(blocks))
+        return True
 
     def _expect(self, transfer: str) -> Incoming:
         if transfer in self._transfers:
@@ -117,7 +127,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         incoming = self._transfers[transfer] = Incoming(transfer)
         offer = self._early.pop(transfer, None)
         if offer is not None:
-            incoming.offered.set_result(offer)
+            incoming.take_offer(offer)
         return incoming
 
     def _forget(self, incoming: Incoming, reason: str) -> None:
@@ -139,6 +149,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             device=device_name(cache.device),
             process=PROCESS,
             frame_bytes=config.frame_bytes,
+            witness=wire.witness_to_proto(own_witness()),
         )
         self._control.send(wire.to_sender(hello=hello))
 
@@ -154,6 +165,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
                 succeed(self._joined, None)
             case "offer", offer:
                 self._offered(offer)
+            case "extent", extent:
+                self._extended(extent)
             case "frame", frame:
                 self._announced(frame)
             case "sum", total:
@@ -168,8 +181,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     def _offered(self, offer: pb.Offer) -> None:
         incoming = self._transfers.get(offer.transfer)
         if incoming is not None:
-            succeed(incoming.offered, offer)
-        elif len(self._early) < self._shared.config.max_transfers:
+            incoming.take_offer(offer)
+        elif offer.transfer in self._early or len(self._early) < self._shared.config.max_transfers:
             self._early[offer.transfer] = offer
         else:
             cancel = pb.CancelTransfer(transfer=offer.transfer, reason="too many offers wait")
@@ -183,6 +196,19 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         else:
             self._withdrawn.add(withdraw.transfer, withdraw.reason)
 
+    def _extended(self, message: pb.Extent) -> None:
+        """Plan the frames that will come next of this transfer."""
+        incoming = self._transfers.get(message.transfer)
+        if incoming is None or incoming.ended:
+            return  # its frames go to scratch
+        extent = wire.extent_of(message)
+        if incoming.coverage is None or not incoming.coverage.add(extent):
+            raise LinkBroken(f"transfer {message.transfer}: {extent} is out of place")
+        layout = self._shared.cache.layout
+        incoming.plan += plan_frames(layout, extent, self._frame_bytes)
+        if incoming.whole:
+            incoming.covered_s = time.monotonic()
+
     def _announced(self, frame: pb.Frame) -> None:
         """Agree to the frame's size, or break the link: nothing has been posted for it yet."""
         if frame.sequence != self._sequence:
@@ -193,7 +219,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         incoming = self._wanted(frame)
         if problem is None and incoming is not None:
             # A slice, because one frame too many must compare unequal and not raise.
-            if incoming.plan[incoming.next_part : incoming.next_part + 1] != (part,):
+            if incoming.plan[incoming.next_part : incoming.next_part + 1] != [part]:
                 problem = "it is not the next of its transfer"
             incoming.next_part += 1
         if problem is not None:
@@ -218,7 +244,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     def _wanted(self, frame: pb.Frame) -> Incoming | None:
         """The transfer whose blocks the frame is for, unless it ended or is of another time."""
         incoming = self._transfers.get(frame.transfer)
-        if incoming is None or incoming.ended or not incoming.plan:
+        if incoming is None or incoming.ended or incoming.coverage is None:
             return None
         return incoming if incoming.generation == frame.generation else None
 
@@ -232,11 +258,12 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         incoming = self._transfers.get(done.transfer)
         if incoming is None or incoming.ended:
             return
-        if incoming.next_part != len(incoming.plan) or done.frames != len(incoming.plan):
+        planned = len(incoming.plan)
+        if not incoming.whole or not incoming.next_part == done.frames == planned:
             error = TransferFailed(f"{incoming.next_part} of {len(incoming.plan)} frames came")
             fail(incoming.finished, error)
             return
-        incoming.done = True
+        incoming.first_token = done.first_token
         self._finish_if_complete(incoming)
 
     def _finish_if_complete(self, incoming: Incoming) -> None:
@@ -336,5 +363,5 @@ async def _result(future: asyncio.Future[T]) -> T:
     return await future
 
 
-async def _call(admit: Admit, offered: OfferedKv) -> tuple[list[int], int]:
+async def _call(admit: Admit, offered: OfferedKv) -> tuple[list[int], int] | None:
     return await admit(offered)

@@ -11,6 +11,7 @@ from kv_transfer.errors import LinkRefused
 from kv_transfer.gloo import GlooLane
 from kv_transfer.loopback import LoopbackLane
 from kv_transfer.nccl import NcclLane
+from kv_transfer.shared_memory import SharedMemoryLane
 from kv_transfer.transport import Lane, LaneSpec
 
 PROCESS = uuid.uuid4().hex
@@ -43,18 +44,28 @@ def device_name(device: torch.device) -> str:
     return f"cuda:{torch.cuda.get_device_properties(device).uuid}"
 
 
-def choose(sender: Side, receiver: Side) -> Choice:
-    """The pair's transport; LinkRefused names what does not fit."""
+def choose(
+    sender: Side, receiver: Side, parted: str | None = "their hosts were not compared"
+) -> Choice:
+    """The pair's transport; LinkRefused names what does not fit.
+
+    `parted` says why the two cannot share memory; None when it was shown that they can.
+    """
     asked = {side.transport for side in (sender, receiver)} - {"auto"}
     if len(asked) > 1:
         raise LinkRefused(f"transport: {sender.transport} here, {receiver.transport} there")
     same_process = sender.process == receiver.process
     both_cuda = sender.device.startswith("cuda") and receiver.device.startswith("cuda")
     one_gpu = both_cuda and sender.device == receiver.device
+    on_cpu = sender.device == receiver.device == "cpu"
+    where = f"KV is on {sender.device} here, on {receiver.device} there"
+    not_shared = parted if on_cpu else where
     if asked:
         transport = asked.pop()
         if transport == "loopback" and not same_process:
             raise LinkRefused("transport: loopback needs both ends in one process")
+        if transport == "shared_memory" and not_shared is not None:
+            raise LinkRefused(f"transport: shared_memory, but {not_shared}")
         if transport == "nccl" and not both_cuda:
             raise LinkRefused(
                 f"transport: nccl needs CUDA on both; {sender.device} here, {receiver.device} there"
@@ -68,7 +79,9 @@ def choose(sender: Side, receiver: Side) -> Choice:
         return Choice("gloo", "both ends are on one GPU, where NCCL refuses two ranks")
     if both_cuda:
         return Choice("nccl", "CUDA on both ends")
-    return Choice("gloo", f"KV is on {sender.device} here, on {receiver.device} there")
+    if not_shared is None:
+        return Choice("shared_memory", "one host: the sender has read the receiver's witness file")
+    return Choice("gloo", not_shared if not on_cpu else f"KV is on cpu on both ends, and {parted}")
 
 
 def open_lane(spec: LaneSpec) -> Lane:
@@ -79,4 +92,6 @@ def open_lane(spec: LaneSpec) -> Lane:
         return NcclLane(spec)
     if spec.transport == "loopback":
         return LoopbackLane(spec)
+    if spec.transport == "shared_memory":
+        return SharedMemoryLane(spec)
     raise LinkRefused(f"transport: {spec.transport!r} is unknown here")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from dataclasses import replace
 
 import grpc
 
-from engine.errors import DeadlineExceeded, Internal, Overloaded, TransferFailed
+from engine.errors import Internal, Overloaded, TransferFailed
 from engine.kv_cache import KvCache
 from kv_transfer.bounded import Remembered
 from kv_transfer.config import TransferConfig
 from kv_transfer.errors import LinkRefused, Withdrawn
 from kv_transfer.frames import check_frame_bytes
+from kv_transfer.hand_over import HandOver
 from kv_transfer.link import make_shared
 from kv_transfer.outgoing import Outgoing, OutgoingKv
 from kv_transfer.select import open_lane
@@ -22,7 +23,7 @@ from kv_transfer.transport import LaneOpener
 from kv_transfer.waits import fail, settle
 from protos import kv_transfer_pb2_grpc
 
-__all__ = ["KvSender", "OutgoingKv"]
+__all__ = ["HandOver", "KvSender", "OutgoingKv"]
 
 _log = logging.getLogger(__name__)
 _Key = tuple[str, str]  # receiver, transfer
@@ -42,7 +43,7 @@ class KvSender:
         check_frame_bytes(cache.layout, config.frame_bytes)
         self._cache = cache
         self._config = config
-        self._shared = make_shared(cache, config, opener, f"kv-sender-{replica_id}")
+        self._shared = make_shared(cache, config, opener, f"kv-sender-{replica_id}", sends=True)
         self._links = SenderLinks(replica_id, host, self._shared, self._link_up, self._refused)
         self._waiting: dict[_Key, Outgoing] = {}
         self._withdrawn: Remembered[_Key, str] = Remembered(config.max_transfers)
@@ -71,36 +72,30 @@ class KvSender:
         """Serve `KvTransfer` on that server."""
         kv_transfer_pb2_grpc.add_KvTransferServicer_to_server(self._links, server)
 
-    async def hand_over(self, offer: OutgoingKv, timeout_s: float) -> int:
-        """Offer the KV, send it when it is pulled; bytes sent, once the receiver has committed.
+    async def hand_over(self, kv: OutgoingKv, timeout_s: float) -> int:
+        """Offer complete KV, send it when it is pulled; bytes sent, once it is committed.
 
-        The receiver's link may open before or after. TransferFailed: the link broke or was refused,
-        or the receiver gave up, or the KV was withdrawn. DeadlineExceeded: the lease of `timeout_s`
-        ended. When this has ended, however it did, the blocks are no longer read. Trying again
-        takes a new transfer id.
+        Fails as `HandOver.committed` does. When this has ended, the blocks are no longer read.
         """
-        outgoing = Outgoing(self._checked(offer))
-        key = (offer.receiver, offer.transfer)
-        self._waiting[key] = outgoing
-        reason = "the hand-over was cancelled"
+        handing = self.begin(kv)
         try:
-            self._withdrawn.pop(key)
-            link = self._links.up(offer.receiver)
-            if link is not None:
-                link.offer(outgoing)
-            async with asyncio.timeout(timeout_s):
-                return await outgoing.finished
-        except TimeoutError:
-            reason = f"its lease of {timeout_s:g} s ended"
-            raise DeadlineExceeded(f"transfer {offer.transfer}: {reason}") from None
-        except (TransferFailed, Internal) as error:
-            reason = error.message
-            raise
+            return await handing.committed(timeout_s)
         finally:
-            del self._waiting[key]
-            self._finish(outgoing, reason)
-            if outgoing.reading is not None:
-                await settle([outgoing.reading])
+            await handing.close("the hand-over was cancelled")
+
+    def begin(self, kv: OutgoingKv) -> HandOver:
+        """Offer KV, also such that is still being computed; its blocks are read until `close`.
+
+        The receiver's link may open before or after. Trying again takes a new transfer id.
+        """
+        outgoing = Outgoing(self._checked(kv), len(self._cache.layout.layers))
+        key = (kv.receiver, kv.transfer)
+        self._waiting[key] = outgoing
+        self._withdrawn.pop(key)
+        link = self._links.up(kv.receiver)
+        if link is not None:
+            link.offer(outgoing)
+        return HandOver(outgoing, self._cache.layout, self._progress, self._end)
 
     async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
         """Say that this KV will never come: whoever waits for it gets Withdrawn."""
@@ -125,13 +120,21 @@ class KvSender:
             raise Internal(f"transfer {offer.transfer} is handed over already")
         if len(self._waiting) >= self._config.max_links * self._config.max_transfers:
             raise Overloaded(f"{len(self._waiting)} hand-overs are waiting")
-        return OutgoingKv(
-            transfer=offer.transfer,
-            receiver=offer.receiver,
-            blocks=offer.blocks[:needed],
-            tokens=offer.tokens,
-            first_token=offer.first_token,
-        )
+        return replace(offer, blocks=offer.blocks[:needed])
+
+    def _progress(self, outgoing: Outgoing) -> None:
+        link = self._links.up(outgoing.kv.receiver)
+        if link is not None:
+            link.progress(outgoing)
+
+    async def _end(self, outgoing: Outgoing, reason: str) -> None:
+        key = (outgoing.kv.receiver, outgoing.kv.transfer)
+        if self._waiting.get(key) is not outgoing:
+            return
+        del self._waiting[key]
+        self._finish(outgoing, reason)
+        if outgoing.reading is not None:
+            await settle([outgoing.reading])
 
     def _finish(self, outgoing: Outgoing, reason: str) -> None:
         kv = outgoing.kv
@@ -139,8 +142,9 @@ class KvSender:
             self.counters.transfers_done += 1
             _log.debug("transfer %s to %s: committed", kv.transfer, kv.receiver)
         else:
-            self.counters.transfers_failed += 1
+            self.counters.transfers_failed += outgoing.first_token is not None
             _log.info("transfer %s to %s: %s", kv.transfer, kv.receiver, reason)
+            fail(outgoing.finished, Withdrawn(reason))
             self._withdraw(kv.receiver, kv.transfer, reason)
         link = self._links.up(kv.receiver)
         # Also when committed: the link's book must not grow with every transfer.

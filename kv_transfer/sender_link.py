@@ -80,7 +80,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._control.send(wire.to_receiver(welcome=welcome))
 
     def offer(self, outgoing: Outgoing) -> None:
-        """Tell the receiver what waits for it; only while the link is up."""
+        """Tell the receiver what waits or will wait for it; only while the link is up."""
         kv = outgoing.kv
         # A cancel can be faster than the offer it is about.
         given_up = self._cancelled.pop(kv.transfer)
@@ -92,9 +92,21 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             transfer=kv.transfer,
             tokens=kv.tokens,
             blocks=len(kv.blocks),
-            first_token=kv.first_token,
+            first_token=outgoing.first_token or 0,
+            early=outgoing.first_token is None,
         )
         self._control.send(wire.to_receiver(offer=offer))
+
+    def progress(self, outgoing: Outgoing) -> None:
+        """More of it is computed: announce that, in frames that are large where there is time."""
+        if self._transfers.get(outgoing.kv.transfer) is not outgoing or outgoing.ended:
+            return
+        complete = outgoing.first_token is not None
+        if outgoing.pulled:
+            self._extend(outgoing, at_least=0 if complete else self._frame_bytes // 2)
+            self._end_if_sent(outgoing)
+        elif complete:
+            self.offer(outgoing)
 
     def forget(self, outgoing: Outgoing) -> None:
         """No new frame of it is made."""
@@ -136,9 +148,24 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             return
         outgoing.pulled = True
         outgoing.generation = pull.generation
-        outgoing.plan = plan_frames(self._shared.cache.layout, blocks, self._frame_bytes)
-        self._turns.append(outgoing)
-        self._has_turns.set()
+        self.progress(outgoing)
+
+    def _extend(self, outgoing: Outgoing, at_least: int) -> None:
+        """Announce what is computed and was not announced, if it is that many bytes."""
+        extents = outgoing.computed.beyond(outgoing.announced)
+        layout = self._shared.cache.layout
+        plans = [plan_frames(layout, extent, self._frame_bytes) for extent in extents]
+        if sum(part.bytes for plan in plans for part in plan) < max(1, at_least):
+            return
+        for extent, plan in zip(extents, plans, strict=True):
+            outgoing.announced.add(extent)
+            outgoing.plan.extend(plan)
+            message = wire.extent_to_proto(outgoing.kv.transfer, extent)
+            self._control.send(wire.to_receiver(extent=message))
+        if not outgoing.in_turn:
+            outgoing.in_turn = True
+            self._turns.append(outgoing)
+            self._has_turns.set()
 
     def _ready(self, ready: pb.Ready) -> None:
         if not self._announced or self._announced[0].sequence != ready.sequence:
@@ -202,7 +229,8 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         if outgoing.ended:
             return False
         outgoing.next_part += 1
-        if outgoing.next_part < len(outgoing.plan):
+        outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
+        if outgoing.in_turn:
             self._turns.append(outgoing)
         frame = _Frame(self._sequence, outgoing, buffer, data, reading.result())
         self._sequence += 1
@@ -223,10 +251,16 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._control.send(wire.to_receiver(sum=total))
         self._buffers().give_back(frame.buffer)
         # Counted and not compared with the last part: sums may leave in another order than frames.
-        outgoing = frame.outgoing
-        outgoing.parts_sent += 1
+        frame.outgoing.parts_sent += 1
+        self._end_if_sent(frame.outgoing)
+
+    def _end_if_sent(self, outgoing: Outgoing) -> None:
         if outgoing.sent and not outgoing.ended:
-            done = pb.Done(transfer=outgoing.kv.transfer, frames=len(outgoing.plan))
+            done = pb.Done(
+                transfer=outgoing.kv.transfer,
+                frames=len(outgoing.plan),
+                first_token=outgoing.first_token,
+            )
             self._control.send(wire.to_receiver(done=done))
 
     def _failed(self, reason: TransferFailed) -> None:

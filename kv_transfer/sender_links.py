@@ -15,6 +15,7 @@ from kv_transfer import wire
 from kv_transfer.errors import LinkRefused
 from kv_transfer.gloo import open_store_server
 from kv_transfer.link import Shared
+from kv_transfer.same_host import what_parts
 from kv_transfer.select import PROCESS, Choice, Side, choose, device_name
 from kv_transfer.sender_link import SenderLink
 from kv_transfer.threads import Worker
@@ -143,7 +144,8 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         if existing is None and len(self._links) >= config.max_links:
             raise LinkRefused(f"{len(self._links)} links are open, the most there may be")
         here = Side(config.transport, device_name(cache.device), PROCESS)
-        return choose(here, Side(hello.transport, hello.device, hello.process))
+        there = Side(hello.transport, hello.device, hello.process)
+        return choose(here, there, what_parts(wire.witness_from_proto(hello.witness)))
 
     def _new_lane(self, hello: pb.Hello, transport: str) -> LaneSpec:
         assert self._store is not None

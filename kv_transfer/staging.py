@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kv_transfer.errors import LinkBroken
+from kv_transfer.segments import shared_tensor
 
 
 class Buffer:
@@ -33,12 +34,18 @@ class Buffer:
 
 
 class StagingPool:
-    """The buffers of one replica side, made when first needed, at most `limit`."""
+    """The buffers of one replica side, made when first needed, at most `limit`.
 
-    def __init__(self, buffer_bytes: int, limit: int, pinned: bool) -> None:
+    Those in host memory are pinned, or such that another process can read them, if asked for.
+    """
+
+    def __init__(
+        self, buffer_bytes: int, limit: int, *, pinned: bool = False, shared: bool = False
+    ) -> None:
         self._bytes = buffer_bytes
         self._limit = limit
         self._pinned = pinned
+        self._shared = shared
         self._free: dict[torch.device, list[Buffer]] = {}
         self.taken = 0
         self.quarantined = 0
@@ -69,7 +76,10 @@ class StagingPool:
         self.give(buffer)
 
     def _make(self, device: torch.device) -> Buffer:
-        pinned = self._pinned and device.type == "cpu"
+        on_cpu = device.type == "cpu"
+        if self._shared and on_cpu:
+            return Buffer(shared_tensor(self._bytes))
+        pinned = self._pinned and on_cpu
         return Buffer(torch.empty(self._bytes, dtype=torch.uint8, device=device, pin_memory=pinned))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 
 from engine.layout import KvLayout, LayerShape
-from kv_transfer.frames import FramePart
+from kv_transfer.frames import Extent, FramePart
+from kv_transfer.same_host import Witness
 from protos import kv_transfer_pb2 as pb
 
 
@@ -50,6 +51,18 @@ def layout_from_proto(message: pb.Layout) -> KvLayout:
     )
 
 
+def witness_to_proto(witness: Witness) -> pb.Witness:
+    """Where the receiver's process can be found, as it goes into Hello."""
+    return pb.Witness(
+        boot=witness.boot, pid=witness.pid, descriptor=witness.descriptor, nonce=witness.nonce
+    )
+
+
+def witness_from_proto(message: pb.Witness) -> Witness:
+    """The peer's witness; an empty one where it sent none."""
+    return Witness(message.boot, message.pid, message.descriptor, message.nonce)
+
+
 def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
     """The announcement of one message on the data lane."""
     return pb.Frame(
@@ -62,6 +75,22 @@ def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePar
         block_stop=part.block_stop,
         bytes=part.bytes,
     )
+
+
+def extent_to_proto(transfer: str, extent: Extent) -> pb.Extent:
+    """The announcement of what is sent next of a transfer."""
+    return pb.Extent(
+        transfer=transfer,
+        layer_start=extent.layer_start,
+        layer_stop=extent.layer_stop,
+        block_start=extent.block_start,
+        block_stop=extent.block_stop,
+    )
+
+
+def extent_of(message: pb.Extent) -> Extent:
+    """What the sender announced."""
+    return Extent(message.layer_start, message.layer_stop, message.block_start, message.block_stop)
 
 
 def part_of(frame: pb.Frame) -> FramePart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -17,10 +18,15 @@ from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
 
-# How long a pass is computed until a more urgent prompt may overtake it.
+# How long a pass is computed until a more urgent prompt may overtake it, and it is told how far.
 _SLICE_S = 0.02
 # What no step takes.
 _STEP_S = 30.0
+
+
+# Hears that the KV of so many leading tokens is computed, in so many leading layers (None: in all).
+# First when the prompt has its blocks, which then are its own until the end.
+Watch = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,12 @@ class PrefillJob:
     arrived_s: float
     first_token: asyncio.Future[FirstToken]
     started_s: float | None = field(default=None)
+    watch: Watch | None = None
+
+    def computed(self, tokens: int, layers: int | None = None) -> None:
+        """Tell the watcher how far the prompt is."""
+        if self.watch is not None:
+            self.watch(tokens, layers)
 
 
 class PrefillLoop:
@@ -126,9 +138,18 @@ class PrefillLoop:
             self._fail(run.spans, error)
             return
         self._scheduler.advanced(run.spans, time.monotonic() - began_s)
-        if results is not None:
+        if results is None:
+            self._tell(run.spans, run.layers_done)
+        else:
             self._passes.remove(run)
             self._answer(run.spans, results)
+
+    def _tell(self, spans: list[Span], layers: int | None = None) -> None:
+        """Say how far a pass over these spans is."""
+        for span in spans:
+            job = self._jobs.get(span.sequence.owner)
+            if job is not None:
+                job.computed(span.start + span.count, layers)
 
     def _note_start(self, spans: list[Span]) -> None:
         now = time.monotonic()
@@ -136,6 +157,7 @@ class PrefillLoop:
             job = self._jobs[span.sequence.owner]
             if job.started_s is None:
                 job.started_s = now
+                job.computed(span.start)
                 metrics.QUEUE_WAIT.observe(now - job.arrived_s)
 
     def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
@@ -143,6 +165,9 @@ class PrefillLoop:
         metrics.TOKENS.inc(sum(span.count for span in spans))
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
+        self._tell(
+            [span for span in spans if not isinstance(outcomes[span.sequence.owner], Internal)]
+        )
         whole = self._scheduler.complete(spans)
         self._tell_stepped()
         for sequence in whole:

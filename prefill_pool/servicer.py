@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from engine.sequence import Sequence
 from engine.text import Completion
-from kv_transfer.sender import KvSender, OutgoingKv
+from kv_transfer.sender import KvSender
 from prefill_pool import metrics
+from prefill_pool.early import EarlyHandOver
 from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
 from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
@@ -34,22 +35,21 @@ class PrefillServicer:
     async def serve(self, request: prefill_pb2.PrefillRequest, outlet: Outlet) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""
         sequence = sequence_from_proto(request)
-        handed_over = False
         job = self._loop.submit(sequence)
+        early = EarlyHandOver(self._sender, job, request.decode_replica)
         try:
             first = await job.first_token
             if not self._send_first(outlet, job, first):
-                sent_bytes = await self._hand_over(job, first, request.decode_replica)
-                handed_over = True
+                sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
                 outlet.put(CallEvent(handed_over=event))
         finally:
-            self._loop.release(job)
-            if not handed_over:
-                await self._sender.withdraw(
-                    request.transfer, request.decode_replica, "the prefill ended without KV"
-                )
-            await self._loop.vacated(job)
+            try:
+                # First, as blocks may still be read.
+                await early.close("the prefill ended without KV")
+            finally:
+                self._loop.release(job)
+                await self._loop.vacated(job)
 
     def _send_first(self, outlet: Outlet, job: PrefillJob, first: FirstToken) -> bool:
         """Send the first token; True if it ends the request."""
@@ -68,14 +68,3 @@ class PrefillServicer:
         outlet.put(CallEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s)
         return piece.finish_reason is not None
-
-    async def _hand_over(self, job: PrefillJob, first: FirstToken, receiver: str) -> int:
-        sequence = job.sequence
-        offer = OutgoingKv(
-            transfer=sequence.owner,
-            receiver=receiver,
-            blocks=tuple(sequence.blocks),
-            tokens=sequence.prompt_tokens,
-            first_token=first.token.token,
-        )
-        return await self._sender.hand_over(offer, self._lease_s)

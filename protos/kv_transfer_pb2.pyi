@@ -25,7 +25,7 @@ class ReceiverMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class SenderMessage(_message.Message):
-    __slots__ = ("welcome", "refuse", "joined", "offer", "frame", "sum", "done", "withdraw", "heartbeat")
+    __slots__ = ("welcome", "refuse", "joined", "offer", "frame", "sum", "done", "withdraw", "heartbeat", "extent")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class SenderMessage(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refuse: RefuseLink
     joined: Joined
@@ -44,10 +45,11 @@ class SenderMessage(_message.Message):
     done: Done
     withdraw: Withdraw
     heartbeat: Heartbeat
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., sum: _Optional[_Union[Sum, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    extent: Extent
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., sum: _Optional[_Union[Sum, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes")
+    __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness")
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +57,7 @@ class Hello(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
     receiver: str
     generation: int
     layout: Layout
@@ -62,7 +65,20 @@ class Hello(_message.Message):
     device: str
     process: str
     frame_bytes: int
-    def __init__(self, receiver: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., transport: _Optional[str] = ..., device: _Optional[str] = ..., process: _Optional[str] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
+    witness: Witness
+    def __init__(self, receiver: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., transport: _Optional[str] = ..., device: _Optional[str] = ..., process: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., witness: _Optional[_Union[Witness, _Mapping]] = ...) -> None: ...
+
+class Witness(_message.Message):
+    __slots__ = ("boot", "pid", "descriptor", "nonce")
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    boot: str
+    pid: int
+    descriptor: int
+    nonce: bytes
+    def __init__(self, boot: _Optional[str] = ..., pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("layers", "block_tokens", "dtype", "model_identity")
@@ -115,16 +131,18 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("transfer", "tokens", "blocks", "first_token")
+    __slots__ = ("transfer", "tokens", "blocks", "first_token", "early")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     tokens: int
     blocks: int
     first_token: int
-    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ...) -> None: ...
+    early: bool
+    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ..., early: bool = ...) -> None: ...
 
 class Pull(_message.Message):
     __slots__ = ("transfer", "generation", "blocks")
@@ -135,6 +153,20 @@ class Pull(_message.Message):
     generation: int
     blocks: int
     def __init__(self, transfer: _Optional[str] = ..., generation: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
+
+class Extent(_message.Message):
+    __slots__ = ("transfer", "layer_start", "layer_stop", "block_start", "block_stop")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    LAYER_START_FIELD_NUMBER: _ClassVar[int]
+    LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_START_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_STOP_FIELD_NUMBER: _ClassVar[int]
+    transfer: str
+    layer_start: int
+    layer_stop: int
+    block_start: int
+    block_stop: int
+    def __init__(self, transfer: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("sequence", "transfer", "generation", "layer_start", "layer_stop", "block_start", "block_stop", "head_start", "head_stop", "bytes")
@@ -175,12 +207,14 @@ class Sum(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("transfer", "frames")
+    __slots__ = ("transfer", "frames", "first_token")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     frames: int
-    def __init__(self, transfer: _Optional[str] = ..., frames: _Optional[int] = ...) -> None: ...
+    first_token: int
+    def __init__(self, transfer: _Optional[str] = ..., frames: _Optional[int] = ..., first_token: _Optional[int] = ...) -> None: ...
 
 class Committed(_message.Message):
     __slots__ = ("transfer",)

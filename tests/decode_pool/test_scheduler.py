@@ -203,6 +203,28 @@ def test_a_preempted_request_goes_on_from_what_is_still_cached():
     assert foreign.computed >= 2 * BLOCK
 
 
+def test_blocks_are_given_early_out_of_plenty_only():
+    pool = BlockPool(8)
+    subject = scheduler(pool)
+    assert not subject.grant_early(local_sequence("long", 7 * BLOCK))
+    early = local_sequence("early", 6 * BLOCK)
+    assert subject.grant_early(early)
+    assert len(early.blocks) == 6
+    assert not subject.grant_early(local_sequence("next", BLOCK))
+    early.tokens.append(1)
+    subject.commit("early")
+    assert [span.sequence for span in subject.schedule()] == [early]
+
+
+def test_nobody_is_overtaken_by_an_early_one():
+    pool = BlockPool(8)
+    subject = scheduler(pool)
+    start(subject, sequence("running", 5 * BLOCK - 1))
+    subject.offer(sequence("waiting", 4 * BLOCK))
+    assert subject.grant() == []
+    assert not subject.grant_early(local_sequence("early", 1))
+
+
 class DecodeMachine(RuleBasedStateMachine):
     """Offers, commits, steps and cancels in any order, over a pool that is too small."""
 
@@ -214,6 +236,7 @@ class DecodeMachine(RuleBasedStateMachine):
         self.local: set[str] = set()
         self.alive: dict[str, Sequence] = {}
         self.arriving: set[str] = set()
+        self.early: set[str] = set()
         self.step = []
         self.chunks = []
         self.now = 0.0
@@ -250,11 +273,34 @@ class DecodeMachine(RuleBasedStateMachine):
             self.kv.receive(new, 0, len(new.tokens) - 1)
             self.arriving.add(new.owner)
 
+    @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20))
+    def grant_early(self, prompt, max_tokens):
+        """Its tokens are the prompt alone; the first one comes with the last of the KV."""
+        self.count += 1
+        new = local_sequence(f"r{self.count}", prompt, max_tokens)
+        free = self.pool.free + self.pool.counts().cached
+        try:
+            self.subject.check_fits(new)
+        except PromptTooLong:
+            return
+        if self.subject.grant_early(new):
+            assert free - len(new.blocks) >= self.pool.total // 4
+            self.kv.receive(new, 0, prompt)
+            self.alive[new.owner] = new
+            self.arriving.add(new.owner)
+            self.early.add(new.owner)
+        else:
+            assert not new.blocks
+
     @precondition(lambda self: self.arriving)
     @rule(data=st.data())
     def commit(self, data):
-        owner = data.draw(st.sampled_from(sorted(self.arriving)))
+        self._commit(data.draw(st.sampled_from(sorted(self.arriving))))
+
+    def _commit(self, owner):
         self.arriving.discard(owner)
+        if owner in self.early:
+            self.alive[owner].tokens.append(0)
         self.subject.commit(owner)
 
     @precondition(lambda self: not self.step)
@@ -314,8 +360,7 @@ class DecodeMachine(RuleBasedStateMachine):
                 break
             self.grant()
             for owner in sorted(self.arriving):
-                self.subject.commit(owner)
-            self.arriving.clear()
+                self._commit(owner)
             for done in step(self.subject, self.kv):
                 del self.alive[done.owner]
         assert not self.alive

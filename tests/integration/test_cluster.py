@@ -2,11 +2,14 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
+from cluster import replica
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
+from decode_pool.scheduler import DecodeScheduler
 from engine.errors import (
     Cancelled,
     Internal,
@@ -15,6 +18,9 @@ from engine.errors import (
     Overloaded,
     PromptTooLong,
 )
+from kv_transfer.config import TransferConfig
+from kv_transfer.sender import HandOver
+from prefill_pool import loop
 from tests import exactness, tiny
 from tests.integration.local import LocalCluster, cluster, held
 
@@ -69,6 +75,36 @@ async def test_exact_in_a_crowd_with_preemption(config, model, prefill_replicas)
     ]
     assert not wrong
     assert sum(preemptions for _, preemptions in answers) > 0
+
+
+async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model, monkeypatch):
+    """Chunks of 32 tokens cut behind each layer, a frame per few blocks: most leaves early."""
+    granted, moved, cut = [], [], []
+    grant_early, reached = DecodeScheduler.grant_early, HandOver.reached
+
+    def count_grants(scheduler, sequence):
+        granted.append(grant_early(scheduler, sequence))
+        return granted[-1]
+
+    def count_progress(handing, tokens, layers=None):
+        reached(handing, tokens, layers)
+        if handing._outgoing.first_token is None:
+            moved.append(handing._outgoing.next_part)
+            cut.append(layers)
+
+    monkeypatch.setattr(DecodeScheduler, "grant_early", count_grants)
+    monkeypatch.setattr(HandOver, "reached", count_progress)
+    monkeypatch.setattr(loop, "_SLICE_S", 0.0)
+    monkeypatch.setattr(replica, "TransferConfig", partial(TransferConfig, frame_bytes=1 << 14))
+    cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) > 100][:8]
+    small = replace(config, prefill=replace(config.prefill, chunk_tokens=32))
+    async with cluster(small) as local:
+        answers = await crowd(local, cases, 3)
+        await local.idle()
+    assert [got for got, _ in answers] == [case.expected for case in cases]
+    assert any(granted)
+    assert max(moved) > 1
+    assert set(cut) > {None, 1}
 
 
 async def test_sampling_is_the_same_alone_and_in_a_crowd(config, model):

@@ -16,7 +16,7 @@ from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.receiver import Peer
 from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache, receiving, same, sending
+from tests.kv_transfer.rig import LAYOUT, make_cache, receiving, same, sending, with_transport
 
 BLOCKS = 24
 
@@ -29,8 +29,10 @@ def opener(slow_s: float) -> FaultyOpener:
     return FaultyOpener(open_lane, [Plan(Fault.SLOW, 0, slow_s)] if slow_s else [])
 
 
-async def send(name: str, receiver: str, transfers: int, slow_s: float) -> None:
-    async with sending(name, QUICK, make_cache(seed=1), opener(slow_s)) as side:
+async def send(
+    name: str, receiver: str, transfers: int, slow_s: float, transport: str = "gloo"
+) -> None:
+    async with sending(name, with_transport(transport), make_cache(seed=1), opener(slow_s)) as side:
         say(address=side.peer.address)
 
         async def one(index: int) -> None:
@@ -45,9 +47,16 @@ async def send(name: str, receiver: str, transfers: int, slow_s: float) -> None:
         await asyncio.sleep(60)
 
 
-async def receive(name: str, sender: str, address: str, transfers: int, slow_s: float) -> None:
+async def receive(
+    name: str,
+    sender: str,
+    address: str,
+    transfers: int,
+    slow_s: float,
+    transport: str = "gloo",
+) -> None:
     source, target = make_cache(seed=1), make_cache()
-    async with receiving(name, QUICK, target, opener(slow_s)) as (receiver, _):
+    async with receiving(name, with_transport(transport), target, opener(slow_s)) as (receiver, _):
         say(address="")
         blocks = list(range(BLOCKS))
 

@@ -133,7 +133,7 @@ def random_plans(rng):
     return plans
 
 
-@pytest.mark.parametrize("transport", ["loopback", "gloo"])
+@pytest.mark.parametrize("transport", ["loopback", "gloo", "shared_memory"])
 @pytest.mark.parametrize("seed", range(2))
 async def test_storm(transport, seed):
     rng = random.Random(seed)

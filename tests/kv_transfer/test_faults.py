@@ -31,7 +31,7 @@ async def fails(pair, transfer, blocks, written):
     return results[1]
 
 
-@pytest.mark.parametrize("transport", ["gloo", "loopback"])
+@pytest.mark.parametrize("transport", ["gloo", "loopback", "shared_memory"])
 @pytest.mark.parametrize("side", ["sender", "receiver"])
 async def test_a_corrupted_frame_is_never_written_and_the_link_lives(transport, side):
     opener = faulty(Plan(Fault.CORRUPT))

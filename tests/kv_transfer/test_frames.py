@@ -10,7 +10,7 @@ from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
-from kv_transfer.frames import check_frame_bytes, plan_frames
+from kv_transfer.frames import Coverage, Extent, check_frame_bytes, plan_frames
 from kv_transfer.wire import layout_from_proto, layout_to_proto
 from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache
 
@@ -25,25 +25,71 @@ layouts = st.builds(
 )
 
 
-@given(layouts, st.integers(1, 40), st.integers(2048, 16384))
-def test_a_plan_covers_every_block_of_every_layer_once(layout, blocks, frame_bytes):
+@given(st.data(), layouts, st.integers(2048, 16384))
+def test_a_plan_covers_every_block_of_every_layer_once(data, layout, frame_bytes):
     check_frame_bytes(layout, 2048)
     cells = []
-    for part in plan_frames(layout, blocks, frame_bytes):
+    extent = data.draw(extents(len(layout.layers), 40))
+    for part in plan_frames(layout, extent, frame_bytes):
         count = part.block_stop - part.block_start
         size = count * block_bytes(layout, part.layer_start, part.layer_stop)
         assert 0 < part.bytes == size <= frame_bytes
-        cells += [
-            (layer, block)
-            for layer in range(part.layer_start, part.layer_stop)
-            for block in range(part.block_start, part.block_stop)
-        ]
-    assert sorted(cells) == [(i, j) for i in range(len(layout.layers)) for j in range(blocks)]
+        cells += cells_of(part)
+    assert sorted(cells) == cells_of(extent)
     assert len(cells) == len(set(cells))
 
 
+@st.composite
+def extents(draw, layers, blocks):
+    first_layer, first_block = draw(st.integers(0, layers - 1)), draw(st.integers(0, blocks - 1))
+    last_layer = draw(st.integers(first_layer + 1, layers))
+    return Extent(first_layer, last_layer, first_block, draw(st.integers(first_block + 1, blocks)))
+
+
+def cells_of(area):
+    return [
+        (layer, block)
+        for layer in range(area.layer_start, area.layer_stop)
+        for block in range(area.block_start, area.block_stop)
+    ]
+
+
+@given(st.integers(1, 6), st.integers(1, 20), st.data())
+def test_extents_of_whatever_was_computed_cover_each_block_once_and_both_sides_agree(
+    layers, blocks, data
+):
+    computed, announced, heard = (Coverage(layers, blocks) for _ in range(3))
+    cells = []
+    steps = st.lists(st.tuples(st.integers(0, blocks), st.integers(0, layers)), max_size=12)
+    for block_stop, layer_stop in [*data.draw(steps), (blocks, layers)]:
+        computed.reach(block_stop, layer_stop)
+        for extent in computed.beyond(announced):
+            assert announced.add(extent)
+            assert heard.add(extent)
+            cells += cells_of(extent)
+        assert not computed.beyond(announced)
+        assert heard.whole == computed.whole
+    assert sorted(cells) == cells_of(Extent(0, layers, 0, blocks))
+
+
+@given(st.integers(1, 4), st.integers(1, 8), st.data())
+def test_an_extent_out_of_place_is_refused_and_changes_nothing(layers, blocks, data):
+    coverage, twin = Coverage(layers, blocks), Coverage(layers, blocks)
+    reached = data.draw(st.integers(0, blocks))
+    coverage.reach(reached, layers)
+    twin.reach(reached, layers)
+    any_number = st.integers(-2, 12)
+    extent = data.draw(st.builds(Extent, any_number, any_number, any_number, any_number))
+    right = (
+        0 <= extent.layer_start < extent.layer_stop <= layers
+        and extent.block_start == reached < extent.block_stop <= blocks
+    )
+    assert coverage.add(extent) == right
+    assert right or not coverage.beyond(twin)
+
+
 def test_small_transfers_are_one_frame():
-    assert len(plan_frames(LAYOUT, 2, 8192)) == 1
+    assert len(plan_frames(LAYOUT, Extent(0, 4, 0, 2), 8192)) == 1
 
 
 def test_a_frame_must_hold_a_block():

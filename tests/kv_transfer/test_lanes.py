@@ -29,9 +29,10 @@ two_gpus = pytest.mark.skipif(
 TRANSPORTS = [
     "loopback",
     "gloo",
+    "shared_memory",
     pytest.param("nccl", marks=[pytest.mark.gpu, two_gpus]),
 ]
-ACROSS = ["gloo", pytest.param("nccl", marks=[pytest.mark.gpu, two_gpus])]
+ACROSS = ["gloo", "shared_memory", pytest.param("nccl", marks=[pytest.mark.gpu, two_gpus])]
 
 
 def make_spec(transport, rank, port, prefix, timeout_s=5.0):

@@ -28,7 +28,7 @@ from tests.kv_transfer.rig import (
     with_transport,
 )
 
-TRANSPORTS = ["gloo", "loopback"]
+TRANSPORTS = ["gloo", "loopback", "shared_memory"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -23,6 +23,7 @@ from tests.kv_transfer.rig import (
     receiving,
     same,
     sending,
+    with_transport,
 )
 
 # Death is seen within 1 to 1.5 s; the rest is for a busy machine.
@@ -62,16 +63,23 @@ async def children(*specs):
             await child.process.wait()
 
 
-def sender(name, slow_s=0.0):
-    return ("send", {"name": name, "receiver": "d0", "transfers": 3, "slow_s": slow_s})
+def sender(name, slow_s=0.0, transport="gloo"):
+    arguments = {"name": name, "receiver": "d0", "transfers": 3, "slow_s": slow_s}
+    return ("send", {**arguments, "transport": transport})
 
 
+# The others use what `auto` finds: on one host, shared memory.
+@pytest.mark.parametrize("transport", ["gloo", "auto"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_sender_dies_in_the_middle_of_its_frames(how):
+async def test_a_sender_dies_in_the_middle_of_its_frames(how, transport):
+    config = with_transport(transport)
     source, blocks = make_cache(seed=1), list(range(BLOCKS))
     async with (
-        receiving("d0", QUICK) as (receiver, target),
-        children(sender("victim", slow_s=0.2), sender("survivor")) as (victim, survivor),
+        receiving("d0", config) as (receiver, target),
+        children(sender("victim", 0.2, transport), sender("survivor", 0.0, transport)) as (
+            victim,
+            survivor,
+        ),
     ):
 
         async def admit(_):
@@ -110,13 +118,15 @@ async def test_a_sender_dies_in_the_middle_of_its_frames(how):
         assert before.equal(target.layers[0][:, blocks])
 
 
+@pytest.mark.parametrize("transport", ["gloo", "auto"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_receiver_dies_in_the_middle_of_its_frames(how):
-    async with sending("p0", QUICK) as side:
+async def test_a_receiver_dies_in_the_middle_of_its_frames(how, transport):
+    async with sending("p0", with_transport(transport)) as side:
 
         def receiver(name, slow_s=0.0):
             arguments = {"name": name, "sender": "p0", "address": side.peer.address}
-            return ("receive", {**arguments, "transfers": 2, "slow_s": slow_s})
+            arguments |= {"transfers": 2, "slow_s": slow_s, "transport": transport}
+            return ("receive", arguments)
 
         def hand_over(name, index):
             tokens = BLOCKS * LAYOUT.block_size

@@ -15,7 +15,7 @@ from engine.errors import TransferFailed
 from kv_transfer import wire
 from kv_transfer.checksum import checksum
 from kv_transfer.errors import LinkBroken
-from kv_transfer.frames import FramePart
+from kv_transfer.frames import Extent, FramePart
 from kv_transfer.loopback import LoopbackLane
 from kv_transfer.receiver import Peer
 from kv_transfer.select import PROCESS
@@ -103,6 +103,7 @@ async def facing(play):
 
 
 WHOLE = FramePart(0, 4, 0, 2, 2 * BLOCK)
+ALL = wire.extent_to_proto("t", Extent(0, 4, 0, 2))
 
 
 def frame(part=WHOLE, generation=17, sequence=0):
@@ -125,6 +126,7 @@ async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_post
 ):
     async def play(rogue, lane, say):
         assert (await rogue.heard.get())[0] == "pull"
+        await say(extent=ALL)
         await say(frame=announced)
 
     async with facing(play) as (receive, _, cache):
@@ -133,10 +135,37 @@ async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_post
         assert untouched(cache)
 
 
+@pytest.mark.parametrize(
+    "extent", [Extent(0, 4, 1, 2), Extent(0, 5, 0, 2), Extent(0, 4, 0, 3), Extent(0, 0, 0, 2)]
+)
+async def test_an_extent_out_of_place_breaks_the_link(extent):
+    async def play(rogue, lane, say):
+        await rogue.heard.get()
+        await say(extent=wire.extent_to_proto("t", extent))
+
+    async with facing(play) as (receive, _, cache):
+        with pytest.raises(LinkBroken, match="out of place"):
+            await receive()
+        assert untouched(cache)
+
+
+async def test_done_before_all_is_announced_fails_the_transfer():
+    async def play(rogue, lane, say):
+        await rogue.heard.get()
+        await say(done=pb.Done(transfer="t", frames=0))
+
+    async with facing(play) as (receive, receiver, cache):
+        with pytest.raises(TransferFailed, match="0 of 0 frames came"):
+            await receive()
+        assert untouched(cache)
+        assert receiver.links_open == 1
+
+
 async def test_a_frame_of_another_generation_goes_to_scratch():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         data = torch.ones(2 * BLOCK, dtype=torch.uint8)
+        await say(extent=ALL)
         await say(frame=frame(generation=16))
         assert (await rogue.heard.get())[0] == "ready"
         await asyncio.to_thread(lane.send, data, 1.0)
@@ -157,6 +186,7 @@ async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         data = torch.ones(2 * BLOCK, dtype=torch.uint8)
+        await say(extent=ALL)
         await say(frame=frame())
         assert (await rogue.heard.get())[0] == "ready"
         given_up.set()
@@ -188,6 +218,7 @@ async def test_a_sender_that_says_nothing_more_counts_as_dead():
 async def test_a_checksum_that_never_comes_breaks_the_link():
     async def play(rogue, lane, say):
         await rogue.heard.get()
+        await say(extent=ALL)
         await say(frame=frame())
         await rogue.heard.get()
         await asyncio.to_thread(lane.send, torch.ones(2 * BLOCK, dtype=torch.uint8), 1.0)

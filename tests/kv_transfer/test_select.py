@@ -38,6 +38,25 @@ def test_choice(sender, receiver, transport):
     assert choice.why
 
 
+def test_two_processes_that_share_memory_use_it():
+    choice = choose(side(), side(process="b"), None)
+    assert choice.transport == "shared_memory"
+    assert "witness" in choice.why
+
+
+def test_the_log_says_why_memory_is_not_shared():
+    choice = choose(side(), side(process="b"), "they are on different hosts")
+    assert choice.transport == "gloo"
+    assert "different hosts" in choice.why
+
+
+def test_shared_memory_is_refused_where_it_cannot_be():
+    with pytest.raises(LinkRefused, match="different hosts"):
+        choose(side("shared_memory"), side(process="b"), "they are on different hosts")
+    with pytest.raises(LinkRefused, match="cuda:1 here, on cpu there"):
+        choose(side("shared_memory", device="cuda:1"), side(process="b"), None)
+
+
 @pytest.mark.parametrize(
     ("sender", "receiver", "reason"),
     [

@@ -1,0 +1,129 @@
+"""What moving KV could cost at best: each part of it alone, timed in the same run.
+
+The parts are those of a hand-over: gather into frames, the link, a checksum, scatter from frames.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
+from engine.kv_cache import KvCache
+from kv_transfer.checksum import checksum
+from kv_transfer.frames import Extent, FramePart, plan_frames
+from kv_transfer.gloo import open_store_server
+from kv_transfer.segments import shared_tensor
+from kv_transfer.select import open_lane
+from kv_transfer.transport import SENDER_RANK
+
+MESSAGES = 32
+_WARM = 4
+Tell = Callable[..., None]  # an order for the other process
+Hear = Callable[[], object]  # waits until it has done it
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds for the bytes of one hand-over."""
+
+    gather_s: float
+    checksum_s: float
+    scatter_s: float
+    bytes: int
+
+    def floor_s(self, link_rate: float) -> float:
+        """Of all four, one after the other."""
+        return self.gather_s + self.checksum_s + self.scatter_s + self.bytes / link_rate
+
+
+def time_parts(cache: KvCache, blocks: list[int], repeats: int) -> Parts:
+    """The best of some runs over all frames of these blocks, on one thread as in a replica."""
+    whole = Extent(0, len(cache.layers), 0, len(blocks))
+    plan = plan_frames(cache.layout, whole, FRAME_BYTES)
+    staging = torch.empty(FRAME_BYTES, dtype=torch.uint8)
+
+    def gather(part: FramePart, data: torch.Tensor) -> None:
+        wanted = blocks[part.block_start : part.block_stop]
+        cache.gather(wanted, part.layer_start, part.layer_stop, data)
+
+    def scatter(part: FramePart, data: torch.Tensor) -> None:
+        wanted = blocks[part.block_start : part.block_stop]
+        cache.scatter(wanted, part.layer_start, part.layer_stop, data)
+
+    def over(work: Callable[[FramePart, torch.Tensor], object]) -> float:
+        times = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            for part in plan:
+                work(part, staging[: part.bytes])
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    return Parts(
+        over(gather),
+        over(lambda _, data: checksum(data)),
+        over(scatter),
+        sum(part.bytes for part in plan),
+    )
+
+
+def time_memcpy() -> float:
+    """Bytes per second of copying frames in one process, between two buffers on each side."""
+    sources = [np.ones(FRAME_BYTES, np.uint8) for _ in range(2)]
+    targets = [np.zeros(FRAME_BYTES, np.uint8) for _ in range(2)]
+    return _rate(lambda index: np.copyto(targets[index % 2], sources[index % 2]))
+
+
+def time_tcp(tell: Tell, hear: Hear) -> float:
+    """Bytes per second over a plain TCP connection, each frame answered with a byte."""
+    payload = bytes(FRAME_BYTES)
+    with socket.create_server((HOST, 0)) as server:
+        server.settimeout(20)
+        tell(do="tcp", port=server.getsockname()[1], messages=_WARM + MESSAGES)
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(20)
+
+            def send(_: int) -> None:
+                connection.sendall(payload)
+                connection.recv(1)
+
+            rate = _rate(send)
+    hear()
+    return rate
+
+
+def time_lane(transport: str, tell: Tell, hear: Hear) -> float:
+    """Bytes per second through a lane of that transport alone, without its control stream."""
+    store = open_store_server(HOST, 20.0)
+    prefix = uuid.uuid4().hex
+    order = {"transport": transport, "port": store.port, "prefix": prefix}
+    tell(do="lane", messages=_WARM + MESSAGES, **order)
+    lane = open_lane(lane_spec(transport, store.port, prefix, SENDER_RANK))
+    buffers = [_staging(transport) for _ in range(2)]
+    rate = _rate(lambda index: lane.send(buffers[index % 2], 10.0))
+    hear()
+    lane.close()
+    return rate
+
+
+def _staging(transport: str) -> torch.Tensor:
+    if transport == "shared_memory":
+        return shared_tensor(FRAME_BYTES).fill_(1)
+    return torch.ones(FRAME_BYTES, dtype=torch.uint8)
+
+
+def _rate(move: Callable[[int], object]) -> float:
+    for index in range(_WARM):
+        move(index)
+    started = time.perf_counter()
+    for index in range(MESSAGES):
+        move(index)
+    return MESSAGES * FRAME_BYTES / (time.perf_counter() - started)

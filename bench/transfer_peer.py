@@ -1,0 +1,92 @@
+"""The other process of `bench.transfer`: receives KV and raw messages, as told by JSON lines.
+
+Says one line for each thing done, and ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from typing import Any
+
+import torch
+
+from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
+from engine.kv_cache import KvCache
+from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
+from kv_transfer.select import open_lane
+from kv_transfer.transport import RECEIVER_RANK
+
+
+def receive_tcp(port: int, messages: int) -> None:
+    """Take that many frames from the parent's port, each answered with a byte."""
+    buffer = memoryview(bytearray(FRAME_BYTES))
+    with socket.create_connection((HOST, port), timeout=20) as connection:
+        for _ in range(messages):
+            filled = 0
+            while filled < FRAME_BYTES:
+                filled += connection.recv_into(buffer[filled:])
+            connection.send(b"x")
+
+
+def receive_lane(transport: str, port: int, prefix: str, messages: int) -> None:
+    """Take that many frames from a lane, into two buffers by turns."""
+    lane = open_lane(lane_spec(transport, port, prefix, RECEIVER_RANK))
+    buffers = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(2)]
+    for index in range(messages):
+        lane.receive(buffers[index % 2], FRAME_BYTES, 10.0)
+    lane.close()
+
+
+class Receiving:
+    """One KvReceiver on one cache; transfer i of a round goes to the i-th range of blocks."""
+
+    def __init__(self, transport: str, cache: KvCache) -> None:
+        self._receiver = KvReceiver("bench-decode", HOST, cache, transfer_config(transport))
+
+    async def receive(self, address: str, names: list[str]) -> list[float]:
+        """All of these at once; seconds from each Pull to its commit."""
+        peer = Peer("bench-prefill", address)
+
+        async def one(index: int, name: str) -> float:
+            async def admit(offered: OfferedKv) -> tuple[list[int], int]:
+                first = index * offered.blocks
+                return list(range(first, first + offered.blocks)), 1
+
+            received = await self._receiver.receive(peer, name, admit, 60.0)
+            return received.transfer_s
+
+        return list(await asyncio.gather(*(one(*item) for item in enumerate(names))))
+
+    async def close(self) -> None:
+        """End the links."""
+        await self._receiver.close()
+
+
+async def obey(blocks: int) -> None:
+    """Do what the lines say, one after the other."""
+    torch.set_num_threads(1)
+    cache = cache_for(blocks)
+    receiving: dict[str, Receiving] = {}
+    print(json.dumps({"done": "start"}), flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order: dict[str, Any] = json.loads(line)
+        what, answer = order.pop("do"), {}
+        if what == "tcp":
+            await asyncio.to_thread(receive_tcp, **order)
+        elif what == "lane":
+            await asyncio.to_thread(receive_lane, **order)
+        elif what == "kv":
+            transport = order.pop("transport")
+            if transport not in receiving:
+                receiving[transport] = Receiving(transport, cache)
+            answer = {"transfer_s": await receiving[transport].receive(**order)}
+        print(json.dumps({"done": what, **answer}), flush=True)
+    for side in receiving.values():
+        await side.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(obey(int(sys.argv[1])))

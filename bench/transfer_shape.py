@@ -1,0 +1,40 @@
+"""What `bench.transfer` moves: KV of the 135 M shape, by the frame size that replicas use."""
+
+from __future__ import annotations
+
+import torch
+
+from bench.setting import BLOCK_SIZE
+from bench.shape import Shape
+from engine.kv_cache import KvCache
+from engine.layout import KvLayout, LayerShape
+from kv_transfer.config import TransferConfig
+from kv_transfer.transport import LaneSpec
+
+HOST = "127.0.0.1"
+_SHAPE = Shape()
+LAYOUT = KvLayout(
+    layers=(LayerShape(_SHAPE.kv_heads, _SHAPE.head_size),) * _SHAPE.layers,
+    block_size=BLOCK_SIZE,
+    dtype="bfloat16",
+    model_identity="bench",
+)
+FRAME_BYTES = TransferConfig().frame_bytes
+
+
+def transfer_config(transport: str) -> TransferConfig:
+    """As a replica has it; a peer that is slow because the machine is busy is not given up."""
+    return TransferConfig(transport=transport, silence_s=10.0)
+
+
+def cache_for(blocks: int) -> KvCache:
+    """A cache whose pages have all been touched."""
+    cache = KvCache(LAYOUT, blocks, torch.device("cpu"))
+    for layer in cache.layers:
+        layer.fill_(1.0)
+    return cache
+
+
+def lane_spec(transport: str, port: int, prefix: str, rank: int) -> LaneSpec:
+    """One end of a lane on this host."""
+    return LaneSpec(transport, HOST, port, prefix, rank, HOST, torch.device("cpu"), 20.0)

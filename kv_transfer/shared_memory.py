@@ -1,0 +1,159 @@
+"""A lane through memory that two processes of one host share: one copy, made by the receiver.
+
+The sender's staging lies in segments (`segments.py`). What passes between the two is a pipe each
+way, with where to read and that it was read: it wakes whoever waits, and ends with its process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+import time
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.gloo import open_store_client
+from kv_transfer.segments import Mapped, Place, segment_of, shared_tensor
+from kv_transfer.transport import LaneSpec
+
+_RECORD = struct.Struct("<?xxxiQQQQ")  # data or not, then a Place without its pid
+_TAKEN = _RECORD.pack(False, 0, 0, 0, 0, 0)
+_MAPPED_SEGMENTS = 16
+
+
+class SharedMemoryLane:
+    """One end; blocks until the other end has joined, or LaneBroken."""
+
+    staging_device = torch.device("cpu")
+
+    def __init__(self, spec: LaneSpec) -> None:
+        self._mapped: OrderedDict[int, Mapped] = OrderedDict()
+        self._spare: torch.Tensor | None = None
+        self._broken: str | None = None
+        self._closing = threading.Lock()
+        self._alarm = os.eventfd(0, os.EFD_CLOEXEC)
+        self._inbox, entrance = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._open = {self._alarm, self._inbox}
+        try:
+            self._peer_pid, self._outbox = _meet(spec, entrance)
+            self._open.add(self._outbox)
+        except (OSError, RuntimeError, ValueError) as error:
+            self.close()
+            raise LaneBroken(f"shared memory join: {str(error).partition(chr(10))[0]}") from error
+        finally:
+            # Only the peer's end is left, so the inbox ends when the peer does.
+            os.close(entrance)
+
+    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+        """See `Lane.send`: returns when the receiver has its copy.
+
+        A buffer outside the segments of this process is copied into one first.
+        """
+        deadline = time.monotonic() + timeout_s
+        segment, offset = segment_of(buffer) or (None, 0)
+        if segment is None:
+            buffer = self._copied(buffer)
+            found = segment_of(buffer)
+            assert found is not None
+            segment, offset = found
+        generation = segment.renew()
+        try:
+            place = (segment.descriptor, segment.identity, generation, offset, buffer.numel())
+            self._say(_RECORD.pack(True, *place))
+            if self._hear(deadline, "send")[0]:
+                raise self._break("both ends send")
+        finally:
+            # A receiver that comes too late sees by this that the bytes are not its own any more.
+            segment.renew()
+
+    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+        """See `Lane.receive`."""
+        is_data, *place = self._hear(time.monotonic() + timeout_s, "receive")
+        if not is_data:
+            raise self._break("an answer without a message")
+        source = Place(self._peer_pid, *place)
+        if source.size != size:
+            raise self._break(f"{source.size} bytes sent, {size} expected")
+        try:
+            self._segment(source).copy(source, staging)
+        except LaneBroken as error:
+            raise self._break(error.message) from error
+        self._say(_TAKEN)
+
+    def abort(self) -> None:
+        """End whatever waits on this side."""
+        with self._closing:
+            if self._alarm in self._open:
+                os.eventfd_write(self._alarm, 1)
+
+    def close(self) -> None:
+        """Close the pipes, which ends the other side's waits too, and unmap what was read from."""
+        with self._closing:
+            while self._open:
+                os.close(self._open.pop())
+        self._broken = self._broken or "the shared memory lane is closed"
+        self._mapped.clear()
+        self._spare = None
+
+    def _copied(self, buffer: torch.Tensor) -> torch.Tensor:
+        size = buffer.numel()
+        if self._spare is None or self._spare.numel() < size:
+            self._spare = shared_tensor(size)
+        return self._spare[:size].copy_(buffer)
+
+    def _segment(self, place: Place) -> Mapped:
+        mapped = self._mapped.pop(place.identity, None) or Mapped(place)
+        self._mapped[place.identity] = mapped
+        if len(self._mapped) > _MAPPED_SEGMENTS:
+            self._mapped.popitem(last=False)
+        return mapped
+
+    def _say(self, record: bytes) -> None:
+        if self._broken:
+            raise LaneBroken(self._broken)
+        try:
+            os.write(self._outbox, record)
+        except OSError as error:
+            raise self._break(f"the peer is gone: {error.strerror}") from error
+
+    def _hear(self, deadline: float, what: str) -> tuple[Any, ...]:
+        """The peer's next record; LaneBroken when it is gone, or late, or this lane was aborted."""
+        if self._broken:
+            raise LaneBroken(self._broken)
+        poll = select.poll()
+        poll.register(self._inbox, select.POLLIN)
+        poll.register(self._alarm, select.POLLIN)
+        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if self._alarm in ready:
+            raise self._break("the lane was aborted")
+        if self._inbox not in ready:
+            raise self._break(f"{what} took too long")
+        record = os.read(self._inbox, _RECORD.size)
+        if len(record) != _RECORD.size:
+            raise self._break("the peer is gone")
+        return _RECORD.unpack(record)
+
+    def _break(self, why: str) -> LaneBroken:
+        self._broken = self._broken or f"shared memory: {why}"
+        return LaneBroken(self._broken)
+
+
+def _meet(spec: LaneSpec, entrance: int) -> tuple[int, int]:
+    """Exchange the pipes through the sender's store: the peer's process, and the way into it."""
+    store = open_store_client(spec)
+    store.set(f"{spec.rank}", f"{os.getpid()}/fd/{entrance}")
+    address = store.get(f"{spec.peer}").decode()
+    pid = int(address.partition("/")[0])
+    outbox = os.open(f"/proc/{address}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        store.set(f"{spec.rank} is in", "")
+        store.get(f"{spec.peer} is in")
+    except BaseException:
+        os.close(outbox)
+        raise
+    return pid, outbox

@@ -1,0 +1,1 @@
+"""Kill, freeze, cut and corrupt, at every step of a hand-over."""

@@ -1,0 +1,53 @@
+"""The steps of a hand-over at which something goes wrong, played by a sender.
+
+As a process of its own: says its address, plays the stage named on its command line, and waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from kv_transfer.faulty import Fault, FaultyOpener, Plan
+from kv_transfer.select import open_lane
+from kv_transfer.sender import OutgoingKv
+from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache, sending, with_transport
+
+BLOCKS = 24
+TOKENS = BLOCKS * LAYOUT.block_size
+# The link is up and nothing is offered; blocks are waited for; half a prompt has left; frames move;
+# all has left but for the first token.
+STAGES = ("expected", "offered", "early", "sending", "sent")
+
+
+def opener_for(stage):
+    """A lane that is slow enough to be met in the middle of its frames."""
+    plan = [Plan(Fault.SLOW, 0, 0.3)] if stage == "sending" else []
+    return FaultyOpener(open_lane, plan)
+
+
+def start(sender, stage, receiver="d0"):
+    """Bring a hand-over named after the stage that far; the hand-over, or None before there is."""
+    if stage == "expected":
+        return None
+    early = stage in ("early", "sent")
+    first_token = None if early else 1
+    kv = OutgoingKv(stage, receiver, tuple(range(BLOCKS)), TOKENS, first_token)
+    handing = sender.begin(kv)
+    if early:
+        handing.reached(TOKENS if stage == "sent" else TOKENS // 2)
+    return handing
+
+
+async def main(stage: str) -> None:
+    config = with_transport("auto")
+    async with sending(stage, config, make_cache(seed=1), opener_for(stage)) as side:
+        print(json.dumps({"address": side.peer.address}), flush=True)
+        start(side.sender, stage)
+        await asyncio.sleep(120)
+
+
+if __name__ == "__main__":
+    assert QUICK.silence_s <= 1.0
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,184 @@
+"""What is particular to memory shared between processes: proof, late writers, dead peers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.same_host import own_witness, what_parts
+from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
+from kv_transfer.select import open_lane
+from kv_transfer.transport import SENDER_RANK
+from tests.kv_transfer.rig import linked, with_transport
+from tests.kv_transfer.test_lanes import blank, filled, make_spec, opened, store
+
+__all__ = ["store"]
+
+# Waits for two numbers on its standard input, then opens its end and says nothing more.
+SILENT_PEER = """
+import sys, time
+from kv_transfer.select import open_lane
+from tests.kv_transfer.test_lanes import make_spec
+lane = open_lane(make_spec("shared_memory", 1, int(sys.argv[1]), sys.argv[2], 60.0))
+print("in", flush=True)
+time.sleep(60)
+"""
+
+
+def place(segment, size, offset=0):
+    pid, descriptor = os.getpid(), segment.descriptor
+    return Place(pid, descriptor, segment.identity, segment.generation, offset, size)
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def segments():
+    """How many are mapped in this process."""
+    return Path("/proc/self/maps").read_text().count("memfd:tandem-kv")
+
+
+def test_a_witness_is_believed_only_where_its_file_is():
+    own = own_witness()
+    assert what_parts(own) is None
+    assert "different hosts" in what_parts(replace(own, boot="another"))
+    assert "process namespace" in what_parts(replace(own, nonce=bytes(32)))
+    assert "process namespace" in what_parts(replace(own, nonce=b""))
+    assert "cannot be opened" in what_parts(replace(own, descriptor=9999))
+    assert "no shared memory" in what_parts(replace(own, boot=""))
+
+
+def test_a_witness_that_is_no_file_is_not_read():
+    reading, writing = os.pipe()
+    try:
+        assert "process namespace" in what_parts(replace(own_witness(), descriptor=reading))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_bytes_that_the_sender_takes_back_are_refused():
+    data = shared_tensor(1000)
+    segment, offset = segment_of(data[100:])
+    assert offset == 100
+    before = place(segment, 900, offset)
+    Mapped(before).copy(before, torch.zeros(900, dtype=torch.uint8))
+    segment.renew()
+    with pytest.raises(LaneBroken, match="taken its buffer back"):
+        Mapped(before).copy(before, torch.zeros(900, dtype=torch.uint8))
+
+
+class RenewedWhileCopied(Mapped):
+    """The sender takes its buffer back between the first look at the generation and the second."""
+
+    def __init__(self, place, segment):
+        super().__init__(place)
+        self.segment = segment
+
+    def _check(self, place):
+        super()._check(place)
+        self.segment.renew()
+
+
+def test_a_late_writer_is_seen_after_the_copy_too():
+    segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
+    where = place(segment, 1000)
+    with pytest.raises(LaneBroken, match="taken its buffer back"):
+        RenewedWhileCopied(where, segment).copy(where, torch.zeros(1000, dtype=torch.uint8))
+
+
+def test_a_segment_that_could_shrink_is_refused(tmp_path):
+    with (tmp_path / "file").open("wb+") as file:
+        file.truncate(1 << 16)
+        where = Place(os.getpid(), file.fileno(), 1, 1, 0, 10)
+        with pytest.raises(LaneBroken):
+            Mapped(where)
+
+
+def test_reading_beyond_a_segment_is_refused():
+    segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
+    where = place(segment, 1001)
+    with pytest.raises(LaneBroken, match="1001 bytes"):
+        Mapped(where).copy(where, torch.zeros(2000, dtype=torch.uint8))
+
+
+def test_a_segment_ends_with_its_tensor():
+    before = descriptors()
+    data = shared_tensor(1000)
+    assert isinstance(segment_of(data)[0], Segment)
+    del data
+    assert descriptors() == before
+
+
+def test_a_lane_leaves_no_descriptor(store):
+    def move():
+        with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
+            thread.submit(sender.send, filled(sender, 5000, 1), 5.0)
+            receiver.receive(blank(receiver, 5000), 5000, 5.0)
+
+    move()
+    before = descriptors()
+    for _ in range(5):
+        move()
+    assert descriptors() <= before
+
+
+@pytest.mark.parametrize("call", ["send", "receive"])
+def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
+    mapped = segments()
+    command = [sys.executable, "-c", SILENT_PEER, str(store.port), f"killed-{call}"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    lane = open_lane(make_spec("shared_memory", SENDER_RANK, store.port, f"killed-{call}", 60.0))
+    try:
+        assert child.stdout.readline() == b"in\n"
+        calls = {
+            "send": lambda: lane.send(filled(lane, 5000, 1), 30.0),
+            "receive": lambda: lane.receive(blank(lane, 5000), 5000, 30.0),
+        }
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(calls[call])
+            time.sleep(0.05)
+            child.send_signal(signal.SIGKILL)
+            with pytest.raises(LaneBroken, match="gone"):
+                waiting.result(10)
+    finally:
+        lane.close()
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    # What failed holds the frames it came from, and they hold the lane's own segment.
+    del waiting
+    gc.collect()
+    assert segments() <= mapped
+
+
+def test_abort_frees_a_waiter(store):
+    with opened("shared_memory", store) as (_, receiver), ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(receiver.receive, blank(receiver, 10), 10, 30.0)
+        time.sleep(0.05)
+        receiver.abort()
+        with pytest.raises(LaneBroken, match="aborted"):
+            waiting.result(5)
+
+
+async def test_what_is_sent_lies_in_shared_memory_and_what_is_received_does_not():
+    async with linked(with_transport("shared_memory")) as pair:
+        await pair.move("t", [1, 2], [3, 4])
+        buffers = pair.sender._links._links["d0"]._staging._buffers
+        assert all(segment_of(buffer.data) for buffer in buffers)
+        (opened_link,) = pair.receiver._open.values()
+        assert not any(segment_of(buffer.data) for buffer in opened_link.link._staging._buffers)
+        await asyncio.sleep(0)
