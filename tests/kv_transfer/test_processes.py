@@ -27,7 +27,7 @@ from tests.kv_transfer.rig import (
 )
 
 # Death is seen within 1 to 1.5 s; the rest is for a busy machine.
-SEEN_S = 3.0
+SEEN_S = 10.0
 START_S = 60.0
 
 
