@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -230,4 +231,6 @@ def holds(cache, blocks, value):
 
 
 TestHandOver = HandOverMachine.TestCase
-TestHandOver.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestHandOver.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
+# A machine that others load takes its time.
+TestHandOver.pytestmark = [pytest.mark.timeout(400)]
