@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,10 +40,10 @@ from bench.html_report import run_page
 from bench.machine import commit, describe_machine, now
 from bench.open_loop import Rules
 from bench.over_http import Door
+from bench.places import add_places, open_record, prepare
 from bench.prompts import count_tokens
 from bench.run_record import Sender
 from bench.services import Places
-from bench.shape import make
 from bench.tables import put
 from bench.traces import FITTED
 
@@ -106,15 +105,9 @@ def load_record(path: Path) -> list[Measured]:
 
 def main() -> None:
     """See the module."""
-    # As an exception, so that what was started is ended.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
-    cache = options.cache.absolute()
-    logs = cache / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    model = make(cache / "model-135m")
+    places = prepare(options)
     _compile_operations()
-    places = Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
     names = [GAP] if options.gap else options.load or [BURST_LOAD]
     bout = Bout(names, options.seeds, _shape(options), places, options.traces)
     if options.pairs:
@@ -122,9 +115,7 @@ def main() -> None:
             compare(bout, [POOLS, SINGLE], options.pairs, Path(folder) / "pairs.jsonl")
         return
     what = GAP if options.gap else "burst"
-    record = cache / f"{what}.jsonl"
-    if not options.keep:
-        record.unlink(missing_ok=True)
+    record = open_record(options, f"{what}.jsonl")
     found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
     write_report(what, found, options.results)
 
@@ -188,12 +179,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="22 s a load instead of 68")
     parser.add_argument("--rate", type=float, default=Shape().rate, help="in the calm")
     parser.add_argument("--burst-factor", type=float, default=Shape().factor)
-    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
-    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
-    parser.add_argument("--cache", type=Path, default=Path(".bench"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+    add_places(parser)
     return parser.parse_args()
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -31,17 +29,17 @@ from bench.engine import RESULTS
 from bench.goodput import Quantiles
 from bench.machine import as_line, describe_machine
 from bench.over_http import Door
+from bench.places import add_places, open_record, prepare
 from bench.prompts import count_tokens, prompt_ids
 from bench.rates import steady_rate
 from bench.run_record import Sender
 from bench.services import Places
-from bench.shape import make
 from bench.tables import put
 
 DOCUMENT = Path("docs/claims.md")
 _DEADLINE_S = 120.0
 _UNHELD = "endpoints: {chat: {flush: {ms: 0}}}\n"
-_CHUNKS = "prefill: {{chunk_tokens: {}}}\n" + _UNHELD
+_CHUNKS = "prefill: {{chunk_tokens: {}}}\n"
 Values = dict[str, list[float]]
 
 
@@ -155,7 +153,7 @@ def measure(part: str, places: Places, number: int) -> Values:
         return {"coalesced": [held / unheld]}
     if part == CHUNKS:
         large, small = (
-            on(_CHUNKS.format(tokens), 0, lambda door: asyncio.run(gap_p95(door, name)))
+            on(_CHUNKS.format(tokens) + _UNHELD, 0, lambda door: asyncio.run(gap_p95(door, name)))
             for tokens in (4096, 256)
         )
         return {"chunks": [large / small]}
@@ -165,15 +163,10 @@ def measure(part: str, places: Places, number: int) -> Values:
 
 def main() -> None:
     """See the module."""
-    # As an exception, so that what was started is ended.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
-    cache = options.cache.absolute()
-    logs = cache / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    places = Places(make(cache / "model-135m"), Path(), options.tandem.absolute(), logs)
-    record = cache / "claims.json"
-    found: Values = json.loads(record.read_text()) if options.keep and record.is_file() else {}
+    places = prepare(options)
+    record = open_record(options, "claims.json")
+    found: Values = json.loads(record.read_text()) if record.is_file() else {}
     keys = options.only or list(KEYS)
     for part in parts_of(keys):
         for number in range(1, options.rounds + 1):
@@ -208,10 +201,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", action="append", choices=KEYS, help="may be repeated")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
-    parser.add_argument("--cache", type=Path, default=Path(".bench"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+    add_places(parser)
     return parser.parse_args()
 
 

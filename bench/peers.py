@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 import time
 from pathlib import Path
 
 from bench.comparison import Found, as_data, as_markdown
 from bench.engine import DOCUMENT, RESULTS
 from bench.machine import commit, describe_machine, now
+from bench.places import add_places, open_record, prepare
 from bench.plan import Plan
 from bench.services import Places
-from bench.shape import make
 from bench.systems import SYSTEMS
 from bench.tables import put
 
@@ -62,17 +60,9 @@ def write_report(found: list[Found], results: Path) -> None:
 
 def main() -> None:
     """See the module."""
-    # As an exception, so that what was started is ended.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
-    cache = options.cache.absolute()
-    logs = cache / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    model = make(cache / "model-135m")
-    places = Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
-    record = cache / "peers.jsonl"
-    if not options.keep:
-        record.unlink(missing_ok=True)
+    places = prepare(options)
+    record = open_record(options, "peers.jsonl")
     for _ in range(options.rounds):
         for name in options.only or SYSTEMS:
             number = 1 + sum(earlier.system == name for earlier in load(record))
@@ -87,11 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=SYSTEMS, help="may be repeated")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=4, help="of each figure in a round")
-    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
-    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
-    parser.add_argument("--cache", type=Path, default=Path(".bench"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+    add_places(parser)
     return parser.parse_args()
 
 

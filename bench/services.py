@@ -57,9 +57,9 @@ class Service:
 
 
 def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") -> Service:
-    """`tandem serve` with that many replicas; `more` is YAML that joins the configuration."""
+    """`tandem serve` with that many replicas; `more` is YAML: sections of the configuration."""
     config = places.logs / "tandem.yaml"
-    config.write_text(server_config() + more)
+    config.write_text(server_config(more))
     port = free_port()
     flags = {
         "--config": config,

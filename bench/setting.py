@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from engine.config import KvConfig, ModelConfig
 from engine.engine import Engine
 from engine.model import describe
@@ -28,9 +30,11 @@ def load_engine(folder: Path, tokens: int) -> Engine:
     return Engine.load(describe(config), kv, config, most_tokens=tokens)
 
 
-def server_config() -> str:
-    """What `tandem serve --config` reads, beside the flags; a YAML document."""
-    keys = "".join(f"  {key}: {value}\n" for key, value in MODEL_KEYS.items())
-    # The peers refuse nothing, so nothing is refused here.
-    patient = "endpoints: {chat: {ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}\n"
-    return f"kv: {{blocks: {_SERVER_BLOCKS}}}\n{patient}" + (f"model:\n{keys}" if keys else "")
+def server_config(more: str = "") -> str:
+    """What `tandem serve --config` reads, beside the flags: YAML, with the sections of `more`."""
+    # The peers refuse nothing, so nothing is refused here unless `more` says so.
+    patient = {"chat": {"ttft_budget_ms": 600_000, "token_gap_budget_ms": 60_000}}
+    sections: dict[str, object] = {"kv": {"blocks": _SERVER_BLOCKS}, "endpoints": patient}
+    if MODEL_KEYS:
+        sections["model"] = MODEL_KEYS
+    return yaml.safe_dump(sections | (yaml.safe_load(more) or {}))

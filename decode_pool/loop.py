@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from contextlib import suppress
 
 from decode_pool import metrics
 from decode_pool.gap import TokenGap
@@ -13,14 +11,13 @@ from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
 from engine.sequence import Outcome, Sequence, Span
-from engine.wake import Wake
+from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
 
 log = logging.getLogger(__name__)
 
 _SLICES_PER_PASS = 16
 _LEAST_PASS_TOKENS = 64
-_STEP_S = 30.0
 
 
 class DecodeLoop:
@@ -42,7 +39,7 @@ class DecodeLoop:
         self._jobs: dict[str, DecodeJob] = {}
         self._unread: list[DecodeJob] = []
         self.wake = Wake()
-        self._stepped = asyncio.Event()
+        self._ends = StepEnds(scheduler.leaving)
 
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
@@ -104,14 +101,8 @@ class DecodeLoop:
         self.wake.set()
 
     async def vacated(self, job: DecodeJob) -> None:
-        """Wait until no step writes to the blocks of this job, which was released.
-
-        A step that takes longer than any should is not waited for.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STEP_S):
-                while self._scheduler.leaving(job.sequence.owner):
-                    await self._stepped.wait()
+        """Wait until no step writes to the blocks of this job, which was released."""
+        await self._ends.vacated(job.sequence.owner)
 
     async def run(self) -> None:
         """Generate for ever: a step, then a slice of what is computed beside the steps.
@@ -183,7 +174,7 @@ class DecodeLoop:
         for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
             self._passes.remove(run)
             self._scheduler.abandon(run.spans)
-            self._tell_stepped()
+            self._ends.tell()
 
     def _most_tokens(self) -> int | None:
         """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.
@@ -205,7 +196,7 @@ class DecodeLoop:
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
         kept = self._scheduler.complete(spans)
-        self._tell_stepped()
+        self._ends.tell()
         for span in kept:
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
@@ -227,11 +218,6 @@ class DecodeLoop:
                 self._end(job)
         self._unread.clear()
 
-    def _tell_stepped(self) -> None:
-        """Wake those who wait for the end of a step; the next wait is for the next one."""
-        self._stepped.set()
-        self._stepped.clear()
-
     def _condemn(self, outcomes: dict[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
@@ -243,7 +229,7 @@ class DecodeLoop:
         metrics.STEP_FAILURES.inc(1)
         fault = error if isinstance(error, TandemError) else Internal("a decode step failed")
         self._scheduler.abandon(spans)
-        self._tell_stepped()
+        self._ends.tell()
         for span in spans:
             job = self._jobs.get(span.sequence.owner)
             if job:

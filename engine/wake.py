@@ -1,8 +1,13 @@
-"""What a loop waits for when it has nothing to do."""
+"""What a loop waits for when it has nothing to do, and who waits for a loop's step."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+# What no step takes.
+_STEP_S = 30.0
 
 
 class Wake:
@@ -30,3 +35,26 @@ class Wake:
     async def wait(self) -> None:
         """Until something came since `clear`."""
         await self._event.wait()
+
+
+class StepEnds:
+    """Where those wait whose blocks a step may still write to, though they were released.
+
+    `leaving(owner)` says whether one does.
+    """
+
+    def __init__(self, leaving: Callable[[str], bool]) -> None:
+        self._leaving = leaving
+        self._ended = asyncio.Event()
+
+    def tell(self) -> None:
+        """A step has ended; the next wait is for the next one."""
+        self._ended.set()
+        self._ended.clear()
+
+    async def vacated(self, owner: str) -> None:
+        """Wait until no step writes to its blocks, unless it takes longer than any should."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_S):
+                while self._leaving(owner):
+                    await self._ended.wait()

@@ -6,12 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
 from engine.sequence import Outcome, SampledToken, Sequence, Span
-from engine.wake import Wake
+from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
 from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
@@ -20,8 +19,6 @@ log = logging.getLogger(__name__)
 
 # How long a pass is computed until a more urgent prompt may overtake it, and it is told how far.
 _SLICE_S = 0.02
-# What no step takes.
-_STEP_S = 30.0
 
 
 # Hears that the KV of so many leading tokens is computed, in so many leading layers (None: in all).
@@ -66,7 +63,7 @@ class PrefillLoop:
         self._jobs: dict[str, PrefillJob] = {}
         self._passes: list[Slices] = []
         self.wake = Wake()
-        self._stepped = asyncio.Event()
+        self._ends = StepEnds(scheduler.leaving)
 
     def submit(self, sequence: Sequence) -> PrefillJob:
         """Queue a prompt, due within its budget; PromptTooLong or Overloaded."""
@@ -94,14 +91,8 @@ class PrefillLoop:
         self.wake.set()
 
     async def vacated(self, job: PrefillJob) -> None:
-        """Wait until no step writes to the blocks of this job, which was released.
-
-        A step that takes longer than any should is not waited for.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STEP_S):
-                while self._scheduler.leaving(job.sequence.owner):
-                    await self._stepped.wait()
+        """Wait until no step writes to the blocks of this job, which was released."""
+        await self._ends.vacated(job.sequence.owner)
 
     async def run(self) -> None:
         """Compute prompts for ever."""
@@ -127,7 +118,7 @@ class PrefillLoop:
         for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
             self._passes.remove(run)
             self._scheduler.abandon(run.spans)
-            self._tell_stepped()
+            self._ends.tell()
 
     async def _advance(self, run: Slices) -> None:
         began_s = time.monotonic()
@@ -169,7 +160,7 @@ class PrefillLoop:
             [span for span in spans if not isinstance(outcomes[span.sequence.owner], Internal)]
         )
         whole = self._scheduler.complete(spans)
-        self._tell_stepped()
+        self._ends.tell()
         for sequence in whole:
             job, outcome = self._jobs[sequence.owner], outcomes[sequence.owner]
             if job.first_token.done():
@@ -183,11 +174,6 @@ class PrefillLoop:
                 queue_s, prefill_s = job.started_s - job.arrived_s, now - job.started_s
                 job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
 
-    def _tell_stepped(self) -> None:
-        """Wake those who wait for the end of a step; the next wait is for the next one."""
-        self._stepped.set()
-        self._stepped.clear()
-
     def _condemn(self, outcomes: dict[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
@@ -199,7 +185,7 @@ class PrefillLoop:
         metrics.STEP_FAILURES.inc(1)
         fault = error if isinstance(error, TandemError) else Internal("a prefill step failed")
         self._scheduler.abandon(spans)
-        self._tell_stepped()
+        self._ends.tell()
         for span in spans:
             job = self._jobs.pop(span.sequence.owner, None)
             self._scheduler.remove(span.sequence.owner)

@@ -15,13 +15,13 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from engine.blocks import BlockPool, OutOfBlocks
+from engine.blocks import BlockPool
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
 from kv_transfer.errors import LaneBroken
 from kv_transfer.faulty import Fault
 from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, QUICK, eventually, linked
+from tests.kv_transfer.rig import LAYOUT, QUICK, Blocks, eventually, linked
 
 BLOCKS = 160
 LAYERS = len(LAYOUT.layers)
@@ -82,7 +82,7 @@ class Soak:
     def __init__(self, pair, rng, counts):
         self.pair, self.rng, self.counts = pair, rng, counts
         self.sources, self.targets = BlockPool(BLOCKS), BlockPool(BLOCKS)
-        self.freed = asyncio.Event()
+        self.blocks = Blocks()
         self.names = 0
 
     async def run(self, faults):
@@ -115,7 +115,7 @@ class Soak:
         self.counts["exact"] += results[1] is None
 
     async def send(self, name, count, value, fate):
-        blocks = await self.blocks_for(self.sources, name, count)
+        blocks = await self.blocks.take(self.sources, name, count)
         fill(self.pair.source, blocks, MARK)
         tokens = count * LAYOUT.block_size
         handing = self.pair.sender.begin(OutgoingKv(name, "d0", tuple(blocks), tokens, None))
@@ -130,7 +130,7 @@ class Soak:
                 await handing.close("given up")
             finally:
                 fill(self.pair.source, blocks, MARK)
-                self.free(self.sources, name)
+                self.blocks.free(self.sources, name)
 
     async def compute(self, handing, blocks, value, fate):
         """Layer by layer, a few blocks at a time."""
@@ -152,7 +152,7 @@ class Soak:
             assert offered.blocks == count
             if offered.first_token is None and not early:
                 return None
-            blocks = await self.blocks_for(self.targets, name, count)
+            blocks = await self.blocks.take(self.targets, name, count)
             fill(self.pair.target, blocks, MARK)
             return blocks, self.targets.generation(blocks[0])
 
@@ -168,19 +168,7 @@ class Soak:
                 assert holds(self.pair.target, held, MARK), "a late write"
             raise
         finally:
-            self.free(self.targets, name)
-
-    async def blocks_for(self, pool, owner, count):
-        while True:
-            try:
-                return pool.allocate(owner, count)
-            except OutOfBlocks:
-                self.freed.clear()
-                await self.freed.wait()
-
-    def free(self, pool, owner):
-        pool.release(owner)
-        self.freed.set()
+            self.blocks.free(self.targets, name)
 
 
 def fill(cache, blocks, value):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -78,14 +82,30 @@ def test_a_layer(kind, parts):
 @pytest.mark.parametrize("count", [1, 3, 20, 33])
 def test_layers_by_any_number_of_threads(threads, count):
     """More threads than cores, and any number of rows: who comes late finds nothing half done."""
-    kind = kind_named("C++", "bfloat16")
+    for _ in range(5):
+        layers_are_right("C++", count)
+
+
+def layers_are_right(name, count):
+    kind = kind_named(name, "bfloat16")
     model = decoder(layers=3, posts=True)
     streams = [torch.randn(7 + n % 3, 64).bfloat16() for n in range(count)]
-    for _ in range(5):
-        for x, got in zip(streams, run_pieces(kind, model, streams, model.layers), strict=True):
-            for layer in model.layers:
-                x = layer_stream(x, layer, model)
-            close(kind, got, x)
+    for x, got in zip(streams, run_pieces(kind, model, streams, model.layers), strict=True):
+        for layer in model.layers:
+            x = layer_stream(x, layer, model)
+        close(kind, got, x)
+
+
+def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
+    """OpenMP gives what its limit allows, whatever torch was told."""
+    kind_named("C++", "bfloat16")
+    code = (
+        "import torch; torch.set_num_threads(3)\n"
+        "from tests.engine import test_layers as t\n"
+        "t.layers_are_right('C++', 20)\n"
+    )
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 40])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import grpc
 import torch
 
+from engine.blocks import OutOfBlocks
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
@@ -51,6 +52,25 @@ def untouched(cache: KvCache, but: list[int] | tuple[int, ...] = ()) -> bool:
     """Whether all blocks but those are still zero."""
     rest = [block for block in range(cache.blocks) if block not in set(but)]
     return all(not layer[:, rest].any() for layer in cache.layers)
+
+
+class Blocks:
+    """Pools of blocks whose takers wait for one another."""
+
+    def __init__(self):
+        self.freed = asyncio.Event()
+
+    async def take(self, pool, owner, count):
+        while True:
+            try:
+                return pool.allocate(owner, count)
+            except OutOfBlocks:
+                self.freed.clear()
+                await self.freed.wait()
+
+    def free(self, pool, owner):
+        pool.release(owner)
+        self.freed.set()
 
 
 @dataclass

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from engine.blocks import BlockPool, OutOfBlocks
+from engine.blocks import BlockPool
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
 from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
-from tests.kv_transfer.rig import QUICK, eventually, linked
+from tests.kv_transfer.rig import QUICK, Blocks, eventually, linked
 
 TRANSFERS = 24
 ATTEMPTS = 20
@@ -35,20 +35,8 @@ class Storm:
         self.random = random.Random(seed)
         self.sources = BlockPool(pair.source.blocks)
         self.targets = BlockPool(pair.target.blocks)
-        self.freed = asyncio.Event()
+        self.blocks = Blocks()
         self.done = 0
-
-    async def blocks_for(self, pool, owner, count):
-        while True:
-            try:
-                return pool.allocate(owner, count)
-            except OutOfBlocks:
-                self.freed.clear()
-                await self.freed.wait()
-
-    def free(self, pool, owner):
-        pool.release(owner)
-        self.freed.set()
 
     async def one(self, index):
         """One request: tried again under a new name until it is through, or meant to end."""
@@ -64,7 +52,7 @@ class Storm:
 
     async def attempt(self, name, value, fate):
         count, delay_s = self.random.randint(1, 24), self.random.random() * 0.1
-        blocks = await self.blocks_for(self.sources, name, count)
+        blocks = await self.blocks.take(self.sources, name, count)
         fill(self.pair.source, blocks, value)
         sending = asyncio.create_task(self.send(name, blocks))
         taking = asyncio.create_task(self.take(name, count, value))
@@ -86,12 +74,12 @@ class Storm:
             return await self.pair.offer(name, blocks, timeout_s=TIMEOUT_S)
         finally:
             fill(self.pair.source, blocks, MARK)
-            self.free(self.sources, name)
+            self.blocks.free(self.sources, name)
 
     async def take(self, name, count, value):
         async def admit(offered):
             assert offered.blocks == count
-            blocks = await self.blocks_for(self.targets, name, count)
+            blocks = await self.blocks.take(self.targets, name, count)
             fill(self.pair.target, blocks, MARK)
             return blocks, self.targets.generation(blocks[0])
 
@@ -105,7 +93,7 @@ class Storm:
             await self.look_for_late_writes(name)
             raise
         finally:
-            self.free(self.targets, name)
+            self.blocks.free(self.targets, name)
 
     async def look_for_late_writes(self, name):
         held = self.targets.held(name)

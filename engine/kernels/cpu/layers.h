@@ -70,6 +70,7 @@ class Step {
 #pragma omp parallel num_threads(team_.threads())
     {
       const int me = omp_get_thread_num();
+      team_.enter(omp_get_num_threads());
       const int64_t mine = alone_ ? me * spans_.tokens * norm_.size : 0;
       uint16_t* residual = rows_.residual + mine;
       uint16_t* hidden = rows_.hidden + mine;

@@ -29,6 +29,9 @@ class Team {
 
   int threads() const { return threads_; }
 
+  // Every thread says first how many there are: OpenMP may give fewer than it was asked for.
+  void enter(int here) { present_.store(here, std::memory_order_relaxed); }
+
   // Calls work(i) for each i below `count`, shared out: every thread takes those of its own range in
   // order, then what others have left. Each phase is gone through once.
   template <typename Work>
@@ -50,9 +53,10 @@ class Team {
 
   // Nobody goes on before all are here, and what each wrote is seen by all.
   void wait() {
-    if (threads_ == 1) return;
+    const int present = present_.load(std::memory_order_relaxed);
+    if (present == 1) return;
     const int round = round_.load(std::memory_order_relaxed);
-    if (here_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+    if (here_.fetch_add(1, std::memory_order_acq_rel) + 1 == present) {
       here_.store(0, std::memory_order_relaxed);
       round_.store(round + 1, std::memory_order_release);
       return;
@@ -72,6 +76,7 @@ class Team {
 
   const int threads_;
   std::unique_ptr<Taken[]> taken_;
+  std::atomic<int> present_{1};
   alignas(64) std::atomic<int> here_{0};
   alignas(64) std::atomic<int> round_{0};
 };

@@ -1,0 +1,39 @@
+"""Where a comparison finds what it starts: the arguments that all of them share."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from bench.engine import RESULTS
+from bench.services import Places
+from bench.shape import make
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """`--peers`, `--cache`, `--results`, `--tandem`, and `--keep`, which is about the cache."""
+    parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
+    parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
+
+
+def prepare(options: argparse.Namespace) -> Places:
+    """Make the model and the folder for logs, and have a SIGTERM end what will be started."""
+    # As an exception, so that every `finally` runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    logs = options.cache.absolute() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    model = make(logs.parent / "model-135m")
+    return Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
+
+
+def open_record(options: argparse.Namespace, name: str) -> Path:
+    """The file of the cache with what was found, empty unless it is to be added to."""
+    record: Path = options.cache.absolute() / name
+    if not options.keep:
+        record.unlink(missing_ok=True)
+    return record
