@@ -197,6 +197,70 @@ class ChoiceSummary(_message.Message):
     cached_tokens: int
     def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
+class ScoreRequest(_message.Message):
+    __slots__ = ("request_id", "model", "endpoint", "tenant", "inputs", "top")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    endpoint: str
+    tenant: str
+    inputs: _containers.RepeatedCompositeFieldContainer[ScoreInput]
+    top: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[ScoreInput, _Mapping]]] = ..., top: _Optional[int] = ...) -> None: ...
+
+class ScoreInput(_message.Message):
+    __slots__ = ("text", "token_ids", "continuation_text", "continuation_ids")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_TEXT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_IDS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    token_ids: TokenIds
+    continuation_text: str
+    continuation_ids: TokenIds
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., continuation_text: _Optional[str] = ..., continuation_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("request_id", "model", "results", "total_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    results: _containers.RepeatedCompositeFieldContainer[Scored]
+    total_s: float
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Scored, _Mapping]]] = ..., total_s: _Optional[float] = ...) -> None: ...
+
+class Scored(_message.Message):
+    __slots__ = ("ids", "texts", "first", "logprobs", "sum", "top_ids", "top_logprobs", "cached_tokens", "queue_s", "prefill_s")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    first: int
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    sum: float
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    cached_tokens: int
+    queue_s: float
+    prefill_s: float
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., logprobs: _Optional[_Iterable[float]] = ..., sum: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., cached_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ...) -> None: ...
+
 class CancelRequest(_message.Message):
     __slots__ = ("request_id",)
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,11 @@ class InferenceStub(object):
                 request_serializer=protos_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/tandem.v1.Inference/Score',
+                request_serializer=protos_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=protos_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/tandem.v1.Inference/Cancel',
                 request_serializer=protos_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -56,6 +61,13 @@ class InferenceServicer(object):
 
     def Generate(self, request, context):
         """Streams one Started, then Tokens, then one Summary. Errors come as a gRPC status.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """The log-probabilities of given texts. Prompts are computed, nothing is generated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +93,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=protos_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=protos_dot_inference__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=protos_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=protos_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -120,6 +137,33 @@ class Inference(object):
             '/tandem.v1.Inference/Generate',
             protos_dot_inference__pb2.GenerateRequest.SerializeToString,
             protos_dot_inference__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.Inference/Score',
+            protos_dot_inference__pb2.ScoreRequest.SerializeToString,
+            protos_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,
