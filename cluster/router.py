@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from cluster import metrics
+from cluster import ledger, metrics
 from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
 from cluster.call_streams import CallStreams
 from cluster.choice import ChoiceRun
@@ -63,8 +63,10 @@ class Router:
         pools: Pools,
         placement: Placement,
         fairness: Fairness | None = None,
+        config_version: str = "",
     ) -> None:
         self._config = config
+        self._config_version = config_version
         self._card = card
         self._door = door
         self._tokenizer = tokenizer
@@ -162,7 +164,7 @@ class Router:
     async def _drive(self, request: GenerateRequest, request_id: str, running: _Running) -> None:
         """Prepare the request and run its choices; the last event is the summary or the error."""
         outcome = "cancelled"
-        last: Event | TandemError
+        last: Event | TandemError = Cancelled("the request was cancelled")
         try:
             last = await self._serve(request, request_id, running)
             outcome = "ok"
@@ -175,8 +177,13 @@ class Router:
             log.exception("request failed", extra={"request_id": request_id})
         finally:
             metrics.REQUESTS.inc(outcome=outcome)
-            log.info("request ended", extra={"request_id": request_id, "outcome": outcome})
+            row = self._row(request, request_id, outcome)
+            ledger.write(row.finished(last) if isinstance(last, Summary) else row)
         running.events.put(last)
+
+    def _row(self, request: GenerateRequest, request_id: str, outcome: str) -> ledger.Row:
+        endpoint = request.endpoint or self._card.endpoints[0]
+        return ledger.Row(request_id, endpoint, self._config_version, outcome, request.tenant)
 
     async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
         """The phases in order: door, admission and placement, streams of the choices, summary."""

@@ -12,6 +12,7 @@ from cluster.admin import AdminServicer
 from cluster.api import ModelCard
 from cluster.api_keys import ApiKeys
 from cluster.config import TandemConfig
+from cluster.config_version import config_version
 from cluster.directory import Directory
 from cluster.door import Door
 from cluster.fairness import Fairness
@@ -144,7 +145,16 @@ class RouterServer:
             new_chain if config.kv.prefix_cache else None,
         )
         fairness = Fairness(config.tenants)
-        return Router(config.router, card, door, tokenizer, self._pools, self._placement, fairness)
+        return Router(
+            config.router,
+            card,
+            door,
+            tokenizer,
+            self._pools,
+            self._placement,
+            fairness,
+            config_version(config),
+        )
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router

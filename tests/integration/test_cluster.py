@@ -1,6 +1,7 @@
 """The whole path in one process: exact, bounded, cancellable, and clear about bad input."""
 
 import asyncio
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 
 from cluster import replica
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
+from cluster.config_version import config_version
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import (
     Cancelled,
@@ -328,3 +330,25 @@ async def test_numbers_that_overflow_fail_one_request_alone(config):
         assert "NaN" in bad.message
         assert [done.summary.completion_tokens for done in good] == [30, 30]
         await local.idle()
+
+
+async def test_every_ended_request_has_a_row_in_the_ledger(config, caplog):
+    endpoints = config.endpoints | {"report": config.endpoints["chat"]}
+    config = replace(config, endpoints=endpoints)
+    with caplog.at_level(logging.INFO, "cluster.ledger"):
+        async with cluster(config) as local:
+            await local.client.complete([1, 2, 3], max_tokens=2, endpoint="report", ignore_eos=True)
+            await local.client.complete([1, 2, 3], max_tokens=2, tenant="acme")
+            with pytest.raises(NotFound):
+                await local.client.complete([1, 2, 3], endpoint="none")
+    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    assert {row.config for row in rows} == {config_version(config)}
+    ended = [(row.endpoint, row.tenant, row.outcome) for row in rows]
+    assert ended == [
+        ("report", "default", "ok"),
+        ("chat", "acme", "ok"),
+        ("none", "default", "NotFound"),
+    ]
+    assert rows[0].completion_tokens == 2
+    stages = rows[0].queue_s + rows[0].prefill_s + rows[0].first_flush_s
+    assert stages == pytest.approx(rows[0].ttft_s)
