@@ -188,6 +188,29 @@ class TandemConfig:
         return next(iter(self.endpoints))
 
     @property
+    def promised_endpoints(self) -> dict[str, EndpointConfig]:
+        """The endpoints as requests are admitted to them.
+
+        One that must wait until a batch has ended is promised no time but its timeout, or
+        nearly all that come while a batch runs would be refused.
+        """
+        if self.decode.batching == "continuous":
+            return dict(self.endpoints)
+        patient_ms = 1000 * self.router.request_timeout_s
+        return {
+            name: replace(endpoint, ttft_budget_ms=patient_ms)
+            for name, endpoint in self.endpoints.items()
+        }
+
+    @property
+    def local_tokens(self) -> int:
+        """What a decode replica beside prefill replicas may compute of a prompt.
+
+        Nothing where that would wait for a batch, so that first tokens do not.
+        """
+        return self.prefill.local_tokens if self.decode.batching == "continuous" else 0
+
+    @property
     def decode_role(self) -> ReplicaRole:
         """What the replicas of `decode` do: `both` where nobody else computes prompts."""
         return "decode" if self.prefill.replicas else "both"

@@ -27,6 +27,7 @@ from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.report_server import ReportServicer
 from cluster.warm import warm
 from decode_pool.batch_size import BatchSize
+from decode_pool.batching import make_batching
 from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
@@ -263,6 +264,7 @@ class Replica:
             max_waiting=decode.max_waiting,
             chunk_tokens=prefill.chunk_tokens,
             identity=self._identity,
+            batching=make_batching(decode.batching, decode.window_ms / 1000),
         )
         most_jobs = decode.max_batch + decode.max_waiting
         gap = TokenGap(budget_s, decode.gap_factor)

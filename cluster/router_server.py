@@ -53,7 +53,7 @@ class RouterServer:
         self._metrics = PrometheusBackend()
         self._watch = Watch(directory, on_change=self._membership_changed)
         self._placement = Placement(
-            config.prefill.local_tokens,
+            config.local_tokens,
             config.decode.max_batch,
             overcommit=config.router.kv_overcommit,
         )
@@ -140,7 +140,7 @@ class RouterServer:
         door = Door(
             card,
             tokenizer,
-            dict(config.endpoints),
+            config.promised_endpoints,
             config.router.tokenizer_threads,
             new_chain if config.kv.prefix_cache else None,
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from engine.config import require
+
+BatchingName = Literal["continuous", "static", "window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,10 @@ class DecodeConfig:
     `token_gap_budget_ms`; `max_waiting` bounds the queue before it. What a replica computes beside
     its steps is cut between layers, so that a step ends no later after the one before than that
     budget, and than `gap_factor` steps that nothing disturbs; None: the budget alone counts.
+
+    `batching` other than `continuous` is there to be compared with it: a batch runs until all of
+    its requests have ended, and only then the next one is formed, with `window` not before
+    `window_ms` after the arrival of its first request, or when it is full.
     """
 
     replicas: int = 1
@@ -22,12 +29,15 @@ class DecodeConfig:
     max_waiting: int = 256
     token_gap_budget_ms: float = 60.0
     gap_factor: float | None = 2.0
+    batching: BatchingName = "continuous"
+    window_ms: float = 50.0
 
     def __post_init__(self) -> None:
         require(self.replicas >= 1, "replicas must be at least 1")
         require(self.max_batch >= 1, "max_batch must be at least 1")
         require(self.max_waiting >= 1, "max_waiting must be at least 1")
         require(self.token_gap_budget_ms > 0, "token_gap_budget_ms must be positive")
+        require(self.window_ms > 0, "window_ms must be positive")
         require(
             self.gap_factor is None or self.gap_factor >= 1,
             "gap_factor must be at least 1",

@@ -1,4 +1,4 @@
-"""The decode loop: grant, step, a slice of prompts, take, read, retire."""
+"""The decode loop: form, grant, step, a slice of prompts, take, read, retire."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DecodeLoop:
         if job.local:
             self._scheduler.offer_prompt(job.sequence, time.monotonic())
         else:
-            self._scheduler.offer(job.sequence)
+            self._scheduler.offer(job.sequence, time.monotonic())
         job.offered = True
         self._tell(self._scheduler.grant())
         self.wake.set()
@@ -112,10 +112,17 @@ class DecodeLoop:
         while True:
             self.wake.clear()
             await self._worker.scrub(self._scheduler.pool)
+            due_s = self._scheduler.form_batch(time.monotonic())
             self._tell(self._scheduler.grant())
             stepped = await self._step()
             if not await self._slice() and not stepped:
                 self._read()
+                await self._rest(due_s)
+
+    async def _rest(self, for_s: float | None) -> None:
+        """Until something came, for so long at most; None: however long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
                 await self.wake.wait()
 
     async def _step(self) -> bool:

@@ -13,7 +13,7 @@ A preempted request gives up its blocks and is computed again, in chunks, from i
 as they are no longer in the prefix cache. It goes before every waiting one. A local request, whose
 prompt is computed here, starts at its turn among the prompts, by `engine/prompt_order.py`; a more
 urgent one may overtake a pass that was begun, between two layers. `remove` ends a request in any
-state.
+state. `decode_pool/batching.py` says who may leave *waiting*.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from decode_pool.batch_size import BatchSize
+from decode_pool.batching import Batching, Continuous, Queue
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
@@ -42,6 +43,7 @@ class _State(Enum):
 class _Entry:
     sequence: Sequence
     arrival: int
+    arrived_s: float = 0.0
     local: bool = False
     state: _State = _State.WAITING
     preemptions: int = 0
@@ -53,7 +55,7 @@ class _Entry:
 
 
 class DecodeScheduler:
-    """Continuous batching over a block pool, with preemption of the newest.
+    """Batching over a block pool, with preemption of the newest; continuous unless said otherwise.
 
     `identity` is that of the model and its KV layout; without it there is no prefix cache.
     """
@@ -68,10 +70,12 @@ class DecodeScheduler:
         max_waiting: int,
         chunk_tokens: int,
         identity: str | None = None,
+        batching: Batching | None = None,
     ) -> None:
         self.pool = pool
         self.order = order
         self.batch = batch
+        self._batching = batching or Continuous()
         self._cache = PrefixCache(pool, block_size, identity, "decode")
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
@@ -124,17 +128,25 @@ class DecodeScheduler:
         most = sequence.prompt_tokens + (sequence.sampling.max_tokens or 1) - 1
         return self._cache.blocks_for(most)
 
-    def offer(self, sequence: Sequence) -> None:
+    def offer(self, sequence: Sequence, now: float) -> None:
         """Queue a request whose KV waits elsewhere; its tokens are prompt and first token.
 
         Overloaded if the queue is full.
         """
-        self._offers.append(self._enter(sequence, local=False))
+        self._offers.append(self._enter(sequence, now, local=False))
 
     def offer_prompt(self, sequence: Sequence, now: float) -> None:
         """Queue a request whose prompt is computed here. Overloaded if the queue is full."""
-        self._enter(sequence, local=True)
+        self._enter(sequence, now, local=True)
         self._turns.add(sequence, now)
+
+    def form_batch(self, now: float) -> float | None:
+        """Let the next batch form; the seconds until one is due by time alone, or None."""
+        waiting = [] if self._batching.continuous else self._in_state(_State.WAITING)
+        if not waiting:
+            return None
+        owners = [entry.sequence.owner for entry in waiting]
+        return self._batching.form(Queue(owners, waiting[0].arrived_s, self._room(waiting)), now)
 
     def grant_early(self, sequence: Sequence) -> bool:
         """Give blocks at once to a request whose prompt is still being computed elsewhere.
@@ -221,6 +233,7 @@ class DecodeScheduler:
     def remove(self, owner: str) -> None:
         """Forget a request and free its blocks, after what is computed in them. Idempotent."""
         entry = self._entries.pop(owner, None)
+        self._batching.left(owner)
         if entry is not None and entry.state is _State.WAITING and not entry.local:
             self._offers.remove(entry)
         if entry is self._blocked:
@@ -241,11 +254,20 @@ class DecodeScheduler:
                 self._leaving.discard(owner)
                 self.pool.release(owner)
 
-    def _enter(self, sequence: Sequence, *, local: bool) -> _Entry:
+    def _room(self, waiting: list[_Entry]) -> int:
+        """How many of these a batch has room for, counted as `_expect` does."""
+        needed = 0
+        for place, entry in enumerate(waiting):
+            needed += self._cache.blocks_for(len(entry.sequence.tokens))
+            if not self.pool.can_allocate(needed + place):
+                return min(place, self.batch.limit)
+        return self.batch.limit
+
+    def _enter(self, sequence: Sequence, now: float, *, local: bool) -> _Entry:
         if self._count(_State.WAITING) >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
         self._arrivals += 1
-        entry = _Entry(sequence, self._arrivals, local)
+        entry = _Entry(sequence, self._arrivals, now, local)
         self._entries[sequence.owner] = entry
         return entry
 
@@ -304,6 +326,8 @@ class DecodeScheduler:
         older = bool(self._offers) and self._offers[0].arrival < entry.arrival
         if self._blocked is not None or older or self._count(_State.PREEMPTED):
             return 0
+        if not self._batching.may_join(owner):
+            return 0
         if not self._start(entry):
             self._blocked = entry
             return 0
@@ -335,7 +359,9 @@ class DecodeScheduler:
         headroom, sequence = self.running, entry.sequence
         needed = self._cache.blocks_for(len(sequence.tokens))
         wanted = needed + max(headroom, reserve)
-        if headroom >= self.batch.limit or not self.pool.can_allocate(wanted):
+        if headroom >= self.batch.limit or not self._batching.may_join(sequence.owner):
+            return False
+        if not self.pool.can_allocate(wanted):
             return False
         self._cache.start_fresh(sequence)
         self.pool.set_phase(sequence.owner, Phase.LEASED)

@@ -30,7 +30,9 @@ def local_sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
     return Sequence(owner, [0] * prompt, prompt, SamplingParams(max_tokens=max_tokens))
 
 
-def scheduler(pool: BlockPool, *, batch=8, waiting=100, chunk=6, identity=None) -> DecodeScheduler:
+def scheduler(
+    pool: BlockPool, *, batch=8, waiting=100, chunk=6, identity=None, batching=None
+) -> DecodeScheduler:
     return DecodeScheduler(
         pool,
         PromptOrder(chunk),
@@ -39,11 +41,12 @@ def scheduler(pool: BlockPool, *, batch=8, waiting=100, chunk=6, identity=None) 
         max_waiting=waiting,
         chunk_tokens=chunk,
         identity=identity,
+        batching=batching,
     )
 
 
 def start(subject: DecodeScheduler, new: Sequence) -> None:
-    subject.offer(new)
+    subject.offer(new, 0.0)
     assert new in subject.grant()
     subject.commit(new.owner)
 
@@ -117,15 +120,15 @@ def test_a_request_that_could_not_run_alone_is_refused():
 
 def test_a_full_queue_refuses():
     subject = scheduler(BlockPool(9), waiting=1)
-    subject.offer(sequence("a", 4))
+    subject.offer(sequence("a", 4), 0.0)
     with pytest.raises(Overloaded):
-        subject.offer(sequence("b", 4))
+        subject.offer(sequence("b", 4), 0.0)
 
 
 def test_the_batch_is_bounded():
     subject = scheduler(BlockPool(90), batch=2)
     for name in "abc":
-        subject.offer(sequence(name, 4))
+        subject.offer(sequence(name, 4), 0.0)
     assert [new.owner for new in subject.grant()] == ["a", "b"]
 
 
@@ -151,7 +154,7 @@ def test_a_local_request_starts_behind_what_a_finished_one_left():
 def test_a_local_request_waits_its_turn_and_an_evicted_prefix_is_computed_again():
     subject = scheduler(BlockPool(6), identity=MODEL, batch=1)
     start(subject, sequence("a", 9, max_tokens=4))
-    subject.offer(sequence("b", 20, max_tokens=2))
+    subject.offer(sequence("b", 20, max_tokens=2), 0.0)
     late = local_sequence("late", 17)
     subject.offer_prompt(late, 0.0)
     assert (subject.grant(), subject.schedule_chunk(0.0)) == ([], [])
@@ -176,7 +179,7 @@ def test_a_local_request_waits_its_turn_and_an_evicted_prefix_is_computed_again(
 def test_what_arrives_is_named_only_when_it_is_committed():
     subject = scheduler(BlockPool(20), identity=MODEL)
     arriving = sequence("a", 9)
-    subject.offer(arriving)
+    subject.offer(arriving, 0.0)
     subject.grant()
     subject.remove("a")
     assert subject.pool.counts().cached == 0
@@ -220,7 +223,7 @@ def test_nobody_is_overtaken_by_an_early_one():
     pool = BlockPool(8)
     subject = scheduler(pool)
     start(subject, sequence("running", 5 * BLOCK - 1))
-    subject.offer(sequence("waiting", 4 * BLOCK))
+    subject.offer(sequence("waiting", 4 * BLOCK), 0.0)
     assert subject.grant() == []
     assert not subject.grant_early(local_sequence("early", 1))
 
@@ -228,10 +231,12 @@ def test_nobody_is_overtaken_by_an_early_one():
 class DecodeMachine(RuleBasedStateMachine):
     """Offers, commits, steps and cancels in any order, over a pool that is too small."""
 
-    def __init__(self):
+    def __init__(self, batching=None):
         super().__init__()
         self.pool = BlockPool(9)
-        self.subject = scheduler(self.pool, batch=4, waiting=6, identity=MODEL)
+        self.subject = scheduler(
+            self.pool, batch=4, waiting=6, identity=MODEL, batching=batching
+        )
         self.kv = PaperKv(self.pool, BLOCK, MODEL)
         self.local: set[str] = set()
         self.alive: dict[str, Sequence] = {}
@@ -255,7 +260,7 @@ class DecodeMachine(RuleBasedStateMachine):
             if local:
                 self.subject.offer_prompt(new, self.now)
             else:
-                self.subject.offer(new)
+                self.subject.offer(new, self.now)
         except PromptTooLong:
             assert prompt + max_tokens - 1 > 9 * BLOCK
         except Overloaded:
@@ -358,6 +363,8 @@ class DecodeMachine(RuleBasedStateMachine):
         for _ in range(2000):
             if not self.alive:
                 break
+            self.now += 1.0
+            self.subject.form_batch(self.now)
             self.grant()
             for owner in sorted(self.arriving):
                 self._commit(owner)

@@ -1,0 +1,207 @@
+"""Static batches, and those with a window: by example, as a policy, and as the scheduler's machine.
+
+The machine is that of the scheduler's own test, so that what holds there holds in every mode.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from decode_pool.batching import Continuous, Formed, Queue, make_batching
+from engine.blocks import BlockPool
+from tests.decode_pool.test_scheduler import (
+    DecodeMachine,
+    local_sequence,
+    scheduler,
+    sequence,
+    start,
+    step,
+)
+
+WINDOW_S = 0.6
+
+
+class Watched(Formed):
+    """Checks every batch against what a batch is; `alive` is whom the scheduler still has."""
+
+    def __init__(self, window_s=0.0):
+        super().__init__(window_s)
+        self.alive = set()
+        self.batch = ()
+
+    def form(self, queue, now):
+        over = not self.alive.intersection(self.batch)
+        due_s = super().form(queue, now)
+        joining = tuple(owner for owner in queue.owners if self.may_join(owner))
+        waited_s = now - queue.first_s
+        if not over:
+            assert due_s is None and set(joining) <= set(self.batch)
+        elif joining:
+            # The oldest, as many as there is room for, and not before their time.
+            assert joining == tuple(queue.owners[: max(1, queue.room)])
+            assert waited_s >= self._window_s or len(queue.owners) >= queue.room
+            self.batch = joining
+        else:
+            assert due_s == pytest.approx(self._window_s - waited_s) and due_s > 0
+        return due_s
+
+
+class StaticMachine(DecodeMachine):
+    """The same in batches."""
+
+    window_s = 0.0
+
+    def __init__(self):
+        self.batching = Watched(self.window_s)
+        super().__init__(self.batching)
+        self.batching.alive = self.alive
+
+    @rule(later=st.sampled_from([0.0, 0.1, 0.5]))
+    def form(self, later):
+        self.now += later
+        due_s = self.subject.form_batch(self.now)
+        assert due_s is None or 0 < due_s <= self.window_s
+
+    @invariant()
+    def nobody_joins_who_is_no_member(self):
+        holding = {owner for owner in self.alive if self.pool.held(owner)}
+        assert holding <= set(self.batching.batch)
+        assert len(self.batching.batch) <= 4
+
+
+class WindowMachine(StaticMachine):
+    """The same with a window."""
+
+    window_s = WINDOW_S
+
+
+for machine in (StaticMachine, WindowMachine):
+    machine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+TestStatic = StaticMachine.TestCase
+TestWindow = WindowMachine.TestCase
+
+
+def owners(subject):
+    """Who got blocks now: offers that are granted, and prompts of the next pass."""
+    granted = [new.owner for new in subject.grant()]
+    for owner in granted:
+        subject.commit(owner)
+    return granted
+
+
+def test_a_static_batch_runs_until_all_of_it_has_ended():
+    subject = scheduler(BlockPool(50), batching=Formed())
+    for name, tokens in (("a", 2), ("b", 5)):
+        subject.offer(sequence(name, 4, max_tokens=tokens), 0.0)
+    assert subject.form_batch(0.0) is None
+    assert owners(subject) == ["a", "b"]
+    subject.offer(sequence("late", 4, max_tokens=2), 0.0)
+    ended = []
+    while len(ended) < 2:
+        subject.form_batch(0.0)
+        assert owners(subject) == []
+        ended += [done.owner for done in step(subject)]
+    assert ended == ["a", "b"]
+    subject.form_batch(0.0)
+    assert owners(subject) == ["late"]
+
+
+def test_in_continuous_mode_the_late_one_joins():
+    subject = scheduler(BlockPool(50), batching=Continuous())
+    start(subject, sequence("a", 4, max_tokens=9))
+    subject.offer(sequence("late", 4), 0.0)
+    assert subject.form_batch(0.0) is None
+    assert owners(subject) == ["late"]
+
+
+def test_prompts_of_the_next_batch_are_not_computed_beside_the_running_one():
+    subject = scheduler(BlockPool(50), chunk=100, batching=Formed())
+    subject.offer_prompt(local_sequence("a", 9, max_tokens=4), 0.0)
+    subject.form_batch(0.0)
+    subject.offer_prompt(local_sequence("b", 2, max_tokens=1), 0.0)
+    seen = []
+    while subject.running or subject.waiting:
+        subject.form_batch(0.0)
+        chunk = subject.schedule_chunk(0.0)
+        seen.append((subject.streams, [span.sequence.owner for span in chunk]))
+        subject.abandon(chunk)
+        step(subject)
+    assert (0, ["b"]) in seen
+    assert all("b" not in names for streams, names in seen if streams)
+
+
+def test_a_window_opens_with_the_first_arrival_and_ends_early_when_the_batch_is_full():
+    subject = scheduler(BlockPool(50), batch=2, batching=Formed(0.05))
+    subject.offer(sequence("a", 4), 1.0)
+    assert subject.form_batch(1.0) == pytest.approx(0.05)
+    assert subject.form_batch(1.03) == pytest.approx(0.02)
+    assert owners(subject) == []
+    subject.offer(sequence("b", 4), 1.03)
+    subject.offer(sequence("c", 4), 1.03)
+    assert subject.form_batch(1.03) is None
+    assert owners(subject) == ["a", "b"]
+    for name in "ab":
+        subject.remove(name)
+    # It waited longer than the window already.
+    assert subject.form_batch(3.0) is None
+    assert owners(subject) == ["c"]
+
+
+def test_a_batch_is_no_larger_than_the_pool():
+    subject = scheduler(BlockPool(6), batching=Formed(5.0))
+    for name in "abc":
+        subject.offer(sequence(name, 7), 0.0)
+    # Two of two blocks each, and one to grow into: with a third it would be full.
+    assert subject.form_batch(0.0) is None
+    assert owners(subject) == ["a", "b"]
+
+
+def test_nothing_is_granted_early_to_who_is_in_no_batch():
+    subject = scheduler(BlockPool(50), batching=Formed())
+    assert not subject.grant_early(local_sequence("early", 4))
+
+
+def test_a_member_that_goes_before_it_began_ends_the_batch():
+    subject = scheduler(BlockPool(50), batch=1, batching=Formed())
+    subject.offer(sequence("a", 4), 0.0)
+    subject.form_batch(0.0)
+    subject.remove("a")
+    subject.offer(sequence("b", 4), 0.0)
+    subject.form_batch(0.0)
+    assert owners(subject) == ["b"]
+
+
+def test_names():
+    assert make_batching("continuous", 0.1).continuous
+    for name, first in (("static", None), ("window", 0.1)):
+        made = make_batching(name, 0.1)
+        assert made.form(Queue(["a"], 0.0, 8), 0.0) == first
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1), st.integers(1, 5)), max_size=40),
+    st.floats(0, 0.5),
+)
+def test_everybody_joins_once_in_order_and_a_batch_never_grows(arrivals, window_s):
+    """Without a scheduler: some arrive, a batch forms, its members end after so many looks."""
+    policy, waiting, running, joined, now = Formed(window_s), [], [], [], 0.0
+    for number, (room, pause_s, looks) in enumerate([*arrivals, *[(6, 1.0, 1)] * 90]):
+        now += pause_s
+        if number < len(arrivals):
+            waiting.append((str(number), now))
+        if waiting:
+            policy.form(Queue([name for name, _ in waiting], waiting[0][1], room), now)
+        new = [name for name, _ in waiting if policy.may_join(name)]
+        if new:
+            assert not running and len(new) <= room
+            joined += new
+            running = [(name, looks) for name in new]
+            waiting = [one for one in waiting if one[0] not in new]
+        running = [(name, left - 1) for name, left in running]
+        for name in [name for name, left in running if left <= 0]:
+            policy.left(name)
+        running = [one for one in running if one[1] > 0]
+    assert joined == [str(number) for number in range(len(arrivals))]
