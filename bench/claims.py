@@ -15,10 +15,14 @@ from pathlib import Path
 from bench import services
 from bench.answer import Answer, BadAnswer
 from bench.burst_found import of_gap
+from bench.claim_modes import MODES, STATIC_MODE, latency_p95, tokens_per_s
 from bench.claim_table import (
     CHUNKS,
     COALESCED,
     KEYS,
+    PRICE_PER_HOUR,
+    SPECULATIVE,
+    STATIC,
     claims_data,
     claims_table,
     parts_of,
@@ -34,11 +38,14 @@ from bench.prompts import count_tokens, prompt_ids
 from bench.rates import steady_rate
 from bench.run_record import Sender
 from bench.services import Places
+from bench.speculative import lookup_ratio
 from bench.tables import put
 
 DOCUMENT = Path("docs/claims.md")
 _DEADLINE_S = 120.0
-_UNHELD = "endpoints: {chat: {flush: {ms: 0}}}\n"
+_UNHELD = (
+    "endpoints: {chat: {ttft_budget_ms: 600000, token_gap_budget_ms: 60000, flush: {ms: 0}}}\n"
+)
 _CHUNKS = "prefill: {{chunk_tokens: {}}}\n"
 Values = dict[str, list[float]]
 
@@ -157,6 +164,17 @@ def measure(part: str, places: Places, number: int) -> Values:
             for tokens in (4096, 256)
         )
         return {"chunks": [large / small]}
+    if part == STATIC:
+        static, continuous = (
+            on(mode, 0, lambda door: asyncio.run(latency_p95(door, name, number)))
+            for mode in (STATIC_MODE, "")
+        )
+        return {STATIC: [static / continuous]}
+    if part in MODES:
+        rate = on(MODES[part], 0, lambda door: asyncio.run(tokens_per_s(door, name, number)))
+        return {part: [rate]}
+    if part == SPECULATIVE:
+        return {SPECULATIVE: [lookup_ratio()]}
     with services.tandem(places).running(places.logs) as door:
         return asyncio.run(serving(door, name))
 
@@ -180,14 +198,16 @@ def main() -> None:
                 found.setdefault(key, []).extend(values.get(key, []))
             record.write_text(json.dumps(found))
             print(f"{part}, round {number}: {values}", flush=True)
-    _write(found, options.results)
+    _write(found, options.results, options.price)
 
 
-def _write(found: Values, results: Path) -> None:
+def _write(found: Values, results: Path, price: float) -> None:
     results.mkdir(parents=True, exist_ok=True)
     machine = describe_machine()
-    text = claims_table(found) + "\n\n" + as_line(machine)
-    (results / "claims.json").write_text(json.dumps(claims_data(found, machine), indent=1) + "\n")
+    cost = f"A million tokens at ${price:.2f} for an hour of the machine (`--price`)."
+    text = "\n\n".join((claims_table(found, price), cost, as_line(machine)))
+    data = claims_data(found, machine, price)
+    (results / "claims.json").write_text(json.dumps(data, indent=1) + "\n")
     if results == RESULTS:
         put(DOCUMENT, "claims", text)
     print(text)
@@ -201,6 +221,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", action="append", choices=KEYS, help="may be repeated")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--price", type=float, default=PRICE_PER_HOUR, metavar="DOLLARS", help="of a machine-hour"
+    )
     add_places(parser)
     return parser.parse_args()
 

@@ -24,7 +24,7 @@ from bench.machine import describe_machine
 from bench.over_http import Door
 from bench.prompts import prompt_ids
 from bench.run_record import Run, Sender
-from bench.sweep import Step, knee_line, sweep_data, sweep_page
+from bench.sweep import Curve, Step, knee_line, sweep_data, sweep_page
 from bench.watch import Watch
 from engine.errors import ConfigError, Unavailable
 
@@ -45,26 +45,27 @@ async def _run(options: argparse.Namespace) -> int:
     load = read_load(options)
     door = await _door(options)
     say(f"{len(load.arrivals)} requests in {load.seconds:g} s: {load.title}")
-    found = await _sender(options).send(
-        options.url, door, load, describe_machine(), _watch(options)
-    )
+    name = options.title or options.url
+    found = await _sender(options).send(name, door, load, describe_machine(), _watch(options))
     _write(options.out, found.as_data(), run_page(found))
     return _report(found)
 
 
 async def _sweep(options: argparse.Namespace) -> int:
-    machine = describe_machine()
+    machine, name = describe_machine(), options.title or options.url
+    beside = [Curve.read(json.loads(path.read_text())) for path in options.beside or ()]
     loads = [steady_load(options, float(rate)) for rate in options.rates.split(",")]
     door = await _door(options)
     steps = []
     for rate, load in zip(options.rates.split(","), loads, strict=True):
         say(f"{len(load.arrivals)} requests: {load.title}")
-        found = await _sender(options).send(options.url, door, load, machine, None)
+        found = await _sender(options).send(name, door, load, machine, None)
         steps.append(Step(float(rate), found.figures()))
         print(f"{rate}/s: {' '.join(summary_lines(found))}", flush=True)
     title = loads[0].title.partition("; ")[2]
-    document = sweep_page(options.url, f"{title}, {options.step:g} s for each rate", steps, machine)
-    _write(options.out, sweep_data(steps, machine), document)
+    title = f"{title}, {options.step:g} s for each rate"
+    document = sweep_page(name, title, steps, machine, beside)
+    _write(options.out, sweep_data(name, steps, machine), document)
     print(knee_line(steps))
     return 0
 

@@ -25,6 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--key-env", metavar="VARIABLE", help="environment variable with the API key"
     )
     parser.add_argument("--out", type=Path, default=Path("bench-report"), help="without a suffix")
+    parser.add_argument("--title", metavar="TEXT", help="what the report is of; default: the URL")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="the JSON of an earlier sweep, to be drawn beside this one; may be repeated",
+    )
     parser.add_argument("--seed", type=int, default=1, help="decides arrivals, lengths, prompts")
     _add_load(parser)
     _add_trace(parser)

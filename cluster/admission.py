@@ -88,14 +88,14 @@ class Admission:
             return Admit()
         if ask.batch:
             return Wait(reason, float("inf"))
-        until_s = ask.arrived_s + _DECIDED_IN * ask.budget_s
+        until_s = decided_by(ask)
         if now < until_s and _worth_a_wait(reason, ask, forecast):
             return Wait(reason, until_s)
         return self.refuse(reason, ask, forecast, now, replicas=replicas)
 
     def wait(self, reason: Reason, ask: Ask, forecast: Forecast, now: float) -> Verdict:
         """What to do with a request that fits but must wait for another reason."""
-        until_s = float("inf") if ask.batch else ask.arrived_s + _DECIDED_IN * ask.budget_s
+        until_s = decided_by(ask)
         return Wait(reason, until_s) if now < until_s else self.refuse(reason, ask, forecast, now)
 
     def refuse(
@@ -107,6 +107,9 @@ class Admission:
         else:
             room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
             wait_s = forecast.work_s + forecast.alone_s - room_s
+            if reason == "held_full":
+                # A place to wait in is free when somebody has ended.
+                wait_s = max(wait_s, forecast.interval_s)
             seconds = forecast.alone_s / replicas
         at_s = self._reserved.reserve(ask.key, seconds, now + max(wait_s, _SOONEST_S), now)
         return Refuse(reason, at_s - now)
@@ -126,6 +129,11 @@ class Admission:
         spare_s = forecast.deadline_s - (ask.arrived_s + forecast.ttft_s)
         due_s = self._reserved.due_s(now, forecast.deadline_s)
         return "ttft" if due_s > spare_s else None
+
+
+def decided_by(ask: Ask) -> float:
+    """When a request is admitted or refused at the latest; one of the batch lane waits for ever."""
+    return float("inf") if ask.batch else ask.arrived_s + _DECIDED_IN * ask.budget_s
 
 
 def _worth_a_wait(reason: Reason, ask: Ask, forecast: Forecast) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cluster import metrics
-from cluster.admission import Admission, Admit, Reason, Refuse, Wait
+from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
 from cluster.fairness import Fairness
 from cluster.holds import Hold
 from cluster.placement import Ask, Placement, Plan, one_of
@@ -167,10 +167,15 @@ class Gate:
             self._look = loop.call_later(_LOOK_S, self._look_again)
 
     def _look_again(self) -> None:
-        """Decide about those that wait; of the batch lane the first that does not fit is last."""
+        """Decide about the first that wait, and about whoever must know by now.
+
+        Of the batch lane the first that does not fit is last.
+        """
         self._look = None
         now = time.monotonic()
-        for waiter in sorted(self._held, key=self._order)[:_AT_ONE_LOOK]:
+        for place, waiter in enumerate(sorted(self._held, key=self._order)):
+            if place >= _AT_ONE_LOOK and now < decided_by(waiter.ask):
+                continue
             self._decide(waiter, now)
             if waiter.ask.batch and not waiter.decided.done():
                 break

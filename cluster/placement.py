@@ -229,15 +229,16 @@ class Placement:
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + margin_s + flush_s)
         lead_s = cost.seconds(self.holds.queue(record.id).others_of(record.load))
         new = Due(alone_s, due_s - flush_s)
-        found = outlook(self._waiting(record.id), new, lead_s, now, margin_s)
+        found = outlook(self._waiting(record.id, ask.batch), new, lead_s, now, margin_s)
         return _Computing(record, cached, alone_s, due_s - flush_s, found)
 
-    def _waiting(self, replica: str) -> list[Due]:
+    def _waiting(self, replica: str, batch: bool = False) -> list[Due]:
+        """Prompts from here that wait there; those of the batch lane are in its own way alone."""
         cost = self.costs.prefill(replica)
         return [
             Due(cost.seconds(left, prompt.cached + prompt.tokens - left), prompt.deadline_s)
             for prompt, left in self.holds.queue(replica).left()
-            if not prompt.batch
+            if batch or not prompt.batch
         ]
 
     def _local(

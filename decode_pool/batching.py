@@ -77,7 +77,7 @@ class Formed:
         self._members: set[str] = set()
 
     def form(self, queue: Queue, now: float) -> float | None:
-        """See Batching. Nothing is due while a member of the last batch is here, or nobody waits."""
+        """See Batching; nothing is due while a member of the last batch is here."""
         if self._members or not queue.owners:
             return None
         due_s = queue.first_s + self._window_s

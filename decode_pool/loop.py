@@ -117,13 +117,7 @@ class DecodeLoop:
             stepped = await self._step()
             if not await self._slice() and not stepped:
                 self._read()
-                await self._rest(due_s)
-
-    async def _rest(self, for_s: float | None) -> None:
-        """Until something came, for so long at most; None: however long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(for_s):
-                await self.wake.wait()
+                await self.wake.wait(due_s)
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""

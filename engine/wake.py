@@ -32,9 +32,11 @@ class Wake:
         """Before looking whether there is something to do."""
         self._event.clear()
 
-    async def wait(self) -> None:
-        """Until something came since `clear`."""
-        await self._event.wait()
+    async def wait(self, most_s: float | None = None) -> None:
+        """Until something came since `clear`, or for so long; None: however long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._event.wait()
 
 
 class StepEnds:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from bench.answer import BadAnswer
+from bench.claim_modes import MODES, crowd_load, mixed_load, tokens_per_s
 from bench.claim_table import (
     CHUNKS,
     CLAIMS,
     COALESCED,
     KEYS,
+    MODE_KEYS,
     SERVING,
+    SPECULATIVE,
+    STATIC,
     UNMEASURED,
     claims_data,
     claims_table,
+    cost_per_million,
     parts_of,
 )
 from bench.claims import DOCUMENT, Questions
@@ -30,11 +39,19 @@ def test_nothing_is_told_that_was_not_measured():
     assert "250 ms" in claims_table({"whole-first": [250.0]})
 
 
-def test_every_claim_that_can_be_measured_says_how():
-    for claim in CLAIMS:
-        assert bool(claim.how) == (claim.key in KEYS)
+def test_every_claim_says_how_it_is_measured():
+    assert all(claim.how for claim in CLAIMS)
+    assert len(set(KEYS)) == len(CLAIMS)
     assert parts_of(["batch", "whole"]) == [SERVING]
-    assert parts_of(KEYS) == [COALESCED, SERVING, CHUNKS]
+    assert parts_of(KEYS) == [COALESCED, SERVING, CHUNKS, STATIC, SPECULATIVE, *MODE_KEYS]
+    assert tuple(MODES) == MODE_KEYS
+
+
+def test_a_rate_has_its_cost():
+    assert cost_per_million(1000.0, 3.6) == pytest.approx(1.0)
+    line = claims_table({"serial": [100.0]}, 0.36)
+    assert "100 tokens/s, $1.000 per million" in line
+    assert claims_data({}, {}, 0.36)["price_per_hour"] == 0.36
 
 
 def test_the_values_are_kept():
@@ -83,4 +100,26 @@ async def test_a_server_is_asked_for_every_claim_of_its_part(monkeypatch):
 
 
 def test_wrong_keys_are_no_part():
-    assert parts_of(["static"]) == []
+    assert parts_of(["cheaper"]) == []
+
+
+def test_loads_for_batching_modes_are_drawn_from_their_seed():
+    load = mixed_load(3)
+    assert load == mixed_load(3) and load != mixed_load(4)
+    lengths = {arrival.new_tokens for arrival in load.arrivals}
+    assert 16 <= min(lengths) < 40 < 100 < max(lengths) <= 128
+    assert all(arrival.new_tokens == 64 for arrival in crowd_load(1).arrivals)
+
+
+async def test_a_mode_counts_only_where_every_request_was_answered(monkeypatch):
+    short = replace(crowd_load(1), arrivals=crowd_load(1).arrivals[:3])
+    monkeypatch.setattr("bench.claim_modes.crowd_load", lambda seed: short)
+    monkeypatch.setattr("bench.claim_modes.warm_load", lambda seed: short)
+    async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
+        target = Target.local(server.sockets[0].getsockname()[1])
+        door = Door(target, "m", 100, {"stream_options": {"include_usage": True}})
+        with pytest.raises(BadAnswer, match="3 of 3"):
+            await tokens_per_s(door, "test", 1)
+        shorter = tuple(replace(one, new_tokens=20) for one in short.arrivals)
+        short = replace(short, arrivals=shorter)
+        assert await tokens_per_s(door, "test", 1) == pytest.approx(60 / 4, rel=0.5)

@@ -88,6 +88,22 @@ async def test_a_sweep_names_its_knee(tmp_path, capsys):
     data = json.loads(out.with_name("sweep.json").read_text())
     assert [step["rate"] for step in data["steps"]] == [20, 60]
     assert "The knee is at" in capsys.readouterr().out
+    page = out.with_name("sweep.html").read_text()
+    assert "The knee is at" in page
+    assert page.count("<svg") == 2
+
+
+async def test_a_sweep_is_drawn_beside_an_earlier_one(tmp_path):
+    async with _listening() as (_, url):
+        for title, more in (("static", ()), ("continuous", ("--beside", tmp_path / "static.json"))):
+            given = ("--rates", "40", "--step", "0.2", "--title", title, "--url", url)
+            out = ("--out", tmp_path / title)
+            options = _options("sweep", *given, *map(str, (*out, *more)))
+            assert await asyncio.to_thread(run, options) == 0
+    page = (tmp_path / "continuous.html").read_text()
+    assert "Throughput and latency of continuous" in page
+    assert page.count("<svg") == 3
+    assert "static" in page
 
 
 async def test_a_key_is_sent_and_must_be_there(tmp_path, monkeypatch):
@@ -102,7 +118,13 @@ async def test_a_key_is_sent_and_must_be_there(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "given",
-    [("--prompt-tokens", "9:3"), ("--url", "host"), ("--trace", "/nowhere"), ("--burst", "0")],
+    [
+        ("sweep", "--beside", "/nowhere"),
+        ("--prompt-tokens", "9:3"),
+        ("--url", "host"),
+        ("--trace", "/nowhere"),
+        ("--burst", "0"),
+    ],
 )
 def test_wrong_arguments_are_a_configuration_error(given):
     with pytest.raises(ConfigError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from xml.dom.minidom import parseString
 
@@ -15,7 +16,7 @@ from bench.html_report import html_table, run_page
 from bench.outcome import Outcome
 from bench.run_record import Run
 from bench.svg import Mark, Plot, ticks
-from bench.sweep import Step, knee, knee_line, sweep_data, sweep_page
+from bench.sweep import Curve, Step, knee, knee_line, sweep_data, sweep_page
 from bench.watch import Watch, gauges, panels
 
 _LOAD = poisson(
@@ -128,9 +129,40 @@ def test_the_knee_is_where_throughput_over_latency_is_greatest():
     steps = [_step(1, 4, 0.4), _step(2, 8, 0.5), _step(3, 10, 2.0), _step(9, 10, 8.0)]
     assert knee(steps).rate == 2
     assert "knee is at 2 requests/s" in knee_line(steps)
-    assert sweep_data(steps, {})["knee"] == 2
-    page = sweep_page("server", "title", steps, {})
-    assert page.count("<svg") == 2
+    assert sweep_data("server", steps, {})["knee"] == 2
+    page = sweep_page("a <server>", "title", steps, {})
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) == 2
+    # The curve has a point for each rate, and the knee is a dot on that of the median.
+    root = parseString(drawn[0]).documentElement
+    median = root.getElementsByTagName("path")[0].getAttribute("d")
+    corners = re.findall(r"[ML]([\d.]+) ([\d.]+)", median)
+    assert len(corners) == len(steps)
+    (dot,) = root.getElementsByTagName("circle")
+    assert (dot.getAttribute("cx"), dot.getAttribute("cy")) == corners[1]
+    assert "a &lt;server&gt;" in page
+
+
+def test_sweeps_are_laid_beside_each_other():
+    steps = [_step(1, 4, 0.4), _step(2, 8, 0.5), _step(3, 10, 2.0)]
+    early = sweep_data("static <1>", [_step(1, 4, 0.9), _step(2, 8, 4.0)], {})
+    other = Curve.read(json.loads(json.dumps(early)))
+    none = Curve.read(sweep_data("silent", [_step(1, 0, 1)], {}))
+    page = sweep_page("continuous", "title", steps, {}, [other, none])
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) == 3
+    root = parseString(drawn[1]).documentElement
+    assert len(root.getElementsByTagName("circle")) == 2
+    assert "static &lt;1&gt;" in drawn[1]
+    assert "<td>continuous</td><td>2</td>" in page
+    assert "<td>static &lt;1&gt;</td><td>1</td>" in page
+    assert "<td>silent</td><td>-</td>" in page
+
+
+@pytest.mark.parametrize("data", [{}, [], {"steps": [{}], "name": "x", "knee": 1}, None])
+def test_what_is_no_sweep_is_refused(data):
+    with pytest.raises(ValueError, match="no sweep"):
+        Curve.read(data)
 
 
 def test_without_answers_there_is_no_knee():

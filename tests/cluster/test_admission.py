@@ -39,6 +39,11 @@ def test_a_refusal_has_its_reason_and_a_time(found, reason):
     assert 0 < verdict.retry_after_s < 6
 
 
+def test_where_the_queue_is_full_the_time_is_not_before_somebody_has_ended():
+    found = forecast(interval_s=2.0)
+    assert Admission().refuse("held_full", ask(budget_s=600.0), found, 0.0).retry_after_s >= 2.0
+
+
 def test_a_hopeless_queue_is_refused_at_once_and_a_near_miss_is_held_for_half_its_budget():
     admission = Admission()
     assert isinstance(admission.judge(ask(), forecast(5.0, work_s=4.9), 0.0), Refuse)

@@ -169,3 +169,21 @@ def test_tenants_and_lanes_are_checked():
     for wrong in ({"tenants": {"a": {"weight": 0.0}}}, {"endpoints": {"a": {"lane": "slow"}}}):
         with pytest.raises(ConfigError):
             parse_config(wrong)
+
+
+@pytest.mark.parametrize("batching", ["static", "window"])
+def test_no_first_token_is_promised_to_who_must_wait_for_a_batch(batching):
+    document = {"endpoints": {"chat": {"ttft_budget_ms": 200.0}}, "decode": {"batching": batching}}
+    config = parse_config(document)
+    patient_ms = 1000 * config.router.request_timeout_s
+    assert config.promised_endpoints["chat"].ttft_budget_ms == patient_ms
+    assert config.local_tokens == 0
+    usual = parse_config({**document, "decode": {}})
+    assert usual.promised_endpoints == usual.endpoints
+    assert usual.local_tokens == usual.prefill.local_tokens
+
+
+def test_a_batching_mode_that_does_not_exist_is_refused():
+    for wrong in ({"batching": "dynamic"}, {"window_ms": 0.0}):
+        with pytest.raises(ConfigError):
+            parse_config({"decode": wrong})

@@ -122,6 +122,24 @@ async def test_a_tenant_that_had_less_goes_first(pools, placement):
     await asyncio.gather(*held.values(), return_exceptions=True)
 
 
+async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, placement):
+    gate = Gate(pools, placement, max_held=99)
+    first = (await gate.enter(ask(14000, batch=True, tenant="heavy")))[0]
+    crowd = [
+        asyncio.create_task(gate.enter(ask(100, most=9000, tenant="light", budget_s=600.0)))
+        for _ in range(40)
+    ]
+    await eventually(lambda: gate.held == 40)
+    with pytest.raises(Refused) as refused:
+        hopeless = gate.enter(ask(100, most=9000, tenant="heavy", budget_s=0.4))
+        await asyncio.wait_for(hopeless, 20)
+    assert refused.value.reason == "kv_blocks"
+    for task in crowd:
+        task.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+    first.release()
+
+
 async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):
     caps = TenantConfig(max_concurrent=1, max_waiting_tokens=5500)
     gate = Gate(pools, placement, 9, Fairness({"default": caps}))

@@ -29,11 +29,11 @@ class Watched(Formed):
 
     def __init__(self, window_s=0.0):
         super().__init__(window_s)
-        self.alive = set()
+        self.alive = {}
         self.batch = ()
 
     def form(self, queue, now):
-        over = not self.alive.intersection(self.batch)
+        over = not self.alive.keys() & set(self.batch)
         due_s = super().form(queue, now)
         joining = tuple(owner for owner in queue.owners if self.may_join(owner))
         waited_s = now - queue.first_s

@@ -11,6 +11,7 @@ import pytest
 
 from decode_pool import loop as loop_module
 from decode_pool.batch_size import BatchSize
+from decode_pool.batching import Formed
 from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
@@ -22,6 +23,8 @@ from engine.sequence import SampledToken, Sequence
 from engine.text import Completion
 from engine.worker import EngineWorker
 from tests.engine.test_text import TOKENIZERS
+from tests.held_engine import LAYERS as LAYERS_HELD
+from tests.held_engine import HeldEngine
 
 STEP_S, PASS_S, TOKENS_PER_S, LAYERS = 0.012, 0.006, 2500.0, 30
 
@@ -72,9 +75,11 @@ class PaperEngine:
 
 
 @asynccontextmanager
-async def running(monkeypatch, factor, budget_s=0.06):
-    engine = PaperEngine()
-    monkeypatch.setattr(loop_module, "time", engine)
+async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None):
+    """Over an engine on paper, whose time is the loop's, unless another is given."""
+    engine = engine or PaperEngine()
+    if isinstance(engine, PaperEngine):
+        monkeypatch.setattr(loop_module, "time", engine)
     scheduler = DecodeScheduler(
         BlockPool(10_000),
         PromptOrder(512),
@@ -82,11 +87,14 @@ async def running(monkeypatch, factor, budget_s=0.06):
         block_size=16,
         max_waiting=100,
         chunk_tokens=512,
+        batching=batching,
     )
     worker = EngineWorker(engine)
     subject = DecodeLoop(scheduler, worker, 100, TokenGap(budget_s, factor))
     task = asyncio.create_task(subject.run())
     yield subject, engine
+    if isinstance(engine, HeldEngine):
+        engine.let_go()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     worker.close()
@@ -178,6 +186,34 @@ async def test_prompts_that_are_cancelled_hold_up_nobody(monkeypatch):
         await next_one
         # A slice is under way when they go, and another may begin before that is known.
         assert engine.now - began_s <= PASS_S + 400 / TOKENS_PER_S + 2 * 0.02 + 1e-9
+
+
+@pytest.mark.parametrize("slices", [0, 1, LAYERS_HELD, 2 * LAYERS_HELD + 1])
+async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_one(
+    monkeypatch, slices
+):
+    """They go while a slice is under way, whichever; the next one is the short prompt's."""
+    async with running(monkeypatch, 2.0, engine=HeldEngine()) as (subject, engine):
+        gone = [asyncio.create_task(prompt(subject, f"gone{n}", 1500)) for n in range(10)]
+        await engine.hold_slice(slices)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        short = asyncio.create_task(prompt(subject, "short", 32, max_tokens=1))
+        await asyncio.sleep(0)
+        engine.let_go()
+        await short
+        assert engine.slices[slices + 1 :] == [["short"]] * LAYERS_HELD
+
+
+async def test_a_window_ends_by_itself_where_nothing_else_comes(monkeypatch):
+    async with running(monkeypatch, 2.0, engine=HeldEngine(), batching=Formed(0.05)) as (
+        subject,
+        engine,
+    ):
+        engine.let_go()
+        await asyncio.gather(*(prompt(subject, f"p{n}", 40, max_tokens=3) for n in range(3)))
+        await stream(subject, "s", 5)
 
 
 async def test_with_nobody_streaming_prompts_have_the_engine_to_themselves(monkeypatch):

@@ -234,9 +234,7 @@ class DecodeMachine(RuleBasedStateMachine):
     def __init__(self, batching=None):
         super().__init__()
         self.pool = BlockPool(9)
-        self.subject = scheduler(
-            self.pool, batch=4, waiting=6, identity=MODEL, batching=batching
-        )
+        self.subject = scheduler(self.pool, batch=4, waiting=6, identity=MODEL, batching=batching)
         self.kv = PaperKv(self.pool, BLOCK, MODEL)
         self.local: set[str] = set()
         self.alive: dict[str, Sequence] = {}

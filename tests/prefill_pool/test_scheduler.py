@@ -1,6 +1,7 @@
 """The prefill scheduler: order by example, everything else as a state machine."""
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -277,3 +278,33 @@ class PrefillMachine(RuleBasedStateMachine):
 
 
 TestPrefillScheduler = PrefillMachine.TestCase
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=6),
+    st.integers(1, 40),
+    st.sampled_from(["interactive", "batch"]),
+    st.integers(0, 3),
+)
+@settings(deadline=None)
+def test_a_prompt_that_needs_the_whole_pool_starves_behind_no_crowd(shorts, length, lane, held_for):
+    """Short ones keep coming, and their KV stays parked for a while; the long one still ends."""
+    subject = scheduler(BlockPool(10), chunk=8, parked=0.5)
+    subject.order.learn(1000, 1000.0)
+    subject.submit(sequence("long", length, lane=lane, ttft_budget_s=0.0), now=0.0)
+    now, parked, number = 0.0, [], 0
+    for turn in range(600):
+        for tokens in shorts[: 6 - subject.waiting]:
+            number += 1
+            subject.submit(sequence(f"s{number}", tokens, ttft_budget_s=30.0), now)
+        spans = subject.schedule(now)
+        assert spans or parked
+        now += sum(span.count for span in spans)
+        for done in subject.complete(spans):
+            if done.owner == "long":
+                return
+            parked.append((turn + held_for, done.owner))
+        for due, owner in [one for one in parked if one[0] <= turn]:
+            subject.remove(owner)
+            parked.remove((due, owner))
+    raise AssertionError("the long prompt never ended")

@@ -1,0 +1,115 @@
+"""The decode scheduler over long runs: nobody starves, room is used, and queues are bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decode_pool.batching import Formed
+from engine.blocks import BlockPool
+from engine.errors import Overloaded
+from tests.decode_pool.test_scheduler import BLOCK, local_sequence, scheduler, sequence, step
+
+kinds = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=30
+)
+
+
+@settings(deadline=None)
+@given(kinds)
+def test_offers_are_taken_in_the_order_in_which_they_came(asked):
+    """However small those behind are, and with prompts of its own beside them."""
+    subject, granted, offered = scheduler(BlockPool(9), batch=4), [], []
+    for number, (local, prompt, new) in enumerate(asked):
+        owner = f"r{number}"
+        if local:
+            subject.offer_prompt(local_sequence(owner, prompt, new), 0.0)
+        else:
+            subject.offer(sequence(owner, prompt, new + 1), 0.0)
+            offered.append(owner)
+        granted += take(subject)
+        step(subject)
+    for _ in range(3000):
+        granted += take(subject)
+        step(subject)
+        if not subject.running and not subject.waiting:
+            break
+    assert granted == offered
+
+
+def take(subject):
+    """Grant and commit; after it the oldest offer waits for a reason."""
+    found = [new.owner for new in subject.grant()]
+    for owner in found:
+        subject.commit(owner)
+    return found
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 32),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 6)), min_size=1, max_size=5),
+    st.sampled_from([None, 0.0, 3.0]),
+)
+def test_a_large_request_starves_behind_no_crowd_in_any_mode(length, crowd, window_s):
+    """Small ones keep coming, of both kinds; the large one, of nearly all blocks, ends."""
+    batching = None if window_s is None else Formed(window_s)
+    subject = scheduler(BlockPool(9), batch=4, waiting=12, batching=batching)
+    subject.order.learn(1000, 1000.0)
+    large = sequence("large", length, 3)
+    subject.offer(large, 0.0)
+    number, now = 0, 0.0
+    while large.output_tokens < 3:
+        now += 1.0
+        assert now < 2000
+        for local, prompt in crowd:
+            number += 1
+            owner = f"s{number}"
+            try:
+                if local:
+                    subject.offer_prompt(local_sequence(owner, prompt, 3), now)
+                else:
+                    subject.offer(sequence(owner, prompt, 3), now)
+            except Overloaded:
+                assert subject.waiting >= 12
+        subject.form_batch(now)
+        take(subject)
+        step(subject)
+
+
+@settings(deadline=None)
+@given(kinds, st.integers(1, 6))
+def test_room_for_the_oldest_offer_is_never_left_unused(asked, batch):
+    subject = scheduler(BlockPool(9), batch=batch)
+    waiting = []
+    for number, (_, prompt, new) in enumerate(asked):
+        one = sequence(f"r{number}", prompt, new + 1)
+        subject.offer(one, 0.0)
+        waiting.append(one)
+        found = take(subject)
+        waiting = [other for other in waiting if other.owner not in found]
+        if waiting and subject.running < batch and subject.running == subject.streams:
+            needed = -(-len(waiting[0].tokens) // BLOCK)
+            preempted = subject.waiting > len(waiting)
+            assert preempted or not subject.pool.can_allocate(needed + subject.running)
+        step(subject)
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_the_queue_is_bounded_in_every_mode(local):
+    for batching in (None, Formed(), Formed(9.0)):
+        subject = scheduler(BlockPool(9), waiting=3, batching=batching)
+        subject.pool.allocate("another", 9)
+        for number in range(3):
+            offer(subject, f"r{number}", local)
+        with pytest.raises(Overloaded):
+            offer(subject, "one more", local)
+
+
+def offer(subject, owner, local):
+    """One request of either kind."""
+    if local:
+        subject.offer_prompt(local_sequence(owner, 3), 0.0)
+    else:
+        subject.offer(sequence(owner, 3), 0.0)

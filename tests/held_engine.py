@@ -1,0 +1,62 @@
+"""An engine whose passes are computed slice by slice, each only when a test lets it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from engine.sequence import SampledToken
+
+LAYERS = 4
+_LONG_S = 30.0
+
+
+class HeldPass:
+    """A pass of `LAYERS` slices of a layer each."""
+
+    def __init__(self, engine, spans):
+        self.spans = spans
+        self.layers_done = 0
+        self._engine = engine
+
+    def advance(self, for_s=None):
+        self._engine.enter([span.sequence.owner for span in self.spans])
+        self.layers_done += 1
+        if self.layers_done < LAYERS:
+            return None
+        return [SampledToken(7) if span.samples else None for span in self.spans]
+
+
+class HeldEngine:
+    """`slices` has the owners of every slice that was begun, in order."""
+
+    def __init__(self):
+        self.slices = []
+        self._permits = threading.Semaphore(0)
+        self._free = threading.Event()
+
+    def begin(self, spans):
+        return HeldPass(self, spans)
+
+    def forward(self, spans):
+        return [SampledToken(7) for _ in spans]
+
+    def enter(self, owners):
+        self.slices.append(owners)
+        if not self._free.is_set():
+            assert self._permits.acquire(timeout=_LONG_S)
+
+    async def hold_slice(self, number):
+        """Let slices through until that one, counted from 0, is under way, and keep it there."""
+        async with asyncio.timeout(_LONG_S):
+            while len(self.slices) <= number:
+                before = len(self.slices)
+                if before:
+                    self._permits.release()
+                while len(self.slices) == before:
+                    await asyncio.sleep(0.001)
+
+    def let_go(self):
+        """From now on nothing is held."""
+        self._free.set()
+        self._permits.release()

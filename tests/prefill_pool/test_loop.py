@@ -1,0 +1,58 @@
+"""The prefill loop over an engine that is held: what is computed for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from engine.blocks import BlockPool
+from engine.prompt_order import PromptOrder
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence
+from engine.worker import EngineWorker
+from prefill_pool.loop import PrefillLoop
+from prefill_pool.scheduler import PrefillScheduler
+from tests.held_engine import LAYERS, HeldEngine
+
+CHUNK = 64
+
+
+@asynccontextmanager
+async def running():
+    engine = HeldEngine()
+    scheduler = PrefillScheduler(
+        BlockPool(1000), PromptOrder(CHUNK), block_size=16, max_waiting=100, parked_fraction=1.0
+    )
+    worker = EngineWorker(engine)
+    subject = PrefillLoop(scheduler, worker)
+    task = asyncio.create_task(subject.run())
+    try:
+        yield subject, engine, scheduler
+    finally:
+        engine.let_go()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        worker.close()
+
+
+def submit(subject, owner, tokens):
+    return subject.submit(Sequence(owner, [1] * tokens, tokens, SamplingParams()))
+
+
+@pytest.mark.parametrize("short", [8, 60, CHUNK])
+@pytest.mark.parametrize("slices", [0, 1, LAYERS - 1, LAYERS, 2 * LAYERS + 1])
+async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_one(short, slices):
+    """They go while a slice is under way, whichever; the next one is the short prompt's."""
+    async with running() as (subject, engine, scheduler):
+        long = [submit(subject, f"long{number}", 1500) for number in range(10)]
+        await engine.hold_slice(slices)
+        for job in long:
+            subject.release(job)
+        after = submit(subject, "short", short)
+        engine.let_go()
+        await asyncio.wait_for(after.first_token, 30)
+        assert engine.slices[slices + 1 :] == [["short"]] * LAYERS
+        subject.release(after)
+        assert scheduler.pool.counts().used == 0
