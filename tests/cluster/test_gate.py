@@ -124,7 +124,8 @@ async def test_a_tenant_that_had_less_goes_first(pools, placement):
 
 async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, placement):
     gate = Gate(pools, placement, max_held=99)
-    first = (await gate.enter(ask(14000, batch=True, tenant="heavy")))[0]
+    light = (await gate.enter(ask(10, tenant="light")))[0]
+    heavy = (await gate.enter(ask(14000, batch=True, tenant="heavy")))[0]
     crowd = [
         asyncio.create_task(gate.enter(ask(100, most=9000, tenant="light", budget_s=600.0)))
         for _ in range(40)
@@ -137,7 +138,8 @@ async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, 
     for task in crowd:
         task.cancel()
     await asyncio.gather(*crowd, return_exceptions=True)
-    first.release()
+    light.release()
+    heavy.release()
 
 
 async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):

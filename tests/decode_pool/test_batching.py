@@ -21,7 +21,7 @@ from tests.decode_pool.test_scheduler import (
     step,
 )
 
-WINDOW_S = 0.6
+WINDOW_S = 0.625
 
 
 class Watched(Formed):
@@ -59,7 +59,7 @@ class StaticMachine(DecodeMachine):
         super().__init__(self.batching)
         self.batching.alive = self.alive
 
-    @rule(later=st.sampled_from([0.0, 0.1, 0.5]))
+    @rule(later=st.sampled_from([0.0, 0.125, 0.5]))
     def form(self, later):
         self.now += later
         due_s = self.subject.form_batch(self.now)
