@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster.admission import Admission, Admit, Refuse, Wait
 from cluster.fairness import Fairness, TenantConfig
 from cluster.membership import ReplicaLoad, ReplicaRecord
-from cluster.outlook import Due, outlook
+from cluster.outlook import Due, in_time, outlook
 from cluster.placement import Ask, Forecast, Placement
 from cluster.reservations import _MOST, Reservations
 
@@ -43,14 +43,14 @@ def test_a_larger_margin_lets_no_more_in(waiting, new, lead_s, margin_s, more):
 def test_one_more_that_waits_is_more_work(waiting, another, new, lead_s):
     less, more = (outlook(them, new, lead_s, 0.0) for them in (waiting, [*waiting, another]))
     assert more.work_s >= less.work_s
-    assert less.fits or not more.fits or not _doomed_alike(waiting, another)
+    if _none_given_up_for(another, waiting, lead_s):
+        assert less.fits or not more.fits
 
 
-def _doomed_alike(waiting, another):
-    """Whether the same are given up with `another` as without; else one late made room."""
-    from cluster.outlook import in_time
-
-    return set(map(id, in_time(waiting, 0.0))) <= set(map(id, in_time([*waiting, another], 0.0)))
+def _none_given_up_for(another, waiting, begin_s):
+    """Whether all that could be in time can be so beside `another`."""
+    kept, then = (in_time(them, begin_s) for them in (waiting, [*waiting, another]))
+    return set(map(id, kept)) <= set(map(id, then))
 
 
 # The verdict.
