@@ -16,7 +16,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu bench-gpu test-oldest constraints helm-schema helm-golden image demo-model \
+	test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router \
 	bench-transfer soak-transfer clean
 
@@ -77,6 +77,14 @@ helm-schema: $(VENV)/.installed  ## write the schema of the chart's values
 
 helm-golden: $(VENV)/.installed-dev  ## write the golden renders of the chart's examples
 	$(BIN)/python -m tests.helm.chart
+
+helm-dashboard: $(VENV)/.installed  ## write the chart's Grafana dashboard from the code
+	$(BIN)/python -m cluster.chart_dashboard > dashboard.new
+	@mv dashboard.new helm/tandem/files/dashboards/tandem.json
+
+metrics-page: $(VENV)/.installed  ## write docs/metrics.md from the code
+	$(BIN)/python -m cluster.metric_catalogue > metrics.new
+	@mv metrics.new docs/metrics.md
 
 image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels
 	docker build --build-arg ACCELERATOR=$(ACCELERATOR) --build-arg TORCH_INDEX=$(TORCH_INDEX) \

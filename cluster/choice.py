@@ -229,7 +229,6 @@ class ChoiceRun:
         times = self._times
         self._emit(first.tokens)
         times.ttft_s = time.monotonic() - times.began_s
-        metrics.TTFT.observe(times.ttft_s)
         times.queue_s = placed_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens

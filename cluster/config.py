@@ -39,7 +39,8 @@ class RouterConfig:
     """Where the router listens and how much it takes on. Port 0 means a free one.
 
     `max_requests` bounds the requests in flight; `max_held` those of them that wait here for
-    room; `max_message_bytes` one message or body. Requests are promised `kv_overcommit` times the
+    room; `max_message_bytes` one message or body. The metrics tell `metric_tenants` tenants apart
+    and count the others together. Requests are promised `kv_overcommit` times the
     decode pool's blocks. `api_keys` is a file of hashed keys (`cluster/api_keys.py`).
     """
 
@@ -53,6 +54,7 @@ class RouterConfig:
     api_keys: str | None = None
     request_timeout_s: float = 600.0
     tokenizer_threads: int = 2
+    metric_tenants: int = 16
 
     def __post_init__(self) -> None:
         require(bool(self.host), "host must not be empty")
@@ -68,6 +70,7 @@ class RouterConfig:
         require(self.kv_overcommit > 0, "kv_overcommit must be positive")
         require(self.request_timeout_s > 0, "request_timeout_s must be positive")
         require(self.tokenizer_threads >= 1, "tokenizer_threads must be at least 1")
+        require(self.metric_tenants >= 0, "metric_tenants must not be negative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,10 @@ class Door:
             chain=self._chain(request.tenant, ids),
         )
 
+    def token_text(self, token: int) -> str:
+        """One token as text by itself."""
+        return self._tokenizer.token_text(token)
+
     def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
         if self._new_chain is None:
             return None

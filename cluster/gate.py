@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.025
 _AT_ONE_LOOK = 32
-_LEAST_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,6 @@ class Gate:
         placed.prefilled()
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
         if not ask.batch:
-            metrics.PREDICTION.observe(plan.forecast.ttft_s / max(first.ttft_s, _LEAST_S))
             self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
 
     def release(self, placed: Placed, output_tokens: int = 0) -> None:

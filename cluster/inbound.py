@@ -28,11 +28,16 @@ def check_request_id(request_id: str) -> str:
 
 def check_tenant(tenant: str) -> str:
     """`tenant` if it is a name; raises InvalidRequest."""
-    if not _TENANT.fullmatch(tenant):
+    if not is_tenant(tenant):
         raise InvalidRequest(
             "tenant must be 1 to 64 characters: letters, digits and . _ -", field="tenant"
         )
     return tenant
+
+
+def is_tenant(name: str) -> bool:
+    """Whether a tenant can be called so."""
+    return _TENANT.fullmatch(name) is not None
 
 
 def check_choices(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Refusals as errors, in numbers and, at a bounded rate, in the log."""
+"""Refusals as errors and, at a bounded rate, in the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter
 
-from cluster import metrics
 from cluster.admission import Reason, Refuse
 from engine.errors import Overloaded
 
@@ -41,7 +40,7 @@ class Refused(Overloaded):
 
 
 class Refusals:
-    """Counts refusals by reason; a line in the log at the first, then at most every 5 s."""
+    """Tells of refusals by reason: a line in the log at the first, then at most every 5 s."""
 
     def __init__(self) -> None:
         self._since: Counter[str] = Counter()
@@ -49,7 +48,6 @@ class Refusals:
 
     def note(self, refusal: Refuse, now: float) -> None:
         """A request was refused."""
-        metrics.REFUSED.inc(reason=refusal.reason)
         self._since[refusal.reason] += 1
         if now - self._logged_s < _LOG_EVERY_S:
             return

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc.aio
 
-from cluster import metrics
+from cluster import replica_metrics
 from cluster.call_server import CallServer, Serve
 from cluster.config import TandemConfig
 from cluster.control import ControlServicer
@@ -339,11 +339,7 @@ class Replica:
         )
 
     def _report(self, load: ReplicaLoad, role: ReplicaRole) -> None:
-        who = {"role": role, "replica": self.id}
-        metrics.WAITING.set(load.waiting, **who)
-        metrics.ACTIVE.set(load.running, **who)
-        for state in ("free", "cached", "used", "leased", "quarantined", "orphaned"):
-            metrics.BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
+        replica_metrics.show(load, role, self.id, self._config.decode.max_batch)
         PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=role)
         self._evictions_told = self._pool.evictions
 

@@ -20,11 +20,13 @@ from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
 from cluster.fairness import Fairness
-from cluster.gate import Gate, Placed
+from cluster.gate import FirstToken, Gate, Placed
+from cluster.metric_labels import Labels, RequestLabels
 from cluster.outbox import Outbox
 from cluster.placement import Ask, Placement, capacity
 from cluster.pools import Pools
 from cluster.refusals import Refused
+from cluster.stream_record import StreamRecord
 from engine.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -34,7 +36,6 @@ from engine.errors import (
     TandemError,
 )
 from engine.prefix import DEFAULT_TENANT
-from engine.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class _Running:
     """A request in this router: its events, and the task that makes them."""
 
     choices: int
+    labels: Labels
     events: Outbox = field(default_factory=Outbox)
     task: asyncio.Task[None] | None = None
 
@@ -59,20 +61,20 @@ class Router:
         config: RouterConfig,
         card: ModelCard,
         door: Door,
-        tokenizer: Tokenizer,
         pools: Pools,
         placement: Placement,
-        fairness: Fairness | None = None,
+        fairness: Fairness,
+        labels: RequestLabels,
         config_version: str = "",
     ) -> None:
         self._config = config
         self._config_version = config_version
         self._card = card
         self._door = door
-        self._tokenizer = tokenizer
         self._pools = pools
         self._placement = placement
         self._gate = Gate(pools, placement, config.max_held, fairness)
+        self._labels = labels
         self._streams = CallStreams()
         self._running: dict[str, _Running] = {}
 
@@ -88,7 +90,7 @@ class Router:
 
     def token_text(self, token: int) -> str:
         """One token as text by itself."""
-        return self._tokenizer.token_text(token)
+        return self._door.token_text(token)
 
     def missing(self) -> tuple[str, ...]:
         """The pools without a healthy replica."""
@@ -107,7 +109,7 @@ class Router:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
         request_id = request.request_id or secrets.token_hex(12)
-        running = self._admit(request_id, request.n)
+        running = self._admit(request_id, request)
         running.task = asyncio.create_task(self._drive(request, request_id, running))
         try:
             while True:
@@ -137,17 +139,18 @@ class Router:
         """Tokens that the largest decode pool can hold, where one is known."""
         return max((capacity(record) for record in self._pools.healthy("decode")), default=None)
 
-    def _admit(self, request_id: str, choices: int) -> _Running:
+    def _admit(self, request_id: str, request: GenerateRequest) -> _Running:
         """Take the request on, within the router's bound."""
         if request_id in self._running:
             raise InvalidRequest(
                 f"request_id {request_id!r} is running already", field="request_id"
             )
         most = self._config.max_requests
-        if sum(running.choices for running in self._running.values()) + choices > most:
-            metrics.REFUSED.inc(reason="router_full")
+        labels = self._labels.of(request)
+        if sum(running.choices for running in self._running.values()) + request.n > most:
+            metrics.REFUSED.inc(reason="router_full", **labels)
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
-        running = self._running[request_id] = _Running(choices)
+        running = self._running[request_id] = _Running(request.n, labels)
         metrics.RUNNING.set(len(self._running))
         return running
 
@@ -163,20 +166,22 @@ class Router:
 
     async def _drive(self, request: GenerateRequest, request_id: str, running: _Running) -> None:
         """Prepare the request and run its choices; the last event is the summary or the error."""
-        outcome = "cancelled"
+        outcome, labels = "cancelled", running.labels
         last: Event | TandemError = Cancelled("the request was cancelled")
         try:
             last = await self._serve(request, request_id, running)
             outcome = "ok"
+            metrics.TOTAL.observe(last.total_s, **labels)
         except TandemError as error:
             outcome, last = type(error).__name__, error
-            if isinstance(error, Overloaded) and not isinstance(error, Refused):
-                metrics.REFUSED.inc(reason="replica_full")
+            if isinstance(error, Overloaded):
+                reason = error.reason if isinstance(error, Refused) else "replica_full"
+                metrics.REFUSED.inc(reason=reason, **labels)
         except Exception as error:
             outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
             log.exception("request failed", extra={"request_id": request_id})
         finally:
-            metrics.REQUESTS.inc(outcome=outcome)
+            metrics.REQUESTS.inc(outcome=outcome, **labels)
             row = self._row(request, request_id, outcome)
             ledger.write(row.finished(last) if isinstance(last, Summary) else row)
         running.events.put(last)
@@ -193,6 +198,7 @@ class Router:
                 prepared = await self._door.prepare(request, request_id, self._capacity())
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
                 placed = await self._gate.enter(self._ask(prepared, began_s))
+                metrics.PROMPT_TOKENS.inc(prompt_tokens, **running.labels)
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
                     running.events.put(started, wake=False)
@@ -239,20 +245,29 @@ class Router:
         if prepared.lane != "batch":
             left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
             prepared = replace(prepared, ttft_budget_s=left_s)
+        record = StreamRecord(running.labels, placed, began_s, running.events.put)
+
+        def computed(first: FirstToken) -> None:
+            record.first(first)
+            self._gate.computed(placed, first)
+
         run = ChoiceRun(
             prepared,
             choice,
             pair,
             (self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)),
             began_s=began_s,
-            emit=running.events.put,
+            emit=record.tokens,
             lost=self._pools.suspect,
             prefilled=placed.prefilled,
-            computed=lambda first: self._gate.computed(placed, first),
+            computed=computed,
         )
         try:
-            return await run.run(), len(run.output)
+            summary = await run.run()
+            record.finished(summary)
+            return summary, len(run.output)
         finally:
+            record.close()
             # The last token's own KV is never computed, and a first one may be prefill's alone.
             if pair.local or len(run.output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))

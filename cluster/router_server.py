@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from typing import get_args
 
-from cluster import gateway_grpc, gateway_http, http_server
+from cluster import gateway_grpc, gateway_http, http_server, metrics
 from cluster.admin import AdminServicer
 from cluster.api import ModelCard
 from cluster.api_keys import ApiKeys
@@ -20,7 +21,8 @@ from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch
 from cluster.http_server import HttpServer
 from cluster.listen import join
-from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord
+from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord, ReplicaRole
+from cluster.metric_labels import RequestLabels
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
 from cluster.pools import Pools
@@ -144,15 +146,17 @@ class RouterServer:
             config.router.tokenizer_threads,
             new_chain if config.kv.prefix_cache else None,
         )
-        fairness = Fairness(config.tenants)
+        labels = RequestLabels(
+            config.endpoints, config.default_endpoint, config.tenants, config.router.metric_tenants
+        )
         return Router(
             config.router,
             card,
             door,
-            tokenizer,
             self._pools,
             self._placement,
-            fairness,
+            Fairness(config.tenants),
+            labels,
             config_version(config),
         )
 
@@ -208,11 +212,21 @@ class RouterServer:
 
     def _membership_changed(self, change: Change) -> None:
         self._reports.follow(self._pools.members())
+        self._count_members(change)
         if self._router is None or not change.lost:
             return
         task = asyncio.ensure_future(self._router.forget_gone())
         self._tidying.add(task)
         task.add_done_callback(self._tidying.discard)
+
+    def _count_members(self, change: Change) -> None:
+        for record in change.joined:
+            metrics.JOINED.inc(role=record.home or record.role)
+        for record in change.lost:
+            metrics.LOST.inc(role=record.home or record.role)
+        members = self._watch.members()
+        for role in get_args(ReplicaRole):
+            metrics.REPLICAS.set(sum((one.home or one.role) == role for one in members), role=role)
 
 
 def _load(config: TandemConfig) -> tuple[ModelDescription, Tokenizer]:

@@ -10,6 +10,7 @@ from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
+from engine.metrics import PROMPT_TOKENS
 from engine.sequence import Outcome, Sequence, Span
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
@@ -33,6 +34,7 @@ class DecodeLoop:
         self._scheduler = scheduler
         self.gap = gap
         self._step_s = 0.0
+        self._stepped_s: float | None = None
         self._passes: list[Slices] = []
         self._max_jobs = max_jobs
         self._worker = worker
@@ -124,7 +126,7 @@ class DecodeLoop:
         spans = self._scheduler.schedule()
         began = time.monotonic()
         if not spans:
-            self._step_s = 0.0
+            self._step_s, self._stepped_s = 0.0, None
             self.gap.rested()
             return False
         step = self._worker.step(spans)
@@ -134,13 +136,19 @@ class DecodeLoop:
         except Exception as error:
             self._fail(spans, error)
             return True
-        self._step_s = time.monotonic() - began
-        self.gap.stepped(self._step_s)
-        self._scheduler.batch.stepped(len(spans), self._step_s)
-        metrics.STEP_TIME.observe(self._step_s)
-        metrics.BATCH.observe(len(spans))
+        self._note_step(began, len(spans))
         self._take(spans, results)
         return True
+
+    def _note_step(self, began_s: float, requests: int) -> None:
+        now, before_s = time.monotonic(), self._stepped_s
+        self._step_s, self._stepped_s = now - began_s, now
+        self.gap.stepped(self._step_s)
+        self._scheduler.batch.stepped(requests, self._step_s)
+        metrics.STEP_TIME.observe(self._step_s)
+        metrics.BATCH.observe(requests)
+        if before_s is not None:
+            metrics.TOKEN_GAP.observe(now - before_s)
 
     async def _slice(self) -> bool:
         """Compute some of what is due beside the steps; False if there is nothing."""
@@ -159,6 +167,7 @@ class DecodeLoop:
         self._scheduler.advanced(run.spans, self._step_s + time.monotonic() - began_s)
         if results is not None:
             self._passes.remove(run)
+            PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
             self._take(run.spans, results)
         return True
 

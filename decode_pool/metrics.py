@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from engine.telemetry import Counter, Histogram
 
-TOKENS = Counter("tandem_decode_tokens_total", "Tokens generated after the first.")
+TOKENS = Counter("tandem_decode_tokens_total", "Tokens generated on decode replicas.")
 STEP_FAILURES = Counter("tandem_decode_step_failures_total", "Decode steps that raised.")
-PREEMPTIONS = Counter("tandem_decode_preemptions_total", "Requests that gave up their blocks.")
+PREEMPTIONS = Counter(
+    "tandem_decode_preemptions_total",
+    "Times that requests gave up their blocks, to be computed again; counted as they end.",
+)
 STEP_TIME = Histogram("tandem_decode_step_seconds", "One step of the decode loop.")
+TOKEN_GAP = Histogram(
+    "tandem_decode_token_gap_seconds",
+    "From the end of one step to that of the next, what was computed between them included: "
+    "the gap of every stream in both; one observation for each step.",
+)
 BATCH = Histogram(
     "tandem_decode_batch_requests",
     "Requests in a step.",
@@ -16,5 +24,11 @@ BATCH = Histogram(
 LOCAL_PREFILLS = Counter(
     "tandem_decode_local_prefills_total", "Prompts computed on a decode replica, not handed over."
 )
-TRANSFER_TIME = Histogram("tandem_kv_transfer_seconds", "From pulling the KV to its commit.")
+ADMISSION_WAIT = Histogram(
+    "tandem_decode_admission_wait_seconds", "From the offer of a prompt's KV to blocks for it."
+)
+TRANSFER_TIME = Histogram(
+    "tandem_kv_transfer_exposed_seconds",
+    "From pulling a prompt's KV to its commit, less what was moved while it was computed.",
+)
 TRANSFER_BYTES = Counter("tandem_kv_transfer_bytes_total", "KV bytes received.")

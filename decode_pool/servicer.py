@@ -89,6 +89,7 @@ class DecodeServicer:
         received = await self._receiver.receive(peer, job.sequence.owner, admit, self._timeout_s)
         if not job.sequence.output_tokens:
             job.take_first(received.first_token)
+        metrics.ADMISSION_WAIT.observe(received.admission_s)
         metrics.TRANSFER_TIME.observe(received.transfer_s)
         metrics.TRANSFER_BYTES.inc(received.bytes)
         return received

@@ -70,7 +70,7 @@ class Counter(Metric):
 
     kind = "counter"
 
-    def inc(self, value: float = 1.0, **labels: str) -> None:
+    def inc(self, value: float = 1.0, /, **labels: str) -> None:
         """Add to the count; the labels are those declared."""
         self._record(value, labels)
 
@@ -80,7 +80,7 @@ class Gauge(Metric):
 
     kind = "gauge"
 
-    def set(self, value: float, **labels: str) -> None:
+    def set(self, value: float, /, **labels: str) -> None:
         """Set the value; the labels are those declared."""
         self._record(value, labels)
 
@@ -102,7 +102,7 @@ class Histogram(Metric):
             raise ValueError(f"{name}: buckets must rise from above 0")
         super().__init__(name, description, labels, buckets)
 
-    def observe(self, value: float, **labels: str) -> None:
+    def observe(self, value: float, /, **labels: str) -> None:
         """Add one observation; the labels are those declared."""
         self._record(value, labels)
 

@@ -14,6 +14,7 @@ import torch
 
 from engine.errors import TransferFailed
 from engine.kv_cache import KvCache
+from kv_transfer import metrics
 from kv_transfer.config import TransferConfig
 from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
@@ -193,6 +194,7 @@ class Link(ABC, Generic[In, Out]):
             _log.info("link %s: closed: %s", self.name, reason.message)
         else:
             self._shared.counters.links_failed += 1
+            metrics.LINKS_BROKEN.inc()
             _log.warning("link %s: broken: %s", self.name, reason.message)
         self._failed(reason)
 

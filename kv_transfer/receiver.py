@@ -11,7 +11,7 @@ import grpc
 
 from engine.errors import DeadlineExceeded, Overloaded
 from engine.kv_cache import KvCache
-from kv_transfer import wire
+from kv_transfer import metrics, wire
 from kv_transfer.config import TransferConfig
 from kv_transfer.frames import check_frame_bytes
 from kv_transfer.incoming import OfferedKv, ReceivedKv
@@ -96,17 +96,22 @@ class KvReceiver:
         ended. When this has ended, however it did, nothing writes those blocks any more.
         """
         timeout = asyncio.timeout(timeout_s)
-        received = None
+        received, outcome = None, "failed"
         try:
             async with timeout:
                 received = await self._link_to(peer).receive(transfer, admit)
+                outcome = "committed"
                 return received
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except TimeoutError:
             if not timeout.expired():
                 raise
             message = f"transfer {transfer} from {peer.replica} took longer than {timeout_s:g} s"
             raise DeadlineExceeded(message) from None
         finally:
+            metrics.TRANSFERS.inc(outcome=outcome)
             if received is None:
                 self.counters.transfers_failed += 1
             else:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
+from engine.metrics import PROMPT_TOKENS
 from engine.sequence import Outcome, SampledToken, Sequence, Span
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
@@ -149,11 +150,11 @@ class PrefillLoop:
             if job.started_s is None:
                 job.started_s = now
                 job.computed(span.start)
-                metrics.QUEUE_WAIT.observe(now - job.arrived_s)
+                metrics.QUEUE_WAIT.observe(now - job.arrived_s, lane=job.sequence.lane)
 
     def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
         now = time.monotonic()
-        metrics.TOKENS.inc(sum(span.count for span in spans))
+        PROMPT_TOKENS.inc(sum(span.count for span in spans), pool="prefill")
         outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
         self._condemn(outcomes)
         self._tell(

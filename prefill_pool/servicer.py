@@ -66,5 +66,5 @@ class PrefillServicer:
             cached_tokens=sequence.cached_tokens or 0,
         )
         outlet.put(CallEvent(first_token=event))
-        metrics.PREFILL_TIME.observe(first.prefill_s)
+        metrics.PREFILL_TIME.observe(first.prefill_s, lane=sequence.lane)
         return piece.finish_reason is not None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from cluster.config import RouterConfig
-from engine.telemetry import Metric
 from tests.helm.chart import (
-    CHART,
     EXAMPLES,
     POOLS,
     Object,
@@ -23,8 +19,6 @@ from tests.helm.chart import (
     one,
     pods,
 )
-
-METRIC = re.compile(r"ray_(tandem_[a-z_]+)")
 
 
 def containers(name: str, *, init: bool = True) -> Iterator[tuple[str, Object]]:
@@ -151,38 +145,6 @@ def test_a_locked_down_release_names_everybody_who_may_reach_it() -> None:
             for rule in item["spec"]["ingress"]:
                 assert rule["from"]
                 assert {"namespaceSelector": {}} not in rule["from"]
-
-
-def declared() -> set[str]:
-    """Every metric of ours by its name; importing the packages declares them."""
-    import cluster.metrics
-    import decode_pool.metrics
-    import engine.metrics
-    import prefill_pool.metrics
-
-    modules: list[Any] = [
-        cluster.metrics,
-        decode_pool.metrics,
-        engine.metrics,
-        prefill_pool.metrics,
-    ]
-    return {value.name for module in modules for value in vars(module).values() if is_metric(value)}
-
-
-def is_metric(value: object) -> bool:
-    return isinstance(value, Metric)
-
-
-def test_alerts_and_dashboards_ask_for_metrics_that_exist() -> None:
-    files = [*CHART.glob("files/alerts/*.yaml"), *CHART.glob("files/dashboards/*.json")]
-    assert len(files) >= 2
-    endings = ("_bucket", "_count", "_sum")
-    for file in files:
-        asked = set(METRIC.findall(file.read_text()))
-        assert asked, file.name
-        for name in asked:
-            plain = next((name.removesuffix(end) for end in endings if name.endswith(end)), name)
-            assert plain in declared(), f"{file.name}: {name}"
 
 
 def test_a_dashboard_is_json_with_a_uid() -> None:

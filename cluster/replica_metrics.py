@@ -1,0 +1,36 @@
+"""What the shell of every prefill and decode replica shows, renewed with each heartbeat."""
+
+from __future__ import annotations
+
+from cluster.membership import ReplicaLoad, ReplicaRole
+from engine.telemetry import Gauge
+
+_WHO = ("role", "replica")
+_STATES = ("free", "cached", "used", "leased", "quarantined", "orphaned")
+
+WAITING = Gauge("tandem_replica_waiting_requests", "Requests that wait.", _WHO)
+ACTIVE = Gauge("tandem_replica_running_requests", "Requests being computed.", _WHO)
+BLOCKS = Gauge(
+    "tandem_kv_blocks",
+    "KV blocks by state: free, cached, used, leased, quarantined; orphaned ones are a fault.",
+    (*_WHO, "state"),
+)
+BATCH_LIMIT = Gauge(
+    "tandem_decode_batch_limit_requests",
+    "Requests that may share a step now: `decode.max_batch`, less where steps were too slow.",
+    _WHO,
+)
+OCCUPANCY = Gauge(
+    "tandem_decode_batch_occupancy_ratio", "Running streams over `decode.max_batch`.", _WHO
+)
+
+
+def show(load: ReplicaLoad, role: ReplicaRole, replica: str, max_batch: int) -> None:
+    """Set all of them to what a replica is doing; `max_batch` is the configured one."""
+    who = {"role": role, "replica": replica}
+    WAITING.set(load.waiting, **who)
+    ACTIVE.set(load.running, **who)
+    for state in _STATES:
+        BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
+    BATCH_LIMIT.set(load.batch_limit, **who)
+    OCCUPANCY.set(load.streams / max_batch, **who)

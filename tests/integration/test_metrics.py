@@ -1,0 +1,123 @@
+"""What a working cluster records, by the names and labels that alerts and dashboards ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+from cluster.api import Tokens
+from cluster.config import EndpointConfig
+from cluster.metric_catalogue import all_metrics, samples
+from engine.errors import NotFound, Overloaded
+from tests.integration.local import LocalCluster, cluster
+from tests.metrics_page import Recorded, recorded
+
+# What only a fault, a lack of room or another kind of request brings about.
+ONLY_THEN = {
+    "tandem_prefill_step_failures_total",
+    "tandem_decode_step_failures_total",
+    "tandem_kv_links_broken_total",
+    "tandem_replicas_lost_total",
+    "tandem_decode_local_prefills_total",
+}
+# Set once by whoever starts, before these tests listen.
+GRACE_S = 10.0
+
+
+async def ask(local: LocalCluster, seed: int, tenant: str = "default", **options: object) -> None:
+    prompt = [seed + place % 50 for place in range(100)]
+    await local.client.complete(
+        prompt, max_tokens=6, ignore_eos=True, seed=seed, tenant=tenant, **options
+    )
+
+
+async def abandon(local: LocalCluster) -> None:
+    events = local.client.generate([7] * 100, max_tokens=900, ignore_eos=True)
+    async for event in events:
+        if isinstance(event, Tokens):
+            break
+    await events.aclose()
+
+
+async def eventually(holds) -> None:
+    async with asyncio.timeout(GRACE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cluster_at_work_records_what_the_catalogue_lists(config):
+    report = EndpointConfig(lane="batch", ttft_budget_ms=60_000, token_gap_budget_ms=60_000)
+    config = replace(config, endpoints={**config.endpoints, "report": report})
+    with recorded() as page:
+        async with cluster(config) as local:
+            for number in range(4):
+                await ask(local, number + 1)
+            await ask(local, 9, tenant="acme", endpoint="report")
+            await abandon(local)
+            with contextlib.suppress(NotFound):
+                await ask(local, 1, endpoint="nonsense")
+            await eventually(lambda: page.value("tandem_time_to_cancel_seconds_count"))
+            for replica in local.replicas:
+                replica.load()
+        check_names_and_labels(page)
+        check_requests(page)
+        check_that_stages_add_up(page)
+
+
+def check_names_and_labels(page: Recorded) -> None:
+    for metric in all_metrics():
+        if metric.name in ONLY_THEN or metric.name == "tandem_refused_total":
+            continue
+        for name, labels in samples(metric).items():
+            found = [set(series) for series, _ in page.series(name)]
+            assert found, name
+            assert all(series == set(labels) for series in found), name
+
+
+def check_requests(page: Recorded) -> None:
+    chat = {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
+    batch = {"endpoint": "report", "lane": "batch", "tenant": "acme"}
+    assert page.value("tandem_requests_total", outcome="ok", **chat) == 4
+    assert page.value("tandem_requests_total", outcome="ok", **batch) == 1
+    assert page.value("tandem_requests_total", outcome="cancelled") == 1
+    assert page.value("tandem_requests_total", outcome="NotFound", endpoint="other") == 1
+    assert page.value("tandem_ttft_seconds_count", **chat) == 5
+    assert page.value("tandem_ttft_budget_ratio_count") == 5
+    assert page.value("tandem_request_seconds_count") == 5
+    assert page.value("tandem_prompt_tokens_total", **batch) == 100
+    assert page.value("tandem_answer_tokens_total", **batch) == 6
+    assert page.value("tandem_token_gap_seconds_count", **batch) == 1
+    assert page.value("tandem_prefill_tokens_total") > 0
+    assert page.value("tandem_kv_transfers_total", outcome="committed") >= 5
+    assert page.value("tandem_kv_transfer_bytes_total") > 0
+    assert page.value("tandem_decode_token_gap_seconds_count") >= 5 * 4
+    assert page.value("tandem_replicas", role="prefill") == 1
+    assert page.value("tandem_replicas_joined_total", role="decode") == 1
+
+
+def check_that_stages_add_up(page: Recorded) -> None:
+    stages = ("queue", "prefill", "first_flush")
+    whole = sum(page.value("tandem_stage_seconds_sum", stage=stage) for stage in stages)
+    assert abs(whole - page.value("tandem_ttft_seconds_sum")) < 0.01
+
+
+async def test_refusals_are_counted_once_with_their_reason(config):
+    tight = EndpointConfig(ttft_budget_ms=60_000, token_gap_budget_ms=60_000)
+    config = replace(
+        config,
+        endpoints={"chat": tight},
+        router=replace(config.router, max_requests=1),
+    )
+    with recorded() as page:
+        async with cluster(config) as local:
+            events = local.client.generate([7] * 100, max_tokens=900, ignore_eos=True)
+            await anext(events)
+            try:
+                await ask(local, 1)
+                raise AssertionError("it was not refused")
+            except Overloaded:
+                pass
+            await events.aclose()
+        assert page.value("tandem_refused_total", reason="router_full", endpoint="chat") == 1
+        assert page.value("tandem_refused_total") == 1
