@@ -104,10 +104,18 @@ class _Session:
             if serve is None:
                 raise Unavailable(f"this replica takes no {kind} calls", retry_after_s=1.0)
             await serve(request, outlet)
+        except asyncio.CancelledError:
+            log.info(f"{kind} cancelled", extra=_names(request))
+            raise
         except TandemError as error:
+            names = _names(request)
+            log.info(
+                f"{kind} failed",
+                extra=names | {"error": type(error).__name__, "reason": error.message},
+            )
             return error
         except Exception as error:
-            log.exception("a fault in a %s call", kind)
+            log.exception("a fault in a %s call", kind, extra=_names(request))
             return Internal(f"internal error: {type(error).__name__}")
         return None
 
@@ -117,3 +125,7 @@ class _Session:
         failure = None if done.cancelled() else done.result()
         ended = calls_pb2.Ended(failure=None if failure is None else failure_to_proto(failure))
         outlet.put(CallEvent(ended=ended))
+
+
+def _names(request: Any) -> dict[str, object]:
+    return {"request_id": request.request_id, "choice": request.choice}

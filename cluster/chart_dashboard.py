@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster import metrics as router
 from cluster import replica_metrics as replica
-from cluster.chart_queries import CHOSEN, Query, level, mean, per_second, quantile, share
+from cluster.chart_queries import CHOSEN, Query, highest, level, mean, per_second, quantile, share
 from cluster.metric_catalogue import RAY_PREFIX
 from decode_pool import metrics as decode
 from engine import metrics as engine
@@ -168,7 +168,7 @@ PANELS = (
         "Replicas",
         "short",
         # Every router counts all of them.
-        (Query(level(router.REPLICAS, "role").expr.replace("sum", "max", 1), "{{role}}"),),
+        (highest(router.REPLICAS, "role"),),
     ),
     Panel(
         "Faults per second",

@@ -50,6 +50,11 @@ def level(metric: Gauge, *by: str, legend: str = "") -> Query:
     return Query(_sum(metric, by, _selected(metric)), _legend(by, legend))
 
 
+def highest(metric: Gauge, *by: str, legend: str = "") -> Query:
+    """The largest of a gauge's values, of those who all tell of the same."""
+    return Query(_by("max", metric, by, _selected(metric)), _legend(by, legend))
+
+
 def share(part: Counter, whole: Counter, *by: str) -> Query:
     """What part of a counter's rise another one is."""
     return Query(f"{per_second(part, *by).expr} / {per_second(whole, *by).expr}", _legend(by, ""))
@@ -62,9 +67,13 @@ def _selected(metric: Metric, ending: str = "") -> str:
 
 
 def _sum(metric: Metric, by: Sequence[str], expr: str) -> str:
+    return _by("sum", metric, by, expr)
+
+
+def _by(combined: str, metric: Metric, by: Sequence[str], expr: str) -> str:
     if unknown := set(by) - {*metric.labels, "le"}:
         raise ValueError(f"{metric.name} has no label {', '.join(sorted(unknown))}")
-    return f"sum by ({', '.join(by)}) ({expr})" if by else f"sum({expr})"
+    return f"{combined} by ({', '.join(by)}) ({expr})" if by else f"{combined}({expr})"
 
 
 def _legend(by: Sequence[str], name: str) -> str:

@@ -48,7 +48,7 @@ class PoolReplica:
     ) -> None:
         from cluster.replica import Replica
 
-        configure_logging()
+        configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
         self._health = HealthFile.from_environment(_replica_id())
@@ -73,7 +73,7 @@ class RouterReplica:
     async def __init__(self, config: TandemConfig, *_pools: object) -> None:  # type: ignore[misc]
         from cluster.router_server import RouterServer
 
-        configure_logging()
+        configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
         self._health = HealthFile.from_environment(_replica_id())

@@ -158,6 +158,7 @@ class Gate:
         return ask.batch, not waiter.expected, served, due_s, waiter.arrival
 
     def _hold(self, waiter: _Waiter) -> None:
+        log.info("request held", extra={"request_id": waiter.ask.request_id})
         self._held.append(waiter)
         metrics.HELD.set(len(self._held))
         if self._look is None:
@@ -204,7 +205,8 @@ class Gate:
         except TandemError as error:
             waiter.decided.set_exception(error)
         except Exception:
-            log.exception("a request could not be judged")
+            named = {"request_id": waiter.ask.request_id}
+            log.exception("a request could not be judged", extra=named)
             waiter.decided.set_exception(Internal("internal error in admission"))
 
     def _plan(self, ask: Ask, now: float) -> Plan:

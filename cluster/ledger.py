@@ -21,7 +21,7 @@ class Row:
 
     `config` is the version of the configuration that served it (`cluster/config_version.py`).
     Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
-    the request did not get so far.
+    the request did not get so far. `reason` is what the client was told where it did not end well.
     """
 
     request_id: str
@@ -29,6 +29,7 @@ class Row:
     config: str
     outcome: str
     tenant: str = ""
+    reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     queue_s: float | None = None

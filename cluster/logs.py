@@ -24,7 +24,11 @@ _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 
 
 class LineFormatter(logging.Formatter):
-    """Renders a record as one line of text."""
+    """Renders a record as one line of text; it ends in the `replica`'s name, if there is one."""
+
+    def __init__(self, replica: str = "") -> None:
+        super().__init__()
+        self._replica = replica
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
@@ -37,6 +41,7 @@ class LineFormatter(logging.Formatter):
         }
         if record.exc_info and record.exc_info[1] is not None:
             given |= _error_fields(record.exc_info[1])
+        given.setdefault("replica", self._replica)
         fields = "".join(f" {key}={_value(value)}" for key, value in given.items() if value != "")
         line = f"{head} {_escaped(record.getMessage())}{fields}"
         if record.exc_info and logging.getLogger("cluster").isEnabledFor(logging.DEBUG):
@@ -52,15 +57,32 @@ def level_from_environment(default: str = "warning") -> str:
     return level
 
 
-def configure_logging(level: str | None = None, stream: TextIO | None = None) -> None:
-    """Send the logs of our packages, at that level and above, to `stream` (stderr)."""
-    output = logging.StreamHandler(stream or sys.stderr)
-    output.setFormatter(LineFormatter())
+def configure_logging(
+    level: str | None = None, stream: TextIO | None = None, replica: str = ""
+) -> None:
+    """Send the logs of our packages, at that level and above, to `stream` (None: stderr).
+
+    Each line names the `replica` that this process is.
+    """
+    output: logging.Handler
+    output = logging.StreamHandler(stream) if stream is not None else _Stderr()
+    output.setFormatter(LineFormatter(replica))
     for name in _OURS:
         logger = logging.getLogger(name)
         logger.handlers = [output]
         logger.setLevel((level or level_from_environment()).upper())
         logger.propagate = False
+
+
+class _Stderr(logging.Handler):
+    """Writes to what stderr is by then: what it was at first may have been closed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
 
 
 def _error_fields(error: BaseException) -> dict[str, str]:

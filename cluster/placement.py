@@ -37,7 +37,8 @@ class Ask:
     """What a request needs and was promised.
 
     `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
-    prompt's full blocks; `key` is the same when its `tenant` sends it again.
+    prompt's full blocks; `key` is the same when its `tenant` sends it again; `request_id` is for
+    logs.
     """
 
     prompt_tokens: int
@@ -50,6 +51,7 @@ class Ask:
     batch: bool = False
     key: Hashable = None
     tenant: str = "default"
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,6 +16,7 @@ from ray import serve
 
 from cluster.config import TandemConfig
 from cluster.deployments import APPLICATION, QUIET, build, share_of_cluster
+from cluster.grafana import place_dashboard
 from cluster.progress import DeploymentState, Progress, failure_reason
 from engine.errors import Unavailable
 
@@ -29,17 +31,19 @@ class RayCluster:
         self._config = config
         self._progress = progress
         self._local = config.ray.address is None
+        self._session: Path | None = None
 
     def start(self) -> None:
         """Start Ray, or join it, and then Serve without its proxies."""
         with _failing("Ray did not start"):
-            ray.init(
+            context = ray.init(
                 address=self._config.ray.address or "local",
                 # Forwarded only when asked for, as Ray adds much of its own.
                 log_to_driver="TANDEM_LOG" in os.environ,
                 logging_level=logging.ERROR,
                 **(self._local_options() if self._local else {}),
             )
+        self._session = Path(context.address_info["session_dir"])
         self._progress.stage("ray")
         with _failing("Serve did not start"), _quiet():
             serve.start(proxy_location="Disabled", logging_config=QUIET)
@@ -69,6 +73,9 @@ class RayCluster:
             self._look(deadline)
         if failures:
             raise Unavailable(f"Serve did not deploy: {failure_reason(str(failures[0]))}")
+        if self._local and self._session is not None:
+            # Ray makes the folder anew some time after it has started.
+            place_dashboard(self._session)
 
     def stop(self) -> None:
         """Drain and end the application, and Ray where it was started here. Idempotent."""

@@ -152,6 +152,7 @@ class Router:
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
         running = self._running[request_id] = _Running(request.n, labels)
         metrics.RUNNING.set(len(self._running))
+        log.info("request accepted", extra={"request_id": request_id, **labels})
         return running
 
     async def _release(self, request_id: str, running: _Running) -> None:
@@ -182,13 +183,17 @@ class Router:
             log.exception("request failed", extra={"request_id": request_id})
         finally:
             metrics.REQUESTS.inc(outcome=outcome, **labels)
-            row = self._row(request, request_id, outcome)
+            row = self._row(request, request_id, outcome, last)
             ledger.write(row.finished(last) if isinstance(last, Summary) else row)
         running.events.put(last)
 
-    def _row(self, request: GenerateRequest, request_id: str, outcome: str) -> ledger.Row:
+    def _row(
+        self, request: GenerateRequest, request_id: str, outcome: str, last: Event | TandemError
+    ) -> ledger.Row:
         endpoint = request.endpoint or self._card.endpoints[0]
-        return ledger.Row(request_id, endpoint, self._config_version, outcome, request.tenant)
+        reason = last.message if isinstance(last, TandemError) else None
+        version = self._config_version
+        return ledger.Row(request_id, endpoint, version, outcome, request.tenant, reason=reason)
 
     async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
         """The phases in order: door, admission and placement, streams of the choices, summary."""
@@ -247,7 +252,12 @@ class Router:
             prepared = replace(prepared, ttft_budget_s=left_s)
         record = StreamRecord(running.labels, placed, began_s, running.events.put)
 
+        names = {"request_id": prepared.request_id, "choice": choice}
+        where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
+        log.info("request placed", extra=names | where)
+
         def computed(first: FirstToken) -> None:
+            log.info("first token passed on", extra=names | {"ttft_s": first.ttft_s})
             record.first(first)
             self._gate.computed(placed, first)
 
@@ -290,4 +300,5 @@ def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:
         batch=prepared.lane == "batch",
         key=hash((prepared.tenant, prepared.prompt_ids)),
         tenant=tenant,
+        request_id=prepared.request_id,
     )

@@ -51,6 +51,7 @@ class DecodeServicer:
             flush=Flush(request.flush_s, max(1, request.flush_tokens)),
         )
         self._loop.register(job)
+        log.info("decode waits", extra=sequence.named_in_log | {"local": job.local})
         try:
             if job.local:
                 collect = await self._prefill_here(job)
@@ -63,7 +64,9 @@ class DecodeServicer:
             began_s = time.monotonic()
             job.listen(lambda due_s: outlet.ready(collect, due_s))
             await job.drained
-            outlet.put(CallEvent(retired=_retired(job, time.monotonic() - began_s)))
+            decode_s = time.monotonic() - began_s
+            outlet.put(CallEvent(retired=_retired(job, decode_s)))
+            log.info("decode ended", extra=_ending(job, decode_s))
         finally:
             self._loop.release(job)
             await self._loop.vacated(job)
@@ -74,6 +77,8 @@ class DecodeServicer:
         await self._loop.admit(job)
         granted_s = time.monotonic()
         metrics.LOCAL_PREFILLS.inc(1)
+        queue_s = granted_s - arrived_s
+        log.info("prefill starts here", extra=job.sequence.named_in_log | {"queue_s": queue_s})
         return _with_first_token(job, arrived_s, granted_s)
 
     async def _receive(self, job: DecodeJob, peer: Peer) -> ReceivedKv:
@@ -92,6 +97,8 @@ class DecodeServicer:
         metrics.ADMISSION_WAIT.observe(received.admission_s)
         metrics.TRANSFER_TIME.observe(received.transfer_s)
         metrics.TRANSFER_BYTES.inc(received.bytes)
+        times = {"transfer_s": received.transfer_s, "admission_s": received.admission_s}
+        log.info("decode started", extra=job.sequence.named_in_log | times)
         return received
 
 
@@ -145,6 +152,12 @@ def _admitted(received: ReceivedKv) -> decode_pb2.Admitted:
         admission_s=received.admission_s,
         bytes=received.bytes,
     )
+
+
+def _ending(job: DecodeJob, decode_s: float) -> dict[str, object]:
+    tokens, preemptions = job.sequence.output_tokens, job.preemptions
+    counts = {"tokens": tokens, "preemptions": preemptions, "decode_s": decode_s}
+    return job.sequence.named_in_log | counts
 
 
 def _retired(job: DecodeJob, decode_s: float) -> decode_pb2.Retired:

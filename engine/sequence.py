@@ -21,7 +21,7 @@ class Sequence:
     `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
-    `ttft_budget_s`, from arrival to first token, order the prompts.
+    `ttft_budget_s`, from arrival to first token, order the prompts. `request_id` is for logs.
     """
 
     owner: str
@@ -37,6 +37,12 @@ class Sequence:
     chain: Chain | None = None
     lane: Lane = "interactive"
     ttft_budget_s: float = 0.5
+    request_id: str = ""
+
+    @property
+    def named_in_log(self) -> dict[str, object]:
+        """The fields by which a line of the log is found again."""
+        return {"request_id": self.request_id, "choice": self.choice}
 
     @property
     def output_tokens(self) -> int:

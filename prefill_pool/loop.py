@@ -150,7 +150,9 @@ class PrefillLoop:
             if job.started_s is None:
                 job.started_s = now
                 job.computed(span.start)
-                metrics.QUEUE_WAIT.observe(now - job.arrived_s, lane=job.sequence.lane)
+                queue_s = now - job.arrived_s
+                metrics.QUEUE_WAIT.observe(queue_s, lane=job.sequence.lane)
+                log.info("prefill started", extra={**job.sequence.named_in_log, "queue_s": queue_s})
 
     def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
         now = time.monotonic()

@@ -36,6 +36,7 @@ class PrefillServicer:
         """Compute the prompt, send the first token, then hand the KV over."""
         sequence = sequence_from_proto(request)
         job = self._loop.submit(sequence)
+        log.info("prefill waits", extra=sequence.named_in_log | {"tokens": len(sequence.tokens)})
         early = EarlyHandOver(self._sender, job, request.decode_replica)
         try:
             first = await job.first_token
@@ -43,6 +44,7 @@ class PrefillServicer:
                 sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
                 outlet.put(CallEvent(handed_over=event))
+                log.info("KV handed over", extra=sequence.named_in_log | {"bytes": sent_bytes})
         finally:
             try:
                 # First, as blocks may still be read.
@@ -67,4 +69,6 @@ class PrefillServicer:
         )
         outlet.put(CallEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s, lane=sequence.lane)
+        times = {"prefill_s": first.prefill_s, "cached_tokens": sequence.cached_tokens or 0}
+        log.info("first token sampled", extra=sequence.named_in_log | times)
         return piece.finish_reason is not None

@@ -136,6 +136,17 @@ def test_a_log_is_one_line_with_its_fields(restored: None) -> None:
     )
 
 
+def test_a_line_names_the_replica_that_it_comes_from(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("info", out, replica="decode#1")
+    log = logging.getLogger("decode_pool.example")
+    log.info("one", extra={"tokens": 3})
+    log.info("another", extra={"replica": "prefill#2"})
+    one, another = out.getvalue().splitlines()
+    assert one.endswith(" one tokens=3 replica=decode#1")
+    assert another.endswith(" another replica=prefill#2")
+
+
 def test_an_exception_is_one_line_with_its_place(restored: None) -> None:
     out = io.StringIO()
     configure_logging("warning", out)
@@ -149,6 +160,21 @@ def test_an_exception_is_one_line_with_its_place(restored: None) -> None:
     configure_logging("debug", out)
     record = logging.LogRecord("n", logging.ERROR, "f", 1, "m", (), None)
     assert LineFormatter().format(record).endswith("Z error n m")
+
+
+def test_a_stderr_that_was_closed_is_not_written_to(
+    restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", first)
+    configure_logging("info")
+    logging.getLogger("cluster.example").info("one")
+    assert first.getvalue().endswith(" one\n")
+    first.close()
+    monkeypatch.setattr(sys, "stderr", second)
+    logging.getLogger("cluster.example").info("two")
+    (line,) = second.getvalue().splitlines()
+    assert line.endswith(" two")
 
 
 def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

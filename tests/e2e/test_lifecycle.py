@@ -15,14 +15,29 @@ from pathlib import Path
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.api import Tokens
 from cluster.client import Client
+from cluster.metric_catalogue import all_metrics, samples
 from engine.errors import TandemError
 from tests.e2e.serving import descendants, serve, stop
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 REJOIN_S = 60
+# What it takes a fault, a cancel, a refusal or a full cache to see.
+NOT_BY_ONE_REQUEST = {
+    "tandem_refused_total",
+    "tandem_time_to_cancel_seconds",
+    "tandem_replicas_lost_total",
+    "tandem_prefill_step_failures_total",
+    "tandem_decode_step_failures_total",
+    "tandem_decode_preemptions_total",
+    "tandem_decode_local_prefills_total",
+    "tandem_prefix_evictions_total",
+    "tandem_prefix_hit_tokens_total",
+    "tandem_kv_links_broken_total",
+}
 
 
 @pytest.fixture(scope="module")
@@ -136,16 +151,16 @@ async def test_a_client_that_goes_away_leaves_nothing(serving):
 async def test_metrics_stand_in_prometheus_and_in_ray(serving):
     async with Client(serving.grpc) as client:
         await client.complete("hello", max_tokens=4)
+        await client.complete([1] * 1500, max_tokens=4, ignore_eos=True)
     status, text = await asyncio.to_thread(get, serving.http.removesuffix("/v1") + "/metrics")
     assert status == 200
     assert "tandem_ttft_seconds_count" in text
-    wanted = (
-        "ray_tandem_ttft_seconds",
-        "ray_tandem_kv_blocks{",
-        "ray_tandem_replica_running_requests",
-        "ray_tandem_decode_tokens",
-        "ray_tandem_prefill_tokens",
-    )
+    wanted = {
+        f"ray_{name}": set(labels)
+        for metric in all_metrics()
+        if metric.name not in NOT_BY_ONE_REQUEST
+        for name, labels in samples(metric).items()
+    }
 
     def exported():
         # Ray writes into its session folder where Prometheus is to scrape.
@@ -154,9 +169,29 @@ async def test_metrics_stand_in_prometheus_and_in_ray(serving):
         )
         hosts = [host for target in targets for host in target["targets"]]
         page = "".join(get(f"http://{host}/metrics")[1] for host in hosts)
-        return all(name in page for name in wanted) and 'role="prefill"' in page
+        found = {
+            sample.name: set(sample.labels)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
+        lacking.clear()
+        lacking.update(
+            name for name, labels in wanted.items() if not labels <= found.get(name, {"none"})
+        )
+        return not lacking and 'role="prefill"' in page
 
-    await until(exported, 60)
+    lacking: set[str] = set()
+    try:
+        await until(exported, 60)
+    except TimeoutError:
+        raise AssertionError(f"Ray exports no {', '.join(sorted(lacking))}") from None
+
+
+def test_the_dashboard_lies_where_ray_s_grafana_looks(serving):
+    folder = _session(serving) / "metrics" / "grafana" / "dashboards"
+    dashboards = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    assert "tandem" in {dashboard["uid"] for dashboard in dashboards}
+    assert len(dashboards) > 1  # Ray's own
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill"])
