@@ -19,7 +19,7 @@ from typing import TextIO
 from engine.errors import ConfigError
 
 LEVELS = ("debug", "info", "warning", "error")
-_OURS = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "tandem")
+PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "tandem")
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -67,7 +67,7 @@ def configure_logging(
     output: logging.Handler
     output = logging.StreamHandler(stream) if stream is not None else _Stderr()
     output.setFormatter(LineFormatter(replica))
-    for name in _OURS:
+    for name in PACKAGES:
         logger = logging.getLogger(name)
         logger.handlers = [output]
         logger.setLevel((level or level_from_environment()).upper())

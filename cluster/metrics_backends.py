@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import prometheus_client
@@ -25,12 +26,15 @@ class PrometheusBackend:
             histogram = prometheus_client.Histogram(
                 metric.name, metric.description, buckets=metric.buckets, **arguments
             )
-            return lambda value, labels: _child(histogram, labels).observe(value)
+            observed = _children(histogram)
+            return lambda value, labels: observed(labels).observe(value)
         if metric.kind == "gauge":
             gauge = prometheus_client.Gauge(metric.name, metric.description, **arguments)
-            return lambda value, labels: _child(gauge, labels).set(value)
+            shown = _children(gauge)
+            return lambda value, labels: shown(labels).set(value)
         counter = prometheus_client.Counter(metric.name, metric.description, **arguments)
-        return lambda value, labels: _child(counter, labels).inc(value)
+        counted = _children(counter)
+        return lambda value, labels: counted(labels).inc(value)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format; its type is CONTENT_TYPE."""
@@ -64,8 +68,17 @@ class RayBackend:
         return lambda value, labels: counter.inc(value, _tags(names, labels)) if value > 0 else None
 
 
-def _child(metric: Any, labels: tuple[str, ...]) -> Any:
-    return metric.labels(*labels) if labels else metric
+def _children(metric: Any) -> Callable[[tuple[str, ...]], Any]:
+    """Finds the series of given labels; the library's own search is slow beside a recording."""
+    known: dict[tuple[str, ...], Any] = {}
+
+    def child(labels: tuple[str, ...]) -> Any:
+        found = known.get(labels)
+        if found is None:
+            found = known[labels] = metric.labels(*labels) if labels else metric
+        return found
+
+    return child
 
 
 def _tags(names: tuple[str, ...], labels: tuple[str, ...]) -> dict[str, str]:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -113,18 +112,7 @@ assert descendants(os.getpid()) == []
 # --- logs ---
 
 
-@pytest.fixture
-def restored() -> Iterator[None]:
-    names = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "tandem")
-    loggers = [logging.getLogger(name) for name in names]
-    before = [(log.handlers, log.level, log.propagate) for log in loggers]
-    yield
-    for log, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        log.handlers, log.propagate = handlers, propagate
-        log.setLevel(level)
-
-
-def test_a_log_is_one_line_with_its_fields(restored: None) -> None:
+def test_a_log_is_one_line_with_its_fields() -> None:
     out = io.StringIO()
     configure_logging("info", out)
     log = logging.getLogger("cluster.example")
@@ -136,7 +124,7 @@ def test_a_log_is_one_line_with_its_fields(restored: None) -> None:
     )
 
 
-def test_a_line_names_the_replica_that_it_comes_from(restored: None) -> None:
+def test_a_line_names_the_replica_that_it_comes_from() -> None:
     out = io.StringIO()
     configure_logging("info", out, replica="decode#1")
     log = logging.getLogger("decode_pool.example")
@@ -147,7 +135,7 @@ def test_a_line_names_the_replica_that_it_comes_from(restored: None) -> None:
     assert another.endswith(" another replica=prefill#2")
 
 
-def test_an_exception_is_one_line_with_its_place(restored: None) -> None:
+def test_an_exception_is_one_line_with_its_place() -> None:
     out = io.StringIO()
     configure_logging("warning", out)
     try:
@@ -163,7 +151,7 @@ def test_an_exception_is_one_line_with_its_place(restored: None) -> None:
 
 
 def test_a_stderr_that_was_closed_is_not_written_to(
-    restored: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", first)
