@@ -11,7 +11,7 @@ import pytest
 
 from cluster.api import Tokens
 from cluster.logs import LineFormatter
-from engine.errors import InvalidRequest, Overloaded
+from engine.errors import NotFound, Overloaded
 from tests.integration.local import cluster
 
 PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool")
@@ -114,10 +114,12 @@ async def test_a_cancelled_request_says_so_on_every_side(config, lines):
 
 async def test_a_failed_request_tells_why(config, lines):
     async with cluster(config) as local:
-        with pytest.raises(InvalidRequest):
-            await local.client.complete("", request_id="bad")
+        with pytest.raises(NotFound):
+            await local.client.complete([3], endpoint="nonsense", request_id="bad")
+    assert lines.of("bad") == ["request accepted", "request ended"]
     ended = lines.last("bad", "request ended")
-    assert (ended["outcome"], ended["reason"]) == ("InvalidRequest", "the prompt is empty")
+    assert ended["outcome"] == "NotFound"
+    assert "nonsense" in str(ended["reason"])
 
 
 async def test_a_request_that_waits_and_is_refused_tells_both(config, lines):

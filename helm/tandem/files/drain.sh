@@ -5,7 +5,8 @@ seconds="${1:?seconds}"
 timeout 30 ray drain-node --reason DRAIN_NODE_REASON_PREEMPTION --reason-message "the pod ends" \
   --deadline-remaining-seconds "$seconds" || echo "not drained by Ray; waiting all the same"
 until [ "$SECONDS" -ge "$seconds" ]; do
-  grep -lsa '^ray::ServeReplica:tandem' /proc/[0-9]*/cmdline >/dev/null || exit 0
+  # -q: a match counts though a process ended while it was looked at.
+  grep -qsa '^ray::ServeReplica:tandem' /proc/[0-9]*/cmdline || exit 0
   sleep 0.5
 done
 echo "requests still run after $seconds s"
