@@ -17,8 +17,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
 from cluster.fairness import TenantConfig
-from cluster.membership import ReplicaRole
-from cluster.scaling import ScalingConfig
+from cluster.membership import Pool, ReplicaRole
+from cluster.scaling_config import ScalingConfig
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
@@ -184,6 +184,12 @@ class TandemConfig:
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")
+        for pool, bounds in self.scaling.bounds.items():
+            replicas = self.replicas[pool]
+            require(
+                bounds.min <= replicas <= bounds.max,
+                f"{pool}.replicas must be within scaling.{pool}",
+            )
 
     @property
     def default_endpoint(self) -> str:
@@ -212,6 +218,21 @@ class TandemConfig:
         Nothing where that would wait for a batch, so that first tokens do not.
         """
         return self.prefill.local_tokens if self.decode.batching == "continuous" else 0
+
+    @property
+    def replicas(self) -> dict[Pool, int]:
+        """How many replicas each pool begins with."""
+        return {"prefill": self.prefill.replicas, "decode": self.decode.replicas}
+
+    @property
+    def least_replicas(self) -> dict[Pool, int]:
+        """How many replicas each pool must have."""
+        return self.replicas | {pool: one.min for pool, one in self.scaling.bounds.items()}
+
+    @property
+    def most_replicas(self) -> dict[Pool, int]:
+        """How many replicas each pool may come to have."""
+        return self.replicas | {pool: one.max for pool, one in self.scaling.bounds.items()}
 
     @property
     def decode_role(self) -> ReplicaRole:

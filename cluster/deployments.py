@@ -17,16 +17,19 @@ from typing import Any
 import ray
 import ray.util.metrics
 from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import LoggingConfig
 
 from cluster.config import DeploymentName, TandemConfig, load_config
 from cluster.directory import Directory
 from cluster.health_file import HealthFile
 from cluster.logs import configure_logging
-from cluster.membership import ReplicaRole
+from cluster.membership import Pool, ReplicaRole
 from cluster.metrics_backends import RayBackend
+from cluster.scaling_config import PoolBounds
+from cluster.serve_scaling import WANTED, follow_wanted
 from engine import telemetry
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Unavailable
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
@@ -37,6 +40,12 @@ _ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+
+_ALWAYS = {
+    "TQDM_DISABLE": "1",  # a progress bar is no line of a log
+    # Seconds between what a replica tells Serve of its pool's wanted size; 10 by default.
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
 }
 
 
@@ -51,6 +60,7 @@ class PoolReplica:
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
+        self._pool: Pool = "prefill" if role == "prefill" else "decode"
         self._health = HealthFile.from_environment(_replica_id())
         self._directory = Directory.connect(config.directory)
         self._replica = await Replica.start(
@@ -61,6 +71,14 @@ class PoolReplica:
         """Called by Serve every second; raises when the replica must be replaced."""
         self._replica.check_health()
         self._health.touch()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For Serve, where the pool scales: how many replicas it should have."""
+        try:
+            wanted = await self._directory.wanted()
+        except Unavailable:
+            return {}
+        return {WANTED: wanted[self._pool]} if self._pool in wanted else {}
 
     async def __del__(self) -> None:
         """Awaited by Serve before the replica ends, also where it never came up."""
@@ -118,29 +136,38 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
     shares = _shares(config, share)
-    roles: tuple[tuple[DeploymentName, ReplicaRole, int], ...] = (
-        ("prefill", "prefill", config.prefill.replicas),
-        ("decode", config.decode_role, config.decode.replicas),
+    roles: tuple[tuple[Pool, ReplicaRole], ...] = (
+        ("prefill", "prefill"),
+        ("decode", config.decode_role),
     )
     drain_s = config.ray.drain_s
     pools = [
-        _deployment(PoolReplica, name, count, _actor_options(shares[name]), drain_s).bind(
-            config, role, shares[name].per_device
-        )
-        for name, role, count in roles
-        if count
+        _deployment(
+            PoolReplica,
+            name,
+            _replicas(count, config.scaling.bounds.get(name)),
+            _actor_options(shares[name]),
+            drain_s,
+        ).bind(config, role, shares[name].per_device)
+        for name, role in roles
+        if (count := config.replicas[name])
     ]
-    router = _deployment(RouterReplica, "router", 1, _actor_options(shares["router"]), drain_s)
+    router = _deployment(
+        RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), drain_s
+    )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory and makes no use of these handles.
     return router.bind(config, *pools)
 
 
 def share_of_cluster(config: TandemConfig) -> Share:
-    """An even share of the Ray cluster that this process is connected to."""
+    """An even share of the Ray cluster that this process is connected to.
+
+    Pools that scale may come to have all of their replicas there.
+    """
     resources: Mapping[str, float] = ray.cluster_resources()
     return Share.of(
-        config.prefill.replicas + config.decode.replicas,
+        sum(config.most_replicas.values()),
         cores=os.cpu_count() or 1,
         gpus=int(resources.get("GPU", 0)),
     )
@@ -197,12 +224,31 @@ def _actor_options(share: Share) -> dict[str, Any]:
     return options
 
 
+def _replicas(count: int, bounds: PoolBounds | None) -> dict[str, Any]:
+    """Serve's options for how many replicas there are; the hysteresis is the controller's."""
+    if bounds is None:
+        return {"num_replicas": count}
+    scaling = AutoscalingConfig(
+        min_replicas=bounds.min,
+        initial_replicas=count,
+        max_replicas=bounds.max,
+        upscale_delay_s=0.0,
+        downscale_delay_s=0.0,
+        policy=AutoscalingPolicy(policy_function=follow_wanted),
+    )
+    return {"autoscaling_config": scaling}
+
+
 def _deployment(
-    shell: type, name: str, replicas: int, actor_options: dict[str, Any], drain_s: float
+    shell: type,
+    name: str,
+    replicas: dict[str, Any],
+    actor_options: dict[str, Any],
+    drain_s: float,
 ) -> serve.Deployment:
     return serve.deployment(
         name=name,
-        num_replicas=replicas,
+        **replicas,
         ray_actor_options=actor_options,
         health_check_period_s=1,
         health_check_timeout_s=10,
@@ -215,8 +261,7 @@ def _deployment(
 
 def _environment(threads: int) -> dict[str, str]:
     passed = {key: os.environ[key] for key in ("TANDEM_LOG",) if key in os.environ}
-    # A progress bar is no line of a log.
-    return passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | {"TQDM_DISABLE": "1"}
+    return passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS
 
 
 def _replica_id() -> str:

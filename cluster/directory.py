@@ -2,6 +2,7 @@
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
+    tandem:wanted         how many replicas pools should have, as JSON; expires
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
 
@@ -11,10 +12,11 @@ Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unav
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar, get_args
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -22,14 +24,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config import DirectoryConfig
-from cluster.membership import ReplicaRecord
+from cluster.membership import Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
 _INDEX = f"{PREFIX}replicas"
+_WANTED = f"{PREFIX}wanted"
 _LAUNCHER = f"{PREFIX}launcher"
 _STOP = f"{PREFIX}stop"
 _STOP_LEASE_MS = 60_000
+_WANTED_LEASE_MS = 60_000
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
 
 logger = logging.getLogger(__name__)
@@ -97,6 +101,15 @@ class Directory:
             await self._call(self._client.srem(_INDEX, *gone))
         return [record for value in values if value and (record := _read(value))]
 
+    async def set_wanted(self, wanted: Mapping[Pool, int]) -> None:
+        """Say how many replicas pools should have, to be said again within a minute."""
+        await self._call(self._client.set(_WANTED, json.dumps(wanted), px=_WANTED_LEASE_MS))
+
+    async def wanted(self) -> dict[Pool, int]:
+        """How many replicas pools should have; those of which nobody said so are missing."""
+        text = await self._call(self._client.get(_WANTED))
+        return _read_wanted(text) if text else {}
+
     async def request_stop(self) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False where none listens."""
         if not await self._call(self._client.exists(_LAUNCHER)):
@@ -141,6 +154,15 @@ class Directory:
 
 def _key(replica_id: str) -> str:
     return f"{PREFIX}replica:{replica_id}"
+
+
+def _read_wanted(text: str) -> dict[Pool, int]:
+    try:
+        found = json.loads(text)
+        return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}
+    except (ValueError, TypeError) as error:
+        logger.warning("unreadable counts in the directory", extra={"reason": str(error)})
+        return {}
 
 
 def _read(value: str) -> ReplicaRecord | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +20,11 @@ from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
 from cluster.fairness import Fairness
 from cluster.holds import Hold
+from cluster.membership import Pool
 from cluster.placement import Ask, Placement, Plan, one_of
 from cluster.pools import Pools
 from cluster.refusals import Refusals, Refused
+from cluster.unmet import Unmet
 from engine.errors import Internal, TandemError
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class _Waiter:
     expected: bool
     arrival: int
     decided: asyncio.Future[list[Placed]]
+    reason: Reason | None = None
 
 
 class Gate:
@@ -85,6 +89,7 @@ class Gate:
         self._placement = placement
         self._admission = Admission()
         self._refusals = Refusals()
+        self._unmet = Unmet()
         self._max_held = max_held
         self._held: list[_Waiter] = []
         self._arrivals = 0
@@ -94,6 +99,11 @@ class Gate:
     def held(self) -> int:
         """Requests that wait here."""
         return len(self._held)
+
+    def unmet(self, now: float) -> Counter[Pool]:
+        """Requests refused lately, or held for long, by the pool that has no room for them."""
+        held = ((waiter.ask.arrived_s, waiter.reason) for waiter in self._held)
+        return self._unmet.count(held, now)
 
     async def enter(self, ask: Ask) -> list[Placed]:
         """Wait for admission; one entry for each choice, to be released. Refused, Unavailable."""
@@ -200,7 +210,9 @@ class Gate:
                 verdict = self._admission.wait(capped, waiter.ask, plan.forecast, now)
             if isinstance(verdict, Admit):
                 waiter.decided.set_result(self._place(waiter.ask, plan, now))
-            elif not isinstance(verdict, Wait):
+            elif isinstance(verdict, Wait):
+                waiter.reason = verdict.reason
+            else:
                 waiter.decided.set_exception(self._refused(verdict, now))
         except TandemError as error:
             waiter.decided.set_exception(error)
@@ -250,6 +262,7 @@ class Gate:
 
     def _refused(self, verdict: Refuse, now: float) -> Refused:
         self._refusals.note(verdict, now)
+        self._unmet.refused(verdict.reason, now)
         return Refused.by(verdict)
 
     def _withdraw(self, waiter: _Waiter) -> None:

@@ -19,7 +19,8 @@ class ReplicaLoad:
     them included; None before the first); `blocks_promised` is what the requests may come to need.
     Of a replica that decodes: `streams` are the requests that each step gives a token, of which
     `batch_limit` may run; a step usually takes `step_s`, and `gap_s` is the most between two steps
-    beside prompts.
+    beside prompts. Of a router: `unmet_prefill` and `unmet_decode` are the requests that it just
+    refused, or has held for long, for lack of that pool.
     """
 
     waiting: int = 0
@@ -40,6 +41,8 @@ class ReplicaLoad:
     batch_limit: int = 0
     step_s: float | None = None
     gap_s: float | None = None
+    unmet_prefill: int = 0
+    unmet_decode: int = 0
 
     @property
     def used(self) -> int:

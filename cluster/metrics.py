@@ -28,6 +28,9 @@ PREDICTION = Histogram(
     ("endpoint", "lane"),
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 10.0),
 )
+WANTED = Gauge(
+    "tandem_pool_wanted_replicas", "Replicas that a pool that scales should have.", ("pool",)
+)
 TTFT = Histogram("tandem_ttft_seconds", "From arrival to the first token sent.", REQUEST)
 TTFT_OF_BUDGET = Histogram(
     "tandem_ttft_budget_ratio",

@@ -44,10 +44,12 @@ class Pools:
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
         """The replicas of a pool that may be given work."""
-        trusted = [record for record in self._members.members(pool) if self.trusted(record)]
-        if self._reports is None:
-            return trusted
-        return [self._reports.with_report(record) for record in trusted]
+        members = self._members.members(pool)
+        return [self.latest(record) for record in members if self.trusted(record)]
+
+    def latest(self, record: ReplicaRecord) -> ReplicaRecord:
+        """The record with what the replica itself said last."""
+        return record if self._reports is None else self._reports.with_report(record)
 
     def stale(self) -> set[str]:
         """The replicas of which nothing new was heard."""

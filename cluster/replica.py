@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 64 << 20
 _DRAIN_POLL_S = 0.05
+# Routers read the directory every quarter of a second, and an answer may take a second.
+_UNSEEN_S = 1.5
 
 
 class Replica:
@@ -163,10 +165,14 @@ class Replica:
         return before
 
     async def drain(self, timeout_s: float) -> None:
-        """Leave the directory, and let the requests in progress end. Idempotent."""
+        """Leave the directory, and let the requests in progress end. Idempotent.
+
+        Routers that have not read the directory yet still send some: those are served too.
+        """
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.stop()
+            await asyncio.sleep(min(timeout_s, _UNSEEN_S))
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)

@@ -21,6 +21,7 @@ from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
 from cluster.fairness import Fairness
 from cluster.gate import FirstToken, Gate, Placed
+from cluster.membership import ReplicaLoad
 from cluster.metric_labels import Labels, RequestLabels
 from cluster.outbox import Outbox
 from cluster.placement import Ask, Placement, capacity
@@ -87,6 +88,16 @@ class Router:
     def running(self) -> int:
         """Requests in this router now."""
         return len(self._running)
+
+    def load(self) -> ReplicaLoad:
+        """What this router is doing, and what the pools have no room for."""
+        unmet = self._gate.unmet(time.monotonic())
+        return ReplicaLoad(
+            waiting=self._gate.held,
+            running=self.running,
+            unmet_prefill=unmet["prefill"],
+            unmet_decode=unmet["decode"],
+        )
 
     def token_text(self, token: int) -> str:
         """One token as text by itself."""

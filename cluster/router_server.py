@@ -25,9 +25,10 @@ from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord, Replica
 from cluster.metric_labels import RequestLabels
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
+from cluster.pool_keeper import PoolKeeper
 from cluster.pools import Pools
+from cluster.pressure import Limits
 from cluster.reports import Reports
-from cluster.role_keeper import RoleKeeper
 from cluster.router import Router
 from engine import telemetry
 from engine.errors import Internal
@@ -66,7 +67,7 @@ class RouterServer:
         self._http: HttpServer | None = None
         self._heartbeat: Heartbeat | None = None
         self._tidying: set[asyncio.Task[None]] = set()
-        self._roles: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -81,7 +82,7 @@ class RouterServer:
         server._router = server._new_router(description, tokenizer)
         await server._open_doors(server._router)
         await server._register()
-        server._keep_roles()
+        server._keep_pools()
         log.info(
             "router ready",
             extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
@@ -99,8 +100,8 @@ class RouterServer:
         """Leave the directory, take nothing new, and let running requests end. Idempotent."""
         grpc_server, self._grpc = self._grpc, None
         http, self._http = self._http, None
-        if self._roles is not None:
-            self._roles.cancel()
+        if self._keeping is not None:
+            self._keeping.cancel()
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.stop()
@@ -118,10 +119,17 @@ class RouterServer:
         await self._reports.close()
         telemetry.uninstall(self._metrics)
 
-    def _keep_roles(self) -> None:
-        if self._config.scaling.flip_roles:
-            keeper = RoleKeeper(self._config.scaling, self.id, self._pools)
-            self._roles = asyncio.create_task(keeper.run(), name=f"roles by {self.id}")
+    def _keep_pools(self) -> None:
+        scaling = self._config.scaling
+        if scaling.active:
+            limits = Limits(
+                scaling.queue_s,
+                scaling.in_use,
+                self._config.decode.token_gap_budget_ms / 1000,
+                self._config.router.kv_overcommit,
+            )
+            keeper = PoolKeeper(scaling, limits, self.id, self._pools, self._directory)
+            self._keeping = asyncio.create_task(keeper.run(), name=f"pools by {self.id}")
 
     def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:
         config = self._config
@@ -162,11 +170,7 @@ class RouterServer:
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
-        wanted: dict[Pool, int] = {
-            "prefill": self._config.prefill.replicas,
-            "decode": self._config.decode.replicas,
-        }
-        admin = AdminServicer(self._pools, self._directory, wanted)
+        admin = AdminServicer(self._pools, self._directory, self._config.least_replicas)
         self._grpc = await gateway_grpc.start(
             router,
             config.host,
@@ -202,7 +206,7 @@ class RouterServer:
         self._heartbeat.start()
 
     def _load(self) -> ReplicaLoad:
-        return ReplicaLoad(running=self._router.running if self._router else 0)
+        return self._router.load() if self._router else ReplicaLoad()
 
     def _heard(self, replica: str, load: ReplicaLoad) -> None:
         """A replica has said what it is doing."""

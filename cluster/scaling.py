@@ -1,46 +1,25 @@
-"""When a replica should take another role for a while. Pure, with hysteresis.
+"""When a replica takes another role for a while, and when a pool gets more or fewer. Pure.
 
-A pool is *pressed* while even its least loaded replica is: of prefill by the predicted wait of a
-new prompt, of decode by its blocks and its batch. After `hold_s` of pressure a replica of the other
-pool is lent: wholly where others can carry its work, else in role `both`. After `calm_s` in which
-no pool was more than half pressed, one that was lent goes home. Between two changes there are
-`rest_s`.
+One controller with hysteresis. After `hold_s` of pressure (`cluster/pressure.py`) a replica of the
+other pool is lent, wholly where others can carry its work, else in role `both`; where none can be
+lent, the pool is to have more replicas. After `calm_s` in which no pool was more than half pressed
+one that was lent goes home; after `spare_s` in which one replica less would be at most half
+pressed the pool is to have one less. Between two changes there are `rest_s`, and a pool gets no
+more replicas before those that it was to have are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole
-from engine.config import require
+from cluster.pressure import Limits, pressure, shared, unmet, used
+from cluster.scaling_config import ScalingConfig
 
 _OTHER: dict[Pool, Pool] = {"prefill": "decode", "decode": "prefill"}
 # The part of its limits that a pool may have reached and still be calm, or carry one replica less.
 _CALM = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingConfig:
-    """When `flip_roles` lends replicas between the pools; off unless asked for.
-
-    Prefill is pressed when a prompt would wait for `queue_s`, decode when `in_use` of its blocks or
-    of its batch is taken.
-    """
-
-    flip_roles: bool = False
-    queue_s: float = 1.0
-    in_use: float = 0.9
-    hold_s: float = 2.0
-    calm_s: float = 20.0
-    rest_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        require(self.queue_s > 0, "queue_s must be positive")
-        require(0 < self.in_use <= 1, "in_use must be in (0, 1]")
-        require(self.hold_s >= 0, "hold_s must not be negative")
-        require(self.calm_s >= self.hold_s, "calm_s must be at least hold_s")
-        require(self.rest_s >= 0, "rest_s must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,76 +31,174 @@ class Flip:
     reason: str
 
 
-class RoleController:
-    """Looks at the members again and again; at most one change at a time."""
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """How many replicas a pool should have, how many it should have had, and why."""
 
-    def __init__(self, config: ScalingConfig) -> None:
+    pool: Pool
+    replicas: int
+    before: int
+    reason: str
+
+
+class PoolController:
+    """Looks at the members again and again; at most one change at a time.
+
+    `wanted` is how many replicas pools were to have so far, where that is known.
+    """
+
+    def __init__(
+        self, config: ScalingConfig, limits: Limits, wanted: Mapping[Pool, int] | None = None
+    ) -> None:
         self._config = config
+        self._limits = limits
+        self._wanted = {
+            pool: min(max(count, config.bounds[pool].min), config.bounds[pool].max)
+            for pool, count in (wanted or {}).items()
+            if pool in config.bounds
+        }
+        self._one_pool = False
+        self._had: dict[Pool, int] = {}
         self._pressed_since: dict[Pool, float] = {}
+        self._spare_since: dict[Pool, float] = {}
         self._calm_since: float | None = None
         self._changed_s: float | None = None
 
-    def decide(self, members: Iterable[ReplicaRecord], now: float) -> Flip | None:
+    @property
+    def wanted(self) -> dict[Pool, int]:
+        """How many replicas each pool that scales should have now."""
+        return dict(self._wanted)
+
+    def decide(self, members: Iterable[ReplicaRecord], now: float) -> Flip | Resize | None:
         """The change to make now, if there is one; it is taken as made."""
-        workers = [record for record in members if record.role != "router"]
-        pressure = {pool: self._pressure(pool, workers) for pool in _OTHER}
-        self._note(pressure, now)
+        members = list(members)
+        self._count(members)
+        amounts = {pool: pressure(pool, members, self._limits) for pool in _OTHER}
+        self._note(amounts, members, now)
         if self._changed_s is not None and now - self._changed_s < self._config.rest_s:
             return None
-        flip = self._lend(workers, pressure, now) or self._send_home(workers, now)
-        if flip is not None:
+        workers = [record for record in members if record.role != "router"]
+        change = self._relieve(workers, amounts, now) or self._give_back(workers, now)
+        if change is not None:
             self._changed_s = now
-        return flip
+        if isinstance(change, Resize):
+            self._wanted[change.pool] = change.replicas
+            self._begin_anew(change.pool)
+        return change
 
-    def _note(self, pressure: dict[Pool, float], now: float) -> None:
-        for pool, amount in pressure.items():
-            if amount < 1:
-                self._pressed_since.pop(pool, None)
-            else:
-                self._pressed_since.setdefault(pool, now)
-        if max(pressure.values()) > _CALM:
+    def _count(self, members: Sequence[ReplicaRecord]) -> None:
+        """What pools have; where that changed, pressure and calm count from now on."""
+        self._one_pool = any(record.home == "both" for record in members)
+        for pool, bounds in self._config.bounds.items():
+            have = sum(_at_home(record, pool) for record in members)
+            if have != self._had.get(pool, have):
+                self._begin_anew(pool)
+            self._had[pool] = have
+            if have and pool not in self._wanted:
+                self._wanted[pool] = min(max(have, bounds.min), bounds.max)
+
+    def _begin_anew(self, pool: Pool) -> None:
+        self._pressed_since.pop(pool, None)
+        self._spare_since.pop(pool, None)
+
+    def _note(
+        self, amounts: Mapping[Pool, float], members: Sequence[ReplicaRecord], now: float
+    ) -> None:
+        for pool, amount in amounts.items():
+            _since(self._pressed_since, pool, amount >= 1, now)
+        for pool in self._config.bounds:
+            _since(self._spare_since, pool, self._has_spare(pool, members), now)
+        if max(amounts.values()) > _CALM:
             self._calm_since = None
         elif self._calm_since is None:
             self._calm_since = now
 
-    def _pressure(self, pool: Pool, workers: Sequence[ReplicaRecord]) -> float:
-        """How pressed the pool is, by its least loaded replica; 1: at its limit."""
-        found = [self._used(pool, record) for record in workers if record.serves(pool)]
-        return min(found, default=0.0)
+    def _has_spare(self, pool: Pool, members: Sequence[ReplicaRecord]) -> bool:
+        """Whether one replica less would be at most half pressed."""
+        left = self._had[pool] - 1
+        if left < 1 or any(unmet(one, members) for one in self._works(pool)):
+            return False
+        works = self._works(pool)
+        return all(shared(one, members, self._limits, left) <= _CALM for one in works)
 
-    def _used(self, pool: Pool, record: ReplicaRecord) -> float:
-        load = record.load
-        if pool == "prefill":
-            speed = load.prompt_tokens_per_s
-            return load.prompt_tokens_due / speed / self._config.queue_s if speed else 0.0
-        blocks = load.blocks_used / max(1, load.blocks_total)
-        batch = load.streams / max(1, load.batch_limit)
-        return max(blocks, batch) / self._config.in_use
+    def _works(self, pool: Pool) -> tuple[Pool, ...]:
+        """The work that a pool does: where there is one pool, it does all."""
+        return ("decode", "prefill") if self._one_pool else (pool,)
 
-    def _lend(
-        self, workers: Sequence[ReplicaRecord], pressure: dict[Pool, float], now: float
-    ) -> Flip | None:
+    def _relieve(
+        self, workers: Sequence[ReplicaRecord], amounts: Mapping[Pool, float], now: float
+    ) -> Flip | Resize | None:
         for pool, since in self._pressed_since.items():
-            lender = _OTHER[pool]
-            able = [record for record in workers if record.role == lender]
-            if now - since < self._config.hold_s or not able or pressure[lender] >= 1:
+            if now - since < self._config.hold_s:
                 continue
-            record = min(able, key=lambda record: (self._used(lender, record), record.id))
-            rest = [r for r in workers if r.serves(lender) and r is not record]
-            spread = sum(self._used(lender, r) for r in (record, *rest)) / max(1, len(rest))
-            role: ReplicaRole = pool if rest and spread <= _CALM else "both"
-            return Flip(record, role, f"{pool} was pressed for {now - since:.1f} s")
+            lent = self._lend(pool, workers, amounts, now - since)
+            if change := lent or self._grow(pool, now - since):
+                return change
         return None
 
-    def _send_home(self, workers: Sequence[ReplicaRecord], now: float) -> Flip | None:
+    def _lend(
+        self,
+        pool: Pool,
+        workers: Sequence[ReplicaRecord],
+        amounts: Mapping[Pool, float],
+        pressed_s: float,
+    ) -> Flip | None:
+        lender, limits = _OTHER[pool], self._limits
+        able = [record for record in workers if record.role == lender]
+        if not (able and self._config.flip_roles) or amounts[lender] >= 1:
+            return None
+        record = min(able, key=lambda record: (used(lender, record, limits), record.id))
+        rest = [r for r in workers if r.serves(lender) and r is not record]
+        spread = sum(used(lender, r, limits) for r in (record, *rest)) / max(1, len(rest))
+        role: ReplicaRole = pool if rest and spread <= _CALM else "both"
+        return Flip(record, role, f"{pool} was pressed for {pressed_s:.1f} s")
+
+    def _grow(self, pool: Pool, pressed_s: float) -> Resize | None:
+        """More replicas for the pressed pool, once those that it should have are there."""
+        grown: Pool = "decode" if self._one_pool else pool
+        bounds, before = self._config.bounds.get(grown), self._wanted.get(grown)
+        if bounds is None or before is None or self._had[grown] < before:
+            return None
+        after = min(before + self._config.step, bounds.max)
+        if after <= before:
+            return None
+        return Resize(grown, after, before, f"{pool} was pressed for {pressed_s:.1f} s")
+
+    def _give_back(self, workers: Sequence[ReplicaRecord], now: float) -> Flip | Resize | None:
+        away = [record for record in workers if record.home not in (None, record.role)]
+        return self._send_home(workers, away, now) if away else self._shrink(now)
+
+    def _send_home(
+        self, workers: Sequence[ReplicaRecord], away: Sequence[ReplicaRecord], now: float
+    ) -> Flip | None:
         calm_s = 0.0 if self._calm_since is None else now - self._calm_since
         if self._calm_since is None or calm_s < self._config.calm_s:
             return None
-        for record in sorted(workers, key=lambda record: record.id):
+        for record in sorted(away, key=lambda record: record.id):
             home = record.home
-            if home is None or home == record.role:
-                continue
+            assert home is not None
             roles = {home if other is record else other.role for other in workers}
             if "both" in roles or roles >= set(_OTHER):
                 return Flip(record, home, f"no pool was pressed for {calm_s:.1f} s")
         return None
+
+    def _shrink(self, now: float) -> Resize | None:
+        for pool, since in self._spare_since.items():
+            before, least = self._wanted[pool], self._config.bounds[pool].min
+            leaving = self._had[pool] > before
+            if now - since >= self._config.spare_s and before > least and not leaving:
+                why = f"one {pool} replica was to spare for {now - since:.1f} s"
+                return Resize(pool, before - 1, before, why)
+        return None
+
+
+def _at_home(record: ReplicaRecord, pool: Pool) -> bool:
+    """Whether the replica belongs to that pool's deployment, whatever it does now."""
+    return record.home == pool or (record.home == "both" and pool == "decode")
+
+
+def _since(times: dict[Pool, float], pool: Pool, holds: bool, now: float) -> None:
+    if holds:
+        times.setdefault(pool, now)
+    else:
+        times.pop(pool, None)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster.config import DirectoryConfig, RayConfig, ShareConfig, TandemConfig, load_config
+from cluster.scaling_config import PoolBounds, ScalingConfig
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError
 from prefill_pool.config import PrefillConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
-    from cluster.deployments import Share, application, build
+    from cluster.deployments import Share, application, build, share_of_cluster
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,27 @@ def test_a_deployment_asks_for_its_own_share() -> None:
     assert prefill.ray_actor_options["num_gpus"] == 1
     assert router.ray_actor_options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "2"
     assert decode._deployment_config.graceful_shutdown_timeout_s == 95
+
+
+def test_a_pool_that_scales_is_sized_by_serve_within_its_bounds() -> None:
+    config = TandemConfig(
+        decode=DecodeConfig(replicas=2),
+        directory=DirectoryConfig(url="redis://x"),
+        scaling=ScalingConfig(decode=PoolBounds(1, 4)),
+    )
+    router = build(config, Share(threads=1, gpus=0, per_device=2))._bound_deployment
+    prefill, decode = (pool._bound_deployment for pool in router.init_args[1:])
+    assert prefill._deployment_config.autoscaling_config is None
+    scaling = decode._deployment_config.autoscaling_config
+    sizes = (scaling.min_replicas, scaling.initial_replicas, scaling.max_replicas)
+    assert sizes == (1, 2, 4)
+    # Serve copies the policy into its own process.
+    context = SimpleNamespace(raw_metrics=None, target_num_replicas=3)
+    assert scaling.policy.get_policy()(context) == (3, {})
+
+
+def test_a_machine_is_shared_by_all_that_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.deployments.ray.cluster_resources", dict)
+    monkeypatch.setattr("cluster.deployments.os.cpu_count", lambda: 16)
+    config = TandemConfig(scaling=ScalingConfig(prefill=PoolBounds(1, 3), decode=PoolBounds(1, 5)))
+    assert share_of_cluster(config) == Share(threads=2, gpus=0, per_device=8)

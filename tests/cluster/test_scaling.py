@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.membership import ReplicaLoad, ReplicaRecord
-from cluster.scaling import RoleController, ScalingConfig
+from cluster.pressure import Limits
+from cluster.scaling import PoolController
+from cluster.scaling_config import ScalingConfig
 
 CONFIG = ScalingConfig(flip_roles=True)
 
@@ -28,7 +30,7 @@ def replica(name, home, *, role=None, queue_s=0.0, used=0):
 
 def watch(members, seconds, controller=None, began_s=0.0):
     """The first change within that time, and when it came."""
-    controller = controller or RoleController(CONFIG)
+    controller = controller or PoolController(CONFIG, Limits())
     for tick in range(round(seconds * 2) + 1):
         flip = controller.decide(members, began_s + tick / 2)
         if flip is not None:
@@ -68,7 +70,7 @@ def test_nothing_is_changed_without_need_or_means(prefill, decode):
 
 
 def test_a_peak_shorter_than_the_hold_changes_nothing():
-    controller = RoleController(CONFIG)
+    controller = PoolController(CONFIG, Limits())
     pressed = [replica("p", "prefill", queue_s=5), replica("d", "decode")]
     calm = [replica("p", "prefill"), replica("d", "decode")]
     for start_s in range(0, 30, 3):
@@ -90,7 +92,7 @@ class ScalingMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.controller = RoleController(CONFIG)
+        self.controller = PoolController(CONFIG, Limits())
         homes = ["prefill", "prefill", "decode", "decode", "decode"]
         self.members = [replica(f"r{place}", home) for place, home in enumerate(homes)]
         self.now = 0.0

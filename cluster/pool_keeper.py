@@ -1,0 +1,94 @@
+"""The task that puts the pools' controller to work; of several routers one does it.
+
+It lends replicas itself, and leaves in the directory how many each pool should have: the replicas
+tell Ray Serve, which starts and ends them (`cluster/serve_scaling.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from cluster import metrics
+from cluster.control import ask_role
+from cluster.directory import Directory
+from cluster.pools import Pools
+from cluster.pressure import Limits
+from cluster.scaling import Flip, PoolController, Resize
+from cluster.scaling_config import ScalingConfig
+from engine.errors import TandemError, Unavailable
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+
+
+class PoolKeeper:
+    """Asks the controller twice a second while its router is the one with the least id."""
+
+    def __init__(
+        self,
+        config: ScalingConfig,
+        limits: Limits,
+        router_id: str,
+        pools: Pools,
+        directory: Directory,
+    ) -> None:
+        self._config = config
+        self._limits = limits
+        self._router_id = router_id
+        self._pools = pools
+        self._directory = directory
+        self._controller: PoolController | None = None
+
+    async def run(self) -> None:
+        """Look and change for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._look()
+            except Unavailable as error:
+                # Replicas and Serve stay with what they were told last.
+                log.debug("the pools stay as they are", extra={"reason": error.message})
+            except Exception:
+                log.exception("the pools could not be looked at")
+
+    async def _look(self) -> None:
+        members = self._pools.members()
+        routers = [record.id for record in members if record.role == "router"]
+        if min(routers, default=self._router_id) != self._router_id:
+            self._controller = None
+            return
+        if self._controller is None:
+            wanted = await self._directory.wanted() if self._config.bounds else {}
+            self._controller = PoolController(self._config, self._limits, wanted)
+        trusted = [self._pools.latest(one) for one in members if self._pools.trusted(one)]
+        change = self._controller.decide(trusted, time.monotonic())
+        if isinstance(change, Flip):
+            await _give(change)
+        elif change is not None:
+            _tell(change)
+        await self._publish(self._controller)
+
+    async def _publish(self, controller: PoolController) -> None:
+        """Also where nothing changed: what the directory has ends after a while."""
+        wanted = controller.wanted
+        for pool, count in wanted.items():
+            metrics.WANTED.set(count, pool=pool)
+        if wanted:
+            await self._directory.set_wanted(wanted)
+
+
+def _tell(change: Resize) -> None:
+    fields = {"pool": change.pool, "replicas": change.replicas, "before": change.before}
+    log.info("pool resized", extra=fields | {"reason": change.reason})
+
+
+async def _give(flip: Flip) -> None:
+    fields = {"replica": flip.replica.id, "role": flip.role, "reason": flip.reason}
+    try:
+        await ask_role(flip.replica, flip.role)
+        log.info("role given", extra=fields)
+    except TandemError as error:
+        log.warning("role not given", extra=fields | {"error": error.message})

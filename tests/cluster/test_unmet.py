@@ -1,0 +1,19 @@
+"""What routers say that the pools have no room for."""
+
+from cluster.unmet import LATELY_S, Unmet
+
+
+def test_a_refusal_counts_for_the_pool_that_had_no_room_and_for_a_moment():
+    unmet = Unmet()
+    for reason in ("ttft", "ttft", "kv_blocks", "token_gap", "tenant_concurrent", "held_full"):
+        unmet.refused(reason, 10.0)
+    assert unmet.count((), 10.5) == {"prefill": 2, "decode": 2}
+    assert not unmet.count((), 10.1 + LATELY_S)
+
+
+def test_who_is_held_counts_after_a_moment():
+    held = [(10.0, "ttft"), (10.9, "kv_blocks"), (9.0, "tenant_concurrent"), (9.0, None)]
+    unmet = Unmet()
+    assert not unmet.count(held, 10.5)
+    assert unmet.count(held, 11.5) == {"prefill": 1}
+    assert unmet.count(held, 12.0) == {"prefill": 1, "decode": 1}

@@ -1,0 +1,111 @@
+"""A replica that leaves: nothing new goes there, and what it has begun ends as it would have."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from cluster.api import Tokens
+from cluster.heartbeat import WATCH_INTERVAL_S
+from tests.integration.local import cluster, held
+from tests.integration.test_prefixes import ask, expected
+
+LONG = 600
+PROMPTS = [[number * step % 256 for number in range(50 + step)] for step in (3, 7, 11, 13)]
+
+
+async def read(events, into):
+    async for event in events:
+        if isinstance(event, Tokens):
+            into += [token.token for token in event.tokens]
+
+
+@pytest.fixture
+def config(config):
+    """Two of each, so that one of each can leave."""
+    return replace(
+        config,
+        kv=replace(config.kv, prefix_cache=False),
+        prefill=replace(config.prefill, replicas=2, local_tokens=0),
+        decode=replace(config.decode, replicas=2),
+    )
+
+
+async def begin(local, count, tokens=LONG):
+    """So many streams, each with its first few tokens."""
+    got = [[] for _ in range(count)]
+    options = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    streams = [
+        asyncio.create_task(read(local.client.generate(prompt, **options), into))
+        for prompt, into in zip(PROMPTS, got, strict=False)
+    ]
+    while min(map(len, got)) < 3:
+        await asyncio.sleep(0.01)
+    return streams, got
+
+
+async def test_streams_end_on_a_decode_replica_that_leaves_and_new_ones_go_elsewhere(config, model):
+    async with cluster(config) as local:
+        streams, got = await begin(local, 4)
+        leaving = local.decode[1]
+        assert held(leaving)
+        drained = asyncio.create_task(leaving.drain(60))
+        await asyncio.sleep(4 * WATCH_INTERVAL_S)
+        for _ in range(4):
+            tokens, summary = await ask(local, PROMPTS[0])
+            assert tokens == expected(model, PROMPTS[0])
+            assert summary.decode_replica == "decode-0"
+        await asyncio.gather(*streams)
+        await asyncio.wait_for(drained, 20)
+        assert got == [expected(model, prompt, LONG) for prompt in PROMPTS]
+        assert not held(leaving)
+        await local.idle()
+
+
+async def test_what_comes_in_the_moment_of_leaving_is_served_too(config, model):
+    """Routers read the directory a moment later."""
+    async with cluster(config) as local:
+        both = [local.prefill[1], local.decode[1]]
+        drained = [asyncio.create_task(replica.drain(60)) for replica in both]
+        used = set()
+        for _ in range(100):
+            tokens, summary = await ask(local, PROMPTS[1], max_tokens=3)
+            assert tokens == expected(model, PROMPTS[1], 3)
+            used |= {summary.prefill_replica, summary.decode_replica}
+            if all(one.done() for one in drained):
+                break
+            await asyncio.sleep(0.02)
+        await asyncio.gather(*drained)
+        tokens, summary = await ask(local, PROMPTS[1], max_tokens=3)
+        assert (summary.prefill_replica, summary.decode_replica) == ("prefill-0", "decode-0")
+        # The links that ended were idle: those that stay had nothing to abandon.
+        for replica in local.replicas:
+            assert not held(replica)
+        assert used
+
+
+async def test_kv_that_waits_for_a_decode_replica_is_handed_over_before_the_end(config, model):
+    """The decode pool is full for a while; the prefill replica keeps what it computed."""
+    config = replace(
+        config,
+        decode=replace(config.decode, replicas=1, max_batch=1),
+        router=replace(config.router, kv_overcommit=100.0),
+    )
+    async with cluster(config) as local:
+        streams, got = await begin(local, 4, 150)
+        drained = [asyncio.create_task(replica.drain(60)) for replica in local.prefill[1:]]
+        await asyncio.gather(*streams)
+        await asyncio.gather(*drained)
+        assert got == [expected(model, prompt, 150) for prompt in PROMPTS]
+
+
+async def test_a_stream_that_outlasts_the_time_is_ended_with_an_error(config):
+    async with cluster(config) as local:
+        streams, _ = await begin(local, 1, 1000)
+        (leaving,) = (replica for replica in local.decode if held(replica))
+        await leaving.drain(0.2)
+        await leaving.stop()
+        (failure,) = await asyncio.gather(*streams, return_exceptions=True)
+        assert failure is None or "lost" in failure.message
