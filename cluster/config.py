@@ -7,6 +7,7 @@ them. Precedence: flag (an override), file, default. A component receives its ow
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -152,13 +153,21 @@ class EndpointConfig:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryConfig:
-    """The Redis that replicas share; `url` null starts a private one."""
+    """The Redis that replicas share; `url` null starts a private one.
+
+    Clusters of different namespaces in one Redis know nothing of each other.
+    """
 
     url: str | None = None
+    namespace: str = ""
     lease_s: float = 3.0
     heartbeat_s: float = 1.0
 
     def __post_init__(self) -> None:
+        require(
+            re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.namespace) is not None,
+            "namespace must be at most 64 letters, digits, '.', '_' and '-'",
+        )
         require(self.heartbeat_s > 0, "heartbeat_s must be positive")
         require(self.lease_s > self.heartbeat_s, "lease_s must be longer than heartbeat_s")
 

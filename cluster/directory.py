@@ -6,7 +6,8 @@
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
 
-Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unavailable.
+With a namespace: tandem:<namespace>:replica:<id>, and so on. Commands of Redis 6.2 only. Every
+call has a deadline; a failing one raises Unavailable.
 """
 
 from __future__ import annotations
@@ -28,10 +29,6 @@ from cluster.membership import Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
-_INDEX = f"{PREFIX}replicas"
-_WANTED = f"{PREFIX}wanted"
-_LAUNCHER = f"{PREFIX}launcher"
-_STOP = f"{PREFIX}stop"
 _STOP_LEASE_MS = 60_000
 _WANTED_LEASE_MS = 60_000
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
@@ -41,10 +38,20 @@ T = TypeVar("T")
 
 
 class Directory:
-    """Membership by lease, and the stop flag. `timeout_s` bounds every call."""
+    """Membership by lease, and the stop flag. `timeout_s` bounds every call.
 
-    def __init__(self, client: Any, lease_s: float = 3.0, timeout_s: float = 1.0) -> None:
+    Directories of two namespaces in one Redis know nothing of each other.
+    """
+
+    def __init__(
+        self, client: Any, lease_s: float = 3.0, timeout_s: float = 1.0, namespace: str = ""
+    ) -> None:
         self.lease_s = lease_s
+        self._prefix = f"{PREFIX}{namespace}:" if namespace else PREFIX
+        self._index = f"{self._prefix}replicas"
+        self._wanted = f"{self._prefix}wanted"
+        self._launcher = f"{self._prefix}launcher"
+        self._stop = f"{self._prefix}stop"
         self._client = client
         self._lease_ms = round(lease_s * 1000)
         self._timeout_s = timeout_s
@@ -70,7 +77,7 @@ class Directory:
             )
         except ValueError as error:
             raise ConfigError(f"directory.url {config.url!r}: {error}") from None
-        return cls(client, config.lease_s, timeout_s)
+        return cls(client, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:
         """Put a replica in the directory for one lease."""
@@ -79,56 +86,56 @@ class Directory:
     async def renew(self, record: ReplicaRecord) -> None:
         """Store the record anew and begin its lease again, also where it had run out."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.set(_key(record.id), record.to_json(), px=self._lease_ms)
-        pipe.sadd(_INDEX, record.id)
+        pipe.set(self._key(record.id), record.to_json(), px=self._lease_ms)
+        pipe.sadd(self._index, record.id)
         await self._call(pipe.execute())
 
     async def remove(self, replica_id: str) -> None:
         """Take a replica out at once. Unknown ids are no error."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.delete(_key(replica_id))
-        pipe.srem(_INDEX, replica_id)
+        pipe.delete(self._key(replica_id))
+        pipe.srem(self._index, replica_id)
         await self._call(pipe.execute())
 
     async def members(self) -> list[ReplicaRecord]:
         """Every replica whose lease holds, ordered by id."""
-        ids = sorted(await self._call(self._client.smembers(_INDEX)))
+        ids = sorted(await self._call(self._client.smembers(self._index)))
         if not ids:
             return []
-        values = await self._call(self._client.mget([_key(name) for name in ids]))
+        values = await self._call(self._client.mget([self._key(name) for name in ids]))
         # An id dropped here while its replica renews comes back with the next heartbeat.
         if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
-            await self._call(self._client.srem(_INDEX, *gone))
+            await self._call(self._client.srem(self._index, *gone))
         return [record for value in values if value and (record := _read(value))]
 
     async def set_wanted(self, wanted: Mapping[Pool, int]) -> None:
         """Say how many replicas pools should have, to be said again within a minute."""
-        await self._call(self._client.set(_WANTED, json.dumps(wanted), px=_WANTED_LEASE_MS))
+        await self._call(self._client.set(self._wanted, json.dumps(wanted), px=_WANTED_LEASE_MS))
 
     async def wanted(self) -> dict[Pool, int]:
         """How many replicas pools should have; those of which nobody said so are missing."""
-        text = await self._call(self._client.get(_WANTED))
+        text = await self._call(self._client.get(self._wanted))
         return _read_wanted(text) if text else {}
 
     async def request_stop(self) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False where none listens."""
-        if not await self._call(self._client.exists(_LAUNCHER)):
+        if not await self._call(self._client.exists(self._launcher)):
             return False
-        await self._call(self._client.set(_STOP, "1", px=_STOP_LEASE_MS))
+        await self._call(self._client.set(self._stop, "1", px=_STOP_LEASE_MS))
         return True
 
     async def stop_requested(self) -> bool:
         """Whether somebody asked the cluster to stop."""
-        return bool(await self._call(self._client.exists(_STOP)))
+        return bool(await self._call(self._client.exists(self._stop)))
 
     async def listen_for_stop(self) -> bool:
         """Called by the launcher again and again: says that it listens, and whether to stop."""
-        await self._call(self._client.set(_LAUNCHER, "1", px=max(self._lease_ms, 5000)))
+        await self._call(self._client.set(self._launcher, "1", px=max(self._lease_ms, 5000)))
         return await self.stop_requested()
 
     async def clear_stop(self) -> None:
         """Forget an earlier stop request and who listened for it."""
-        await self._call(self._client.delete(_STOP, _LAUNCHER))
+        await self._call(self._client.delete(self._stop, self._launcher))
 
     async def ping(self) -> None:
         """Raise Unavailable unless Redis answers."""
@@ -137,6 +144,9 @@ class Directory:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+    def _key(self, replica_id: str) -> str:
+        return f"{self._prefix}replica:{replica_id}"
 
     async def _call(self, command: Awaitable[T]) -> T:
         try:
@@ -150,10 +160,6 @@ class Directory:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
-
-
-def _key(replica_id: str) -> str:
-    return f"{PREFIX}replica:{replica_id}"
 
 
 def _read_wanted(text: str) -> dict[Pool, int]:

@@ -55,7 +55,8 @@ class ReplicaRecord:
     """One replica. `address` is the host:port of its gRPC server.
 
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
-    seconds since the epoch; `home` is the role that it was started with.
+    seconds since the epoch; `home` is the role that it was started with. Replicas of one
+    `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
     """
 
     id: str
@@ -67,6 +68,7 @@ class ReplicaRecord:
     fleet: str = "main"
     load: ReplicaLoad = field(default_factory=ReplicaLoad)
     home: ReplicaRole | None = None
+    kv_identity: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""

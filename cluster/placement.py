@@ -160,7 +160,7 @@ class Placement:
         second = _large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
-        first = _large_enough("prefill", able, ask.prompt_tokens)
+        first = _with_partner(_large_enough("prefill", able, ask.prompt_tokens), second)
         computing = [
             self._computing(record, ask, now, margin_s) for record in self._drawn(first, stale)
         ]
@@ -168,7 +168,7 @@ class Placement:
         here = best if best.record.role == "both" else self._local(second, ask, best, now, margin_s)
         if here is not None:
             return self._planned(here, here.record, ask)
-        rated = self._drawn(second, stale)
+        rated = self._drawn([record for record in second if _pairs(best.record, record)], stale)
         return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), ask)
 
     def learn(self, replica: ReplicaRecord, digests: Sequence[bytes]) -> None:
@@ -333,6 +333,24 @@ def _large_enough(pool: str, replicas: Sequence[ReplicaRecord], tokens: int) -> 
             f"{tokens} tokens do not fit the {pool} pool, which holds {most}", field="prompt"
         )
     return fitting
+
+
+def _pairs(prefill: ReplicaRecord, decode: ReplicaRecord) -> bool:
+    """Whether KV of one means the same to the other: the same weights, in the same layout."""
+    return prefill.kv_identity == decode.kv_identity
+
+
+def _with_partner(
+    prefill: Sequence[ReplicaRecord], decode: Sequence[ReplicaRecord]
+) -> list[ReplicaRecord]:
+    """Those with somebody to hand KV to: while versions change there are replicas of both."""
+    found = [one for one in prefill if any(_pairs(one, other) for other in decode)]
+    if not found:
+        raise Unavailable(
+            "no prefill and decode replica have the same weights and KV layout",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    return found
 
 
 def capacity(record: ReplicaRecord) -> int:

@@ -13,6 +13,7 @@ import time
 from cluster import metrics
 from cluster.control import ask_role
 from cluster.directory import Directory
+from cluster.membership import ReplicaRecord
 from cluster.pools import Pools
 from cluster.pressure import Limits
 from cluster.scaling import Flip, PoolController, Resize
@@ -63,13 +64,17 @@ class PoolKeeper:
         if self._controller is None:
             wanted = await self._directory.wanted() if self._config.bounds else {}
             self._controller = PoolController(self._config, self._limits, wanted)
-        trusted = [self._pools.latest(one) for one in members if self._pools.trusted(one)]
+        trusted = [self._pools.latest(one) for one in members if self._counts(one)]
         change = self._controller.decide(trusted, time.monotonic())
         if isinstance(change, Flip):
             await _give(change)
         elif change is not None:
             _tell(change)
         await self._publish(self._controller)
+
+    def _counts(self, record: ReplicaRecord) -> bool:
+        pools = self._pools
+        return pools.trusted(record) and (record.role == "router" or pools.ours(record))
 
     async def _publish(self, controller: PoolController) -> None:
         """Also where nothing changed: what the directory has ends after a while."""

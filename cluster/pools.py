@@ -25,17 +25,23 @@ class Members(Protocol):
 
 
 class Pools:
-    """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn."""
+    """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn.
+
+    With an `identity`, only replicas of that model are given work: while a version is rolled out,
+    those of another one are in the directory too.
+    """
 
     def __init__(
         self,
         members: Members,
         clock: Callable[[], float] = time.monotonic,
         reports: Reports | None = None,
+        identity: str | None = None,
     ) -> None:
         self._members = members
         self._clock = clock
         self._reports = reports
+        self._identity = identity
         self._suspects: dict[tuple[str, int], float] = {}
 
     def members(self) -> list[ReplicaRecord]:
@@ -45,7 +51,11 @@ class Pools:
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
         """The replicas of a pool that may be given work."""
         members = self._members.members(pool)
-        return [self.latest(record) for record in members if self.trusted(record)]
+        return [self.latest(one) for one in members if self.ours(one) and self.trusted(one)]
+
+    def ours(self, record: ReplicaRecord) -> bool:
+        """Whether it serves the weights that this router serves."""
+        return self._identity is None or record.model_identity == self._identity
 
     def latest(self, record: ReplicaRecord) -> ReplicaRecord:
         """The record with what the replica itself said last."""

@@ -38,7 +38,7 @@ from engine.engine import Engine
 from engine.errors import Internal
 from engine.metrics import PREFIX_EVICTIONS
 from engine.model import describe
-from engine.prefix import identity_of
+from engine.prefix import digest_of, identity_of
 from engine.prompt_order import PromptOrder
 from engine.sequence import Sequence
 from engine.text import Completion
@@ -300,6 +300,7 @@ class Replica:
             address=self.address,
             generation=time.time_ns(),
             model_identity=self._engine.description.identity,
+            kv_identity=digest_of(self._engine.cache.layout),
             started_at=time.time(),
             load=self.load(),
         )

@@ -45,7 +45,9 @@ _ADMIN = "tandem.internal.v1.Admin"
 class RouterServer:
     """Serves gRPC and HTTP on the configured ports; `*_address` are those bound."""
 
-    def __init__(self, config: TandemConfig, router_id: str, directory: Directory) -> None:
+    def __init__(
+        self, config: TandemConfig, router_id: str, directory: Directory, identity: str
+    ) -> None:
         self.id = router_id
         self.http_address = ""
         self.grpc_address = ""
@@ -61,7 +63,7 @@ class RouterServer:
             overcommit=config.router.kv_overcommit,
         )
         self._reports = Reports(self._heard, self._placement.holds.unreport)
-        self._pools = Pools(self._watch, reports=self._reports)
+        self._pools = Pools(self._watch, reports=self._reports, identity=identity)
         self._router: Router | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
@@ -74,8 +76,8 @@ class RouterServer:
         cls, config: TandemConfig, router_id: str, directory: Directory
     ) -> RouterServer:
         """Read the model's card and tokenizer, watch the directory, open the doors."""
-        server = cls(config, router_id, directory)
         description, tokenizer = await asyncio.to_thread(_load, config)
+        server = cls(config, router_id, directory, description.identity)
         telemetry.install(server._metrics)
         await server._watch.start()
         server._reports.follow(server._pools.members())

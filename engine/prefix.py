@@ -28,6 +28,11 @@ def identity_of(layout: KvLayout) -> str:
     return json.dumps(asdict(layout), sort_keys=True)
 
 
+def digest_of(layout: KvLayout) -> str:
+    """The identity in 32 characters: replicas of the same one may exchange blocks."""
+    return _hash(identity_of(layout).encode()).hex()[:32]
+
+
 class Chain:
     """The digests of a sequence's full blocks; they grow with it and are never made twice."""
 

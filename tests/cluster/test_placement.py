@@ -1,5 +1,7 @@
 """Placement: pure, so by example and by property."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,3 +176,25 @@ def test_requests_spread_evenly(holds, prefills, decodes):
             placed.append(pair)
     counts = [sum(pair.decode.id == record.id for pair in placed) for record in decode]
     assert max(counts) - min(counts) <= 1
+
+
+def of(version, name, role):
+    return replace(replica(name, role), kv_identity=version)
+
+
+VERSIONS = st.lists(st.sampled_from("abc"), min_size=1, max_size=6)
+
+
+@given(VERSIONS, VERSIONS, st.integers(0, 10**6))
+def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
+    prefill = [of(version, f"p{place}", "prefill") for place, version in enumerate(first)]
+    decode = [of(version, f"d{place}", "decode") for place, version in enumerate(second)]
+    chooser = Placement(local_tokens=20, decode_batch=4)
+    for _ in range(8):
+        if not set(first) & set(second):
+            with pytest.raises(Unavailable, match="same weights"):
+                chooser.choose(prefill, decode, 1 + tokens % 100, 120)
+            break
+        pair = chooser.choose(prefill, decode, 1 + tokens % 100, 120)
+        assert pair.prefill.kv_identity == pair.decode.kv_identity
+        chooser.held(pair.prefill, 100)

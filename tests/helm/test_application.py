@@ -195,3 +195,31 @@ def test_the_weights_are_where_the_configuration_says(tmp_path: Path) -> None:
             (container,) = group["template"]["spec"]["containers"]
             (mount,) = [m for m in container["volumeMounts"] if m["name"] == "model"]
             assert folder == f"{mount['mountPath']}/{example(name)['model']['folder']}"
+
+
+def test_the_pods_follow_the_bounds_of_a_pool_that_scales(tmp_path: Path) -> None:
+    scaling = {"decode": {"min": 1, "max": 5}}
+    application = {"decode": {"replicas": 2}, "scaling": scaling}
+    found = objects({"application": application, "pools": {"decode": {"replicasPerPod": 2}}})
+    sizes = {
+        name: (group["minReplicas"], group["replicas"], group["maxReplicas"])
+        for name, group in groups(found).items()
+    }
+    assert sizes == {"router": (1, 1, 1), "prefill": (1, 1, 1), "decode": (1, 1, 3)}
+    assert one(found, "RayService")["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] is True
+    made = deployments(found, tmp_path)["decode"]._deployment_config.autoscaling_config
+    assert (made.min_replicas, made.initial_replicas, made.max_replicas) == (1, 2, 5)
+    own = {"decode": {"autoscaling": {"minPods": 2, "maxPods": 4}}}
+    group = groups(objects({"application": application, "pools": own}))["decode"]
+    assert (group["minReplicas"], group["maxReplicas"]) == (2, 4)
+
+
+def test_two_versions_share_a_redis_and_not_a_directory(tmp_path: Path) -> None:
+    def namespace(values: dict[str, Any]) -> str:
+        return loaded(objects(values), tmp_path).directory.namespace
+
+    assert namespace({}) == namespace({"service": {"type": "NodePort"}}) != ""
+    changed = ({"application": {"decode": {"max_batch": 8}}}, {"image": {"tag": "0.2.0"}})
+    assert len({namespace(values) for values in ({}, *changed)}) == 3
+    # Upgraded in place, old and new replicas stand in for each other.
+    assert namespace({"ray": {"upgrade": {"type": "None"}}}) == ""

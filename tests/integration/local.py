@@ -48,8 +48,11 @@ def held(replica: Replica) -> int:
 
 
 @asynccontextmanager
-async def cluster(config: TandemConfig) -> AsyncIterator[LocalCluster]:
-    """Start everything, wait until the router sees it, and stop everything."""
+async def cluster(config: TandemConfig, name: str = "") -> AsyncIterator[LocalCluster]:
+    """Start everything, wait until the router sees it, and stop everything.
+
+    `name` begins the ids of its parts, where another cluster is in the same directory.
+    """
     directory = Directory.connect(config.directory)
     replicas: dict[ReplicaRole, list[Replica]] = {"prefill": [], "decode": []}
     pools = (
@@ -58,9 +61,9 @@ async def cluster(config: TandemConfig) -> AsyncIterator[LocalCluster]:
     )
     for pool, role, count in pools:
         for number in range(count):
-            replica = await Replica.start(config, role, f"{pool}-{number}", HOST, directory)
+            replica = await Replica.start(config, role, f"{name}{pool}-{number}", HOST, directory)
             replicas[pool].append(replica)
-    router = await RouterServer.start(config, "router-0", directory)
+    router = await RouterServer.start(config, f"{name}router-0", directory)
     try:
         async with Client(router.grpc_address) as client:
             yield LocalCluster(

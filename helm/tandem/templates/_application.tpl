@@ -65,6 +65,30 @@ endpoints:
 {{- end -}}
 {{- end -}}
 
+{{/* The fewest and the most pods of a pool: given, or those of application.scaling; else as many. */}}
+{{- define "tandem.podBounds" -}}
+{{- $pool := include "tandem.pool" . | fromYaml -}}
+{{- $application := include "tandem.application" .root | fromYaml -}}
+{{- $pods := int (include "tandem.pods" .) -}}
+{{- $each := int $pool.replicasPerPod -}}
+{{- $least := $pods -}}{{- $most := $pods -}}{{- $scales := false -}}
+{{- with dig "scaling" .name nil $application -}}
+{{- $scales = true -}}
+{{- $least = div (add (int (dig "min" 1 .)) (sub $each 1)) $each -}}
+{{- $most = div (add (int (dig "max" 1 .)) (sub $each 1)) $each -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $pool.autoscaling.minPods) -}}{{- $least = $pool.autoscaling.minPods -}}{{- end -}}
+{{- if not (kindIs "invalid" $pool.autoscaling.maxPods) -}}{{- $most = $pool.autoscaling.maxPods -}}{{- $scales = true -}}{{- end -}}
+min: {{ int $least }}
+max: {{ int $most }}
+scales: {{ $scales }}
+{{- end -}}
+
+{{/* What names this version in the Redis that it shares with the one it replaces. */}}
+{{- define "tandem.namespace" -}}
+{{- printf "%s%s" (include "tandem.applicationText" .) (toJson .Values.image) | sha256sum | trunc 12 -}}
+{{- end -}}
+
 {{/* What a replica gets of its pod: cluster/config.py, ShareConfig. */}}
 {{- define "tandem.share" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
@@ -90,6 +114,9 @@ resources: {tandem_{{ .name }}: 1}
 {{- define "tandem.overrides" -}}
 {{- $application := include "tandem.application" . | fromYaml -}}
 directory.url: {{ include "tandem.redisAddress" . }}
+{{- if and (eq .Values.mode "service") (eq .Values.ray.upgrade.type "NewCluster") }}
+directory.namespace: {{ include "tandem.namespace" . | quote }}
+{{- end }}
 router.host: {{ dig "router" "host" "0.0.0.0" $application | quote }}
 ray.drain_s: {{ include "tandem.drainSeconds" . }}
 {{- range $name := list "router" "prefill" "decode" }}

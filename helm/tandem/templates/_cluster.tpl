@@ -1,8 +1,8 @@
 {{- define "tandem.autoscaling" -}}
 {{- $on := false -}}
 {{- range $name := list "router" "prefill" "decode" -}}
-{{- $pool := include "tandem.pool" (dict "root" $ "name" $name) | fromYaml -}}
-{{- if not (kindIs "invalid" $pool.autoscaling.maxPods) -}}{{- $on = true -}}{{- end -}}
+{{- $bounds := include "tandem.podBounds" (dict "root" $ "name" $name) | fromYaml -}}
+{{- if $bounds.scales -}}{{- $on = true -}}{{- end -}}
 {{- end -}}
 {{- $on -}}
 {{- end -}}
@@ -11,9 +11,9 @@
 {{- define "tandem.groups" -}}
 {{- $groups := list -}}
 {{- range $name := list "router" "prefill" "decode" -}}
-{{- $pool := include "tandem.pool" (dict "root" $ "name" $name) | fromYaml -}}
 {{- $pods := int (include "tandem.pods" (dict "root" $ "name" $name)) -}}
-{{- if or (gt $pods 0) (not (kindIs "invalid" $pool.autoscaling.maxPods)) -}}
+{{- $bounds := include "tandem.podBounds" (dict "root" $ "name" $name) | fromYaml -}}
+{{- if or (gt $pods 0) $bounds.scales -}}
 {{- $groups = append $groups $name -}}
 {{- end -}}
 {{- end -}}
@@ -34,6 +34,7 @@ drain.sh: |
 {{- define "tandem.group" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $pods := int (include "tandem.pods" .) -}}
+{{- $bounds := include "tandem.podBounds" . | fromYaml -}}
 {{- $ports := dict "agent" 52365 "metrics" 8080 -}}
 {{- if eq .name "router" -}}
 {{- $_ := set $ports "http" (int (include "tandem.httpPort" .root)) -}}
@@ -41,8 +42,8 @@ drain.sh: |
 {{- end -}}
 groupName: {{ .name }}
 replicas: {{ $pods }}
-minReplicas: {{ ternary $pods $pool.autoscaling.minPods (kindIs "invalid" $pool.autoscaling.minPods) }}
-maxReplicas: {{ ternary $pods $pool.autoscaling.maxPods (kindIs "invalid" $pool.autoscaling.maxPods) }}
+minReplicas: {{ int $bounds.min }}
+maxReplicas: {{ int $bounds.max }}
 rayStartParams:
   num-cpus: {{ include "tandem.cores" $pool.resources.limits.cpu | quote }}
   {{- if gt (int $pool.gpus) 0 }}
