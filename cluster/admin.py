@@ -86,6 +86,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
             healthy=self._pools.trusted(record),
             waiting=load.waiting,
             running=load.running,
+            start_s=record.start_s,
             blocks=router_pb2.BlockCounts(
                 total=load.blocks_total,
                 used=load.blocks_used,

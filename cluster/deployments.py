@@ -55,8 +55,12 @@ class PoolReplica:
     async def __init__(  # type: ignore[misc]
         self, config: TandemConfig, role: ReplicaRole, memory_share: int
     ) -> None:
+        from engine.stages import Stages
+
+        stages = Stages()
         from cluster.replica import Replica
 
+        stages.ended("import")
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
@@ -64,7 +68,7 @@ class PoolReplica:
         self._health = HealthFile.from_environment(_replica_id())
         self._directory = Directory.connect(config.directory)
         self._replica = await Replica.start(
-            config, role, _replica_id(), _host(config), self._directory, memory_share
+            config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
 
     def check_health(self) -> None:

@@ -57,6 +57,7 @@ class ReplicaRecord:
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
+    `start_s` are the stages of its start.
     """
 
     id: str
@@ -69,6 +70,7 @@ class ReplicaRecord:
     load: ReplicaLoad = field(default_factory=ReplicaLoad)
     home: ReplicaRole | None = None
     kv_identity: str = ""
+    start_s: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -41,6 +41,7 @@ from engine.model import describe
 from engine.prefix import digest_of, identity_of
 from engine.prompt_order import PromptOrder
 from engine.sequence import Sequence
+from engine.stages import Stages
 from engine.text import Completion
 from engine.tokenizer import Tokenizer
 from engine.worker import EngineWorker, engine_thread
@@ -122,23 +123,30 @@ class Replica:
         host: str,
         directory: Directory,
         share: int = 1,
+        stages: Stages | None = None,
     ) -> Replica:
         """Load the model, serve on a free port of `host`, register; raises a TandemError.
 
-        `share` replicas share the memory of this one's device.
+        `share` replicas share the memory of this one's device; `stages` has what came before.
         """
-        began_s = time.monotonic()
+        stages = stages or Stages()
         thread = engine_thread()
-        loading = asyncio.get_running_loop().run_in_executor(thread, _load, config, share)
-        engine, tokenizer = await loading
+        loop = asyncio.get_running_loop()
+        engine, tokenizer = await loop.run_in_executor(thread, _load, config, share, stages)
         replica = cls(config, role, replica_id, host, engine, thread, tokenizer)
         await replica._serve()
-        await replica._register(directory)
+        stages.ended("doors")
+        await replica._register(directory, stages.took)
         replica._improving = asyncio.create_task(replica._improve())
         replica._warm()
         log.info(
             "replica ready",
-            extra={"replica": replica_id, "role": role, "seconds": time.monotonic() - began_s},
+            extra={
+                "replica": replica_id,
+                "role": role,
+                "seconds": sum(stages.took.values()),
+                "stages": str(stages),
+            },
         )
         return replica
 
@@ -292,7 +300,9 @@ class Replica:
     def _run(self, name: str, loop: Coroutine[Any, Any, None]) -> None:
         self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))
 
-    async def _register(self, directory: Directory) -> None:
+    async def _register(self, directory: Directory, start_s: Mapping[str, float]) -> None:
+        for stage, seconds in start_s.items():
+            replica_metrics.START.set(seconds, role=self.role, replica=self.id, stage=stage)
         record = ReplicaRecord(
             id=self.id,
             role=self.role,
@@ -302,6 +312,7 @@ class Replica:
             model_identity=self._engine.description.identity,
             kv_identity=digest_of(self._engine.cache.layout),
             started_at=time.time(),
+            start_s=dict(start_s),
             load=self.load(),
         )
         await directory.register(record)
@@ -351,15 +362,17 @@ class Replica:
         self._evictions_told = self._pool.evictions
 
 
-def _load(config: TandemConfig, share: int) -> tuple[Engine, Tokenizer]:
+def _load(config: TandemConfig, share: int, stages: Stages) -> tuple[Engine, Tokenizer]:
     """The engine and the tokenizer; blocks for as long as loading takes."""
     description = describe(config.model)
     tokenizer = Tokenizer.load(str(description.folder))
+    stages.ended("tokenizer")
     engine = Engine.load(
         description,
         config.kv,
         config.model,
         most_tokens=config.decode.max_batch * description.context_tokens,
         share=share,
+        stages=stages,
     )
     return engine, tokenizer

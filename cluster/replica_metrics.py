@@ -24,6 +24,12 @@ OCCUPANCY = Gauge(
     "tandem_decode_batch_occupancy_ratio", "Running streams over `decode.max_batch`.", _WHO
 )
 
+START = Gauge(
+    "tandem_start_seconds",
+    "The stages of a replica's start, once it has registered.",
+    (*_WHO, "stage"),
+)
+
 
 def show(load: ReplicaLoad, role: ReplicaRole, replica: str, max_batch: int) -> None:
     """Set all of them to what a replica is doing; `max_batch` is the configured one."""

@@ -21,7 +21,7 @@ from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch
 from cluster.http_server import HttpServer
 from cluster.listen import join
-from cluster.membership import Change, Pool, ReplicaLoad, ReplicaRecord, ReplicaRole
+from cluster.membership import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.metric_labels import RequestLabels
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement

@@ -7,7 +7,7 @@ from typing import Any
 from protos import router_pb2
 
 _BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")
-_COLUMNS = ("role", "id", "address", "health", "waiting", "running", *_BLOCKS)
+_COLUMNS = ("role", "id", "address", "health", "start s", "waiting", "running", *_BLOCKS)
 _TEXT_COLUMNS = 4  # the first ones are aligned to the left
 
 
@@ -29,6 +29,7 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
                 "healthy": replica.healthy,
                 "waiting": replica.waiting,
                 "running": replica.running,
+                "start_s": {name: round(replica.start_s[name], 3) for name in replica.start_s},
                 "blocks": {name: getattr(replica.blocks, name) for name in _BLOCKS},
             }
             for replica in status.replicas
@@ -45,7 +46,8 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         counts = [getattr(replica.blocks, name) for name in _BLOCKS]
         blocks = [str(count) for count in counts] if replica.blocks.total else ["-"] * len(counts)
         where = (replica.role, replica.id, replica.address, health)
-        rows.append((*where, str(replica.waiting), str(replica.running), *blocks))
+        start = f"{sum(replica.start_s.values()):.1f}" if replica.start_s else "-"
+        rows.append((*where, start, str(replica.waiting), str(replica.running), *blocks))
     widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
     lines = [
         "  ".join(

@@ -59,14 +59,15 @@ class Engine:
         device: torch.device | None = None,
         most_tokens: int,
         share: int = 1,
+        stages: Stages | None = None,
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
         `most_tokens` bounds the pool: more could never be used. `share` replicas share the
-        device's memory.
+        device's memory. `stages` are told what took how long.
         """
         device = device or best_device()
-        stages = Stages()
+        stages = stages or Stages()
         model: Any = load_weights(description, device)
         stages.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
@@ -79,6 +80,8 @@ class Engine:
         check_runner(description, runner, layout, device, expected)
         stages.ended("check")
         blocks = kv.blocks or _fit_blocks(layout, device, kv, most_tokens, share)
+        cache = KvCache(layout, blocks, device, runner.kv_format)
+        stages.ended("pool")
         log.info(
             "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
@@ -89,7 +92,6 @@ class Engine:
             blocks * block_bytes(layout) / 2**20,
             stages,
         )
-        cache = KvCache(layout, blocks, device, runner.kv_format)
         cores = Cores(weight_bytes) if device.type == "cpu" else None
         return cls(description, runner, cache, improvement=improvement, cores=cores)
 

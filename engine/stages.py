@@ -6,17 +6,17 @@ import time
 
 
 class Stages:
-    """A clock that is read at the end of each stage."""
+    """A clock that is read at the end of each stage; `took` has the seconds of each, in order."""
 
     def __init__(self) -> None:
+        self.took: dict[str, float] = {}
         self._last_s = time.monotonic()
-        self._took: list[str] = []
 
     def ended(self, name: str) -> None:
         """The stage that began where the last one ended."""
         now = time.monotonic()
-        self._took.append(f"{name} {now - self._last_s:.1f} s")
+        self.took[name] = now - self._last_s
         self._last_s = now
 
     def __str__(self) -> str:
-        return ", ".join(self._took)
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.took.items())

@@ -19,7 +19,14 @@ class StatusResponse(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks")
+    __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks", "start_s")
+    class StartSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +34,7 @@ class ReplicaStatus(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     address: str
@@ -34,7 +42,8 @@ class ReplicaStatus(_message.Message):
     waiting: int
     running: int
     blocks: BlockCounts
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., healthy: bool = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., blocks: _Optional[_Union[BlockCounts, _Mapping]] = ...) -> None: ...
+    start_s: _containers.ScalarMap[str, float]
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., healthy: bool = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., blocks: _Optional[_Union[BlockCounts, _Mapping]] = ..., start_s: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class BlockCounts(_message.Message):
     __slots__ = ("total", "used", "cached", "leased", "quarantined", "orphaned")
