@@ -7,7 +7,7 @@ from typing import Any
 from protos import router_pb2
 
 _BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")
-_COLUMNS = ("role", "id", "address", "health", "start s", "waiting", "running", *_BLOCKS)
+_COLUMNS = ("role", "id", "address", "health", "start_s", "waiting", "running", *_BLOCKS)
 _TEXT_COLUMNS = 4  # the first ones are aligned to the left
 
 

@@ -74,7 +74,13 @@ class Admin(router_pb2_grpc.AdminServicer):
     async def Status(self, request: Any, context: Any) -> router_pb2.StatusResponse:  # noqa: N802
         blocks = router_pb2.BlockCounts(total=64, used=3, cached=2, leased=1)
         replica = router_pb2.ReplicaStatus(
-            id="prefill#a", role="prefill", address="h:1", healthy=True, waiting=5, blocks=blocks
+            id="prefill#a",
+            role="prefill",
+            address="h:1",
+            healthy=True,
+            waiting=5,
+            blocks=blocks,
+            start_s={"weights": 4.0, "check": 0.5},
         )
         router = router_pb2.ReplicaStatus(id="router#b", role="router", healthy=True, running=4)
         return router_pb2.StatusResponse(replicas=[replica, router], missing=self.missing)
@@ -288,6 +294,7 @@ def test_status_is_a_table_or_json(capsys: pytest.CaptureFixture[str], router: R
         "prefill#a",
         "h:1",
         "ok",
+        "4.5",
         "5",
         "0",
         "64",
@@ -303,6 +310,7 @@ def test_status_is_a_table_or_json(capsys: pytest.CaptureFixture[str], router: R
     assert code == 0
     assert data["healthy"] is True
     assert data["replicas"][0]["blocks"]["used"] == 3
+    assert data["replicas"][0]["start_s"] == {"weights": 4.0, "check": 0.5}
 
 
 def test_status_exits_1_when_a_pool_is_missing(
