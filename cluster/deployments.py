@@ -30,6 +30,7 @@ from cluster.scaling_config import PoolBounds
 from cluster.serve_scaling import WANTED, follow_wanted
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
+from engine.stages import Stages
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
@@ -55,8 +56,6 @@ class PoolReplica:
     async def __init__(  # type: ignore[misc]
         self, config: TandemConfig, role: ReplicaRole, memory_share: int
     ) -> None:
-        from engine.stages import Stages
-
         stages = Stages()
         from cluster.replica import Replica
 
