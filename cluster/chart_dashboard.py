@@ -168,8 +168,12 @@ PANELS = (
         "Replicas",
         "short",
         # Every router counts all of them.
-        (highest(router.REPLICAS, "role"),),
+        (
+            highest(router.REPLICAS, "role"),
+            highest(router.WANTED, "pool", legend="wanted"),
+        ),
     ),
+    Panel("Slowest start, by stage", "s", (highest(replica.START, "role", "stage"),)),
     Panel(
         "Faults per second",
         "ops",

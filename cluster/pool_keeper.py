@@ -59,7 +59,7 @@ class PoolKeeper:
         members = self._pools.members()
         routers = [record.id for record in members if record.role == "router"]
         if min(routers, default=self._router_id) != self._router_id:
-            self._controller = None
+            self._step_back()
             return
         if self._controller is None:
             wanted = await self._directory.wanted() if self._config.bounds else {}
@@ -71,6 +71,13 @@ class PoolKeeper:
         elif change is not None:
             _tell(change)
         await self._publish(self._controller)
+
+    def _step_back(self) -> None:
+        """Another router keeps the pools now; of all that show what is wanted the most counts."""
+        if self._controller is not None:
+            for pool in self._controller.wanted:
+                metrics.WANTED.set(0, pool=pool)
+        self._controller = None
 
     def _counts(self, record: ReplicaRecord) -> bool:
         pools = self._pools

@@ -20,6 +20,7 @@ ONLY_THEN = {
     "tandem_kv_links_broken_total",
     "tandem_replicas_lost_total",
     "tandem_decode_local_prefills_total",
+    "tandem_pool_wanted_replicas",
 }
 # Set once by whoever starts, before these tests listen.
 GRACE_S = 10.0
