@@ -119,9 +119,11 @@ def knee_line(steps: Sequence[Step]) -> str:
     found = knee(steps)
     if found is None or found.latency_s is None:
         return "Nothing was answered."
+    beyond = len(steps) > 1 and found.rate == max(step.rate for step in steps)
     return (
         f"The knee is at {found.rate:g} requests/s: {found.found.tokens_per_s:,.0f} tokens/s,"
         f" last token after {found.latency_s:.2f} s at the median."
+        + (" No higher rate was tried, so it may lie beyond." if beyond else "")
     )
 
 

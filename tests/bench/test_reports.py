@@ -129,6 +129,8 @@ def test_the_knee_is_where_throughput_over_latency_is_greatest():
     steps = [_step(1, 4, 0.4), _step(2, 8, 0.5), _step(3, 10, 2.0), _step(9, 10, 8.0)]
     assert knee(steps).rate == 2
     assert "knee is at 2 requests/s" in knee_line(steps)
+    assert "may lie beyond" not in knee_line(steps)
+    assert "may lie beyond" in knee_line(steps[:2])
     assert sweep_data("server", steps, {})["knee"] == 2
     page = sweep_page("a <server>", "title", steps, {})
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
