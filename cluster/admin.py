@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from cluster.canaries import Canaries, CanaryState
 from cluster.control import ask_role, check_flip, working_role
 from cluster.directory import Directory
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole
@@ -23,8 +24,15 @@ _LOOK_S = 0.02
 class AdminServicer(router_pb2_grpc.AdminServicer):
     """Answers from the router's copy of the directory."""
 
-    def __init__(self, pools: Pools, directory: Directory, wanted: Mapping[Pool, int]) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        directory: Directory,
+        wanted: Mapping[Pool, int],
+        canaries: Canaries | None = None,
+    ) -> None:
         self._pools = pools
+        self._canaries = canaries or Canaries({})
         self._wanted = wanted
         self._directory = directory
         self._flipping = asyncio.Lock()
@@ -35,7 +43,10 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     ) -> router_pb2.StatusResponse:
         """Every replica as last reported, and the pools that have fewer than they should."""
         replicas = [self._describe(record) for record in self._pools.members()]
-        return router_pb2.StatusResponse(replicas=replicas, missing=self._short())
+        canaries = [_canary(state) for state in self._canaries.states()]
+        return router_pb2.StatusResponse(
+            replicas=replicas, missing=self._short(), canaries=canaries
+        )
 
     @answers_errors
     async def Stop(  # noqa: N802
@@ -96,3 +107,19 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
                 orphaned=load.blocks_orphaned,
             ),
         )
+
+
+def _canary(state: CanaryState) -> router_pb2.CanaryStatus:
+    arms = {"stable": state.stable, "canary": state.canary}
+    return router_pb2.CanaryStatus(
+        endpoint=state.endpoint,
+        served_as=state.served_as,
+        share=state.share,
+        rolled_back=state.reason,
+        arms=[
+            router_pb2.ArmStatus(
+                name=name, requests=seen.requests, failed=seen.failed, ttft_p95_s=seen.ttft_p95_s
+            )
+            for name, seen in arms.items()
+        ],
+    )

@@ -17,7 +17,13 @@ from cluster.placement import Ask, Forecast
 from cluster.reservations import Reservations
 
 Reason = Literal[
-    "ttft", "token_gap", "kv_blocks", "held_full", "tenant_concurrent", "tenant_waiting"
+    "ttft",
+    "token_gap",
+    "kv_blocks",
+    "held_full",
+    "tenant_concurrent",
+    "tenant_waiting",
+    "tenant_kv",
 ]
 # Of a budget: what may be decided in, what a prediction may be over it for a wait to be of use,
 # what is kept for errors of the prediction, and the queue that keeps a replica at work.

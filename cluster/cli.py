@@ -1,4 +1,4 @@
-"""The command `tandem`: serve, chat, generate, status, stop, bench.
+"""The command `tandem`: serve, chat, generate, status, role, stop, keys, bench.
 
 Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
 Whatever is heavy is imported by the command that needs it.
@@ -122,6 +122,12 @@ def _bench(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _keys(options: argparse.Namespace) -> int:
+    from cluster.keys_command import run
+
+    return run(options)
+
+
 def _role(options: argparse.Namespace) -> int:
     from cluster.admin_client import request_role
 
@@ -181,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
     role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
+    _add_keys(commands)
     _add_bench(commands)
     return parser
 
@@ -206,6 +213,20 @@ def _add_bench(commands: Any) -> None:
     bench = commands.add_parser("bench", help=text, description=text)
     bench.set_defaults(run=_bench)
     add_arguments(bench)
+
+
+def _add_keys(commands: Any) -> None:
+    text = "Make, list and remove API keys, while routers run."
+    keys = commands.add_parser("keys", help=text, description=text)
+    keys.set_defaults(run=_keys)
+    keys.add_argument("action", choices=("add", "list", "remove"))
+    keys.add_argument(
+        "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
+    )
+    where = keys.add_mutually_exclusive_group(required=True)
+    where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
+    where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
+    where.add_argument("--config", metavar="FILE", help="where this configuration has them")
 
 
 def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from cluster.canary import CanaryConfig
 from cluster.config_errors import describe
 from cluster.config_source import merge_overrides, read_document
-from cluster.fairness import TenantConfig
 from cluster.membership import Pool, ReplicaRole
 from cluster.scaling_config import ScalingConfig
+from cluster.tenant_caps import TenantConfig
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
@@ -28,6 +29,7 @@ from prefill_pool.config import PrefillConfig
 
 DeploymentName = Literal["router", "prefill", "decode"]
 
+KEYS_IN_REDIS = "redis"
 _BUNDLED_MODELS = ("demo",)
 
 
@@ -42,7 +44,8 @@ class RouterConfig:
     `max_requests` bounds the requests in flight; `max_held` those of them that wait here for
     room; `max_message_bytes` one message or body. The metrics tell `metric_tenants` tenants apart
     and count the others together. Requests are promised `kv_overcommit` times the
-    decode pool's blocks. `api_keys` is a file of hashed keys (`cluster/api_keys.py`).
+    decode pool's blocks. `api_keys` is a file of hashed keys (`cluster/api_keys.py`),
+    or `redis`, where the directory has them.
     """
 
     host: str = "127.0.0.1"
@@ -136,7 +139,8 @@ class EndpointConfig:
     """What one kind of traffic may expect and may ask for.
 
     Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
-    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are.
+    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. A `canary`
+    serves a share of them as those of another endpoint.
     """
 
     lane: Lane = "interactive"
@@ -144,6 +148,7 @@ class EndpointConfig:
     token_gap_budget_ms: float = 60.0
     max_output_tokens: int = 1024
     flush: FlushConfig = field(default_factory=FlushConfig)
+    canary: CanaryConfig | None = None
 
     def __post_init__(self) -> None:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
@@ -199,6 +204,12 @@ class TandemConfig:
                 bounds.min <= replicas <= bounds.max,
                 f"{pool}.replicas must be within scaling.{pool}",
             )
+        require(
+            self.router.api_keys != KEYS_IN_REDIS or self.directory.url is not None,
+            "router.api_keys: redis needs directory.url: the embedded Redis keeps nothing",
+        )
+        for name, endpoint in self.endpoints.items():
+            _check_canary(name, endpoint, self.endpoints)
 
     @property
     def default_endpoint(self) -> str:
@@ -265,7 +276,7 @@ def load_config(
     document = merge_overrides(document, overrides or {})
     config = parse_config(document, source=str(path) if path is not None else "configuration")
     router, keys = config.router, config.router.api_keys
-    if keys is not None:
+    if keys is not None and keys != KEYS_IN_REDIS:
         router = replace(router, api_keys=str(Path(keys).expanduser().absolute()))
     return replace(
         config, router=router, model=replace(config.model, path=located(config.model.path))
@@ -292,6 +303,18 @@ def located(path: str) -> str:
 
         return str(Path(models.__path__[0]).resolve() / path)
     return path if is_hub_name(path) and not local.is_dir() else str(local.absolute())
+
+
+def _check_canary(
+    name: str, endpoint: EndpointConfig, endpoints: Mapping[str, EndpointConfig]
+) -> None:
+    if endpoint.canary is None:
+        return
+    other = endpoint.canary.endpoint
+    where = f"endpoints.{name}.canary.endpoint"
+    require(other in endpoints, f"{where}: there is no endpoint {other!r}")
+    require(other != name, f"{where} must be another endpoint")
+    require(endpoints[other].canary is None, f"{where}: {other!r} has a canary itself")
 
 
 _ADAPTER: TypeAdapter[TandemConfig] = TypeAdapter(TandemConfig)

@@ -3,6 +3,8 @@
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
     tandem:wanted         how many replicas pools should have, as JSON; expires
+    tandem:routers        what each router last said to the others, by router
+    tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
 
@@ -16,7 +18,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 import redis.asyncio
@@ -29,6 +31,9 @@ from cluster.membership import Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
+# Of all namespaces: a cluster that takes over from another knows the same keys.
+_KEYS = f"{PREFIX}api_keys"
+_KEYS_VERSION = f"{_KEYS}:version"
 _STOP_LEASE_MS = 60_000
 _WANTED_LEASE_MS = 60_000
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
@@ -50,6 +55,7 @@ class Directory:
         self._prefix = f"{PREFIX}{namespace}:" if namespace else PREFIX
         self._index = f"{self._prefix}replicas"
         self._wanted = f"{self._prefix}wanted"
+        self._routers = f"{self._prefix}routers"
         self._launcher = f"{self._prefix}launcher"
         self._stop = f"{self._prefix}stop"
         self._client = client
@@ -116,6 +122,45 @@ class Directory:
         """How many replicas pools should have; those of which nobody said so are missing."""
         text = await self._call(self._client.get(self._wanted))
         return _read_wanted(text) if text else {}
+
+    async def exchange(self, router: str, statement: str) -> dict[str, str]:
+        """Say something to the other routers, and read what all say, at one instant."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hset(self._routers, router, statement)
+        pipe.hgetall(self._routers)
+        _, said = await self._call(pipe.execute())
+        return dict(said)
+
+    async def forget_statements(self, routers: Sequence[str]) -> None:
+        """Drop what these routers said."""
+        await self._call(self._client.hdel(self._routers, *routers))
+
+    async def api_keys_version(self) -> int | None:
+        """Rises with each change of the keys; None where there never were any."""
+        version = await self._call(self._client.get(_KEYS_VERSION))
+        return None if version is None else int(version)
+
+    async def api_keys(self) -> tuple[int | None, dict[str, str]]:
+        """The keys' version, and tenant by hash, at one instant."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.get(_KEYS_VERSION)
+        pipe.hgetall(_KEYS)
+        version, keys = await self._call(pipe.execute())
+        return None if version is None else int(version), dict(keys)
+
+    async def add_api_key(self, digest: str, tenant: str) -> None:
+        """A key of this hash is the tenant's from now on."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hset(_KEYS, digest, tenant)
+        pipe.incr(_KEYS_VERSION)
+        await self._call(pipe.execute())
+
+    async def remove_api_key(self, digest: str) -> None:
+        """The key of this hash is nobody's from now on."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hdel(_KEYS, digest)
+        pipe.incr(_KEYS_VERSION)
+        await self._call(pipe.execute())
 
     async def request_stop(self) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False where none listens."""

@@ -24,6 +24,7 @@ from cluster.membership import Pool
 from cluster.placement import Ask, Placement, Plan, one_of
 from cluster.pools import Pools
 from cluster.refusals import Refusals, Refused
+from cluster.tenant_caps import Need
 from cluster.unmet import Unmet
 from engine.errors import Internal, TandemError
 
@@ -106,8 +107,12 @@ class Gate:
         return self._unmet.count(held, now)
 
     async def enter(self, ask: Ask) -> list[Placed]:
-        """Wait for admission; one entry for each choice, to be released. Refused, Unavailable."""
-        now = time.monotonic()
+        """Wait for admission; one entry for each choice, to be released.
+
+        Raises Refused, Unavailable, InvalidRequest.
+        """
+        now, need = time.monotonic(), _need(ask)
+        self._fairness.check(ask.tenant, need)
         self._arrivals += 1
         loop = asyncio.get_running_loop()
         waiter = _Waiter(
@@ -119,7 +124,7 @@ class Gate:
             return waiter.decided.result()
         if len(self._held) >= self._max_held:
             raise self._refusal(ask, "held_full", now)
-        capped = self._fairness.wait(ask.tenant, ask.prompt_tokens)
+        capped = self._fairness.wait(ask.tenant, need)
         if capped is not None:
             raise self._refusal(ask, capped, now)
         self._hold(waiter)
@@ -129,7 +134,7 @@ class Gate:
             self._withdraw(waiter)
             raise
         finally:
-            self._fairness.leave(ask.tenant, ask.prompt_tokens)
+            self._fairness.leave(ask.tenant, need)
             if waiter in self._held:
                 self._held.remove(waiter)
 
@@ -205,7 +210,7 @@ class Gate:
                 replicas=len(self._pools.healthy("prefill")),
                 expected=waiter.expected,
             )
-            capped = self._fairness.cap(waiter.ask.tenant, waiter.ask.choices)
+            capped = self._fairness.cap(waiter.ask.tenant, _need(waiter.ask))
             if capped is not None and isinstance(verdict, Admit):
                 verdict = self._admission.wait(capped, waiter.ask, plan.forecast, now)
             if isinstance(verdict, Admit):
@@ -250,8 +255,9 @@ class Gate:
         pair = plan.pair
         if not pair.local:
             self._placement.learn(pair.prefill, ask.digests)
-        self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens)
-        end = partial(self._fairness.end, ask.tenant)
+        kv_tokens = ask.most_tokens
+        self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
+        end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
         return Placed(ask, plan, self._placement.hold(plan, ask, now), now, end)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
@@ -271,6 +277,11 @@ class Gate:
         if decided.done() and not decided.cancelled() and decided.exception() is None:
             for placed in decided.result():
                 placed.release()
+
+
+def _need(ask: Ask) -> Need:
+    """What it takes of its tenant's caps."""
+    return Need(ask.choices, ask.prompt_tokens, ask.choices * ask.most_tokens)
 
 
 def _ended(output_tokens: int) -> None:

@@ -19,7 +19,8 @@ _STAGES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s")
 class Row:
     """What became of a request: how it came in, how it ended, and where its time went.
 
-    `config` is the version of the configuration that served it (`cluster/config_version.py`).
+    `config` is the version of the configuration that served it (`cluster/config_version.py`), `arm`
+    is `stable` or `canary`, where the endpoint has a canary.
     Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
     the request did not get so far. `reason` is what the client was told where it did not end well.
     """
@@ -30,6 +31,7 @@ class Row:
     outcome: str
     tenant: str = ""
     reason: str | None = None
+    arm: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     queue_s: float | None = None

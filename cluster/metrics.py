@@ -16,6 +16,23 @@ REFUSED = Counter(
 )
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
 HELD = Gauge("tandem_router_held_requests", "Requests that wait in this router for room.")
+ARM_REQUESTS = Counter(
+    "tandem_canary_requests_total",
+    "Requests that ended, of endpoints with a canary, by arm and outcome.",
+    ("endpoint", "arm", "outcome"),
+)
+ARM_TTFT = Histogram(
+    "tandem_canary_ttft_seconds",
+    "Arrival to first token sent, of endpoints with a canary, by arm.",
+    ("endpoint", "arm"),
+)
+ROLLED_BACK = Gauge(
+    "tandem_canary_rolled_back", "1 once an endpoint's canary was rolled back.", ("endpoint",)
+)
+SHARING = Gauge(
+    "tandem_router_shares_caps", "1 while this router shares caps with the others, 0 while alone."
+)
+ROUTERS = Gauge("tandem_routers_sharing", "Routers that share the caps, as this one knows.")
 PREDICTED_QUEUE = Gauge(
     "tandem_predicted_queue_seconds",
     "Prompts from this router that wait on a replica, as predicted.",

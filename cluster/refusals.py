@@ -7,7 +7,14 @@ import math
 from collections import Counter
 
 from cluster.admission import Reason, Refuse
-from engine.errors import Overloaded
+from engine.errors import (
+    Cancelled,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TandemError,
+    Unauthenticated,
+)
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +26,7 @@ _WHY: dict[Reason, str] = {
     "held_full": "too many requests wait already",
     "tenant_concurrent": "this tenant has as many requests running as it may",
     "tenant_waiting": "this tenant has as many prompt tokens waiting as it may",
+    "tenant_kv": "this tenant holds as much of the KV cache as it may",
 }
 
 
@@ -57,3 +65,10 @@ class Refusals:
         )
         self._since.clear()
         self._logged_s = now
+
+
+def is_fault(error: TandemError) -> bool:
+    """Whether a request that ended so failed by no fault and no cap of its client."""
+    if isinstance(error, Refused):
+        return not error.reason.startswith("tenant_")
+    return not isinstance(error, InvalidRequest | NotFound | Unauthenticated | Cancelled)

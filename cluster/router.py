@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from cluster import ledger, metrics
 from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
 from cluster.call_streams import CallStreams
+from cluster.canaries import Canaries, Route
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
 from cluster.door import Door, Prepared
@@ -26,7 +27,7 @@ from cluster.metric_labels import Labels, RequestLabels
 from cluster.outbox import Outbox
 from cluster.placement import Ask, Placement, capacity
 from cluster.pools import Pools
-from cluster.refusals import Refused
+from cluster.refusals import Refused, is_fault
 from cluster.stream_record import StreamRecord
 from engine.errors import (
     Cancelled,
@@ -52,6 +53,7 @@ class _Running:
     labels: Labels
     events: Outbox = field(default_factory=Outbox)
     task: asyncio.Task[None] | None = None
+    ttft_s: float | None = None
 
 
 class Router:
@@ -66,10 +68,10 @@ class Router:
         placement: Placement,
         fairness: Fairness,
         labels: RequestLabels,
-        config_version: str = "",
+        canaries: Canaries,
     ) -> None:
         self._config = config
-        self._config_version = config_version
+        self._canaries = canaries
         self._card = card
         self._door = door
         self._pools = pools
@@ -178,10 +180,13 @@ class Router:
 
     async def _drive(self, request: GenerateRequest, request_id: str, running: _Running) -> None:
         """Prepare the request and run its choices; the last event is the summary or the error."""
-        outcome, labels = "cancelled", running.labels
+        began_s, outcome, labels = time.monotonic(), "cancelled", running.labels
+        endpoint = request.endpoint or self._card.endpoints[0]
+        route = self._canaries.route(endpoint, request.tenant, request_id)
         last: Event | TandemError = Cancelled("the request was cancelled")
         try:
-            last = await self._serve(request, request_id, running)
+            served = replace(request, endpoint=route.served_as)
+            last = await self._serve(served, request_id, running)
             outcome = "ok"
             metrics.TOTAL.observe(last.total_s, **labels)
         except TandemError as error:
@@ -194,17 +199,37 @@ class Router:
             log.exception("request failed", extra={"request_id": request_id})
         finally:
             metrics.REQUESTS.inc(outcome=outcome, **labels)
-            row = self._row(request, request_id, outcome, last)
+            self._note(route, running, outcome, last, time.monotonic() - began_s)
+            row = self._row(request, request_id, outcome, last, route)
             ledger.write(row.finished(last) if isinstance(last, Summary) else row)
         running.events.put(last)
 
     def _row(
-        self, request: GenerateRequest, request_id: str, outcome: str, last: Event | TandemError
+        self,
+        request: GenerateRequest,
+        request_id: str,
+        outcome: str,
+        last: Event | TandemError,
+        route: Route,
     ) -> ledger.Row:
-        endpoint = request.endpoint or self._card.endpoints[0]
         reason = last.message if isinstance(last, TandemError) else None
-        version = self._config_version
-        return ledger.Row(request_id, endpoint, version, outcome, request.tenant, reason=reason)
+        row = ledger.Row(request_id, route.endpoint, route.config, outcome, request.tenant)
+        return replace(row, reason=reason, arm=route.arm)
+
+    def _note(
+        self,
+        route: Route,
+        running: _Running,
+        outcome: str,
+        last: Event | TandemError,
+        took_s: float,
+    ) -> None:
+        """Tell the canary's judge; who gave up before the first token waited so long at least."""
+        ttft_s = running.ttft_s
+        if ttft_s is None and outcome == "cancelled":
+            ttft_s = took_s
+        failed = isinstance(last, TandemError) and is_fault(last)
+        self._canaries.ended(route, outcome, ttft_s, failed=failed)
 
     async def _serve(self, request: GenerateRequest, request_id: str, running: _Running) -> Summary:
         """The phases in order: door, admission and placement, streams of the choices, summary."""
@@ -269,6 +294,7 @@ class Router:
 
         def computed(first: FirstToken) -> None:
             log.info("first token passed on", extra=names | {"ttft_s": first.ttft_s})
+            running.ttft_s = first.ttft_s if running.ttft_s is None else running.ttft_s
             record.first(first)
             self._gate.computed(placed, first)
 

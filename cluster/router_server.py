@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from pathlib import Path
 from typing import get_args
 
 from cluster import gateway_grpc, gateway_http, http_server, metrics
 from cluster.admin import AdminServicer
 from cluster.api import ModelCard
-from cluster.api_keys import ApiKeys
+from cluster.canaries import Canaries
 from cluster.config import TandemConfig
 from cluster.config_version import config_version
 from cluster.directory import Directory
@@ -30,6 +29,10 @@ from cluster.pools import Pools
 from cluster.pressure import Limits
 from cluster.reports import Reports
 from cluster.router import Router
+from cluster.router_exchange import RouterExchange, router_name
+from cluster.shared_keys import SharedKeys, keys_of
+from cluster.tenant_caps import caps_of
+from cluster.tenant_shares import Shares
 from engine import telemetry
 from engine.errors import Internal
 from engine.model import ModelDescription, describe
@@ -53,8 +56,7 @@ class RouterServer:
         self.grpc_address = ""
         self._config = config
         self._directory = directory
-        keys = config.router.api_keys
-        self._keys = None if keys is None else ApiKeys(Path(keys))
+        self._keys = keys_of(config.router.api_keys, directory)
         self._metrics = PrometheusBackend()
         self._watch = Watch(directory, on_change=self._membership_changed)
         self._placement = Placement(
@@ -64,6 +66,12 @@ class RouterServer:
         )
         self._reports = Reports(self._heard, self._placement.holds.unreport)
         self._pools = Pools(self._watch, reports=self._reports, identity=identity)
+        self._generation = time.time_ns()
+        name = router_name(router_id, self._generation)
+        shares = Shares(name, caps_of(config.tenants))
+        self._fairness = Fairness(config.tenants, shares)
+        self._canaries = Canaries(config.endpoints, config_version(config))
+        self._exchange = RouterExchange(directory, name, shares, self._fairness, self._canaries)
         self._router: Router | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
@@ -82,6 +90,9 @@ class RouterServer:
         await server._watch.start()
         server._reports.follow(server._pools.members())
         server._router = server._new_router(description, tokenizer)
+        await server._exchange.start()
+        if isinstance(server._keys, SharedKeys):
+            await server._keys.start()
         await server._open_doors(server._router)
         await server._register()
         server._keep_pools()
@@ -117,6 +128,9 @@ class RouterServer:
         await self.drain(0)
         if self._router is not None:
             await self._router.close()
+        await self._exchange.stop()
+        if isinstance(self._keys, SharedKeys):
+            await self._keys.stop()
         await self._watch.stop()
         await self._reports.close()
         telemetry.uninstall(self._metrics)
@@ -165,14 +179,16 @@ class RouterServer:
             door,
             self._pools,
             self._placement,
-            Fairness(config.tenants),
+            self._fairness,
             labels,
-            config_version(config),
+            self._canaries,
         )
 
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
-        admin = AdminServicer(self._pools, self._directory, self._config.least_replicas)
+        admin = AdminServicer(
+            self._pools, self._directory, self._config.least_replicas, self._canaries
+        )
         self._grpc = await gateway_grpc.start(
             router,
             config.host,
@@ -198,7 +214,7 @@ class RouterServer:
             id=self.id,
             role="router",
             address=self.grpc_address,
-            generation=time.time_ns(),
+            generation=self._generation,
             started_at=time.time(),
         )
         await self._directory.register(record)

@@ -34,6 +34,23 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
             }
             for replica in status.replicas
         ],
+        "canaries": [
+            {
+                "endpoint": canary.endpoint,
+                "served_as": canary.served_as,
+                "share": canary.share,
+                "rolled_back": canary.rolled_back if canary.HasField("rolled_back") else None,
+                "arms": {
+                    arm.name: {
+                        "requests": arm.requests,
+                        "failed": arm.failed,
+                        "ttft_p95_s": arm.ttft_p95_s if arm.HasField("ttft_p95_s") else None,
+                    }
+                    for arm in canary.arms
+                },
+            }
+            for canary in status.canaries
+        ],
     }
 
 
@@ -56,4 +73,18 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([*lines, *(f"replicas are missing: {name}" for name in status.missing)])
+    lines += [f"replicas are missing: {name}" for name in status.missing]
+    return "\n".join([*lines, *map(_canary_line, status.canaries)])
+
+
+def _canary_line(canary: router_pb2.CanaryStatus) -> str:
+    """One canary: how it is, and what both arms did lately."""
+    state = f"{canary.share:.3g} of its requests"
+    if canary.HasField("rolled_back"):
+        state = f"rolled back: {canary.rolled_back}"
+    arms = [
+        f"{arm.name} {arm.requests} requests, {arm.failed} failed"
+        + (f", TTFT p95 {arm.ttft_p95_s:.3f} s" if arm.HasField("ttft_p95_s") else "")
+        for arm in canary.arms
+    ]
+    return f"canary {canary.endpoint} -> {canary.served_as}: {'; '.join([state, *arms])}"

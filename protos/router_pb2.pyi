@@ -11,12 +11,40 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("replicas", "missing")
+    __slots__ = ("replicas", "missing", "canaries")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    CANARIES_FIELD_NUMBER: _ClassVar[int]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaStatus]
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    canaries: _containers.RepeatedCompositeFieldContainer[CanaryStatus]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ..., canaries: _Optional[_Iterable[_Union[CanaryStatus, _Mapping]]] = ...) -> None: ...
+
+class CanaryStatus(_message.Message):
+    __slots__ = ("endpoint", "served_as", "share", "rolled_back", "arms")
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    SERVED_AS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    ARMS_FIELD_NUMBER: _ClassVar[int]
+    endpoint: str
+    served_as: str
+    share: float
+    rolled_back: str
+    arms: _containers.RepeatedCompositeFieldContainer[ArmStatus]
+    def __init__(self, endpoint: _Optional[str] = ..., served_as: _Optional[str] = ..., share: _Optional[float] = ..., rolled_back: _Optional[str] = ..., arms: _Optional[_Iterable[_Union[ArmStatus, _Mapping]]] = ...) -> None: ...
+
+class ArmStatus(_message.Message):
+    __slots__ = ("name", "requests", "failed", "ttft_p95_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    TTFT_P95_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    requests: int
+    failed: int
+    ttft_p95_s: float
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., ttft_p95_s: _Optional[float] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
     __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks", "start_s")

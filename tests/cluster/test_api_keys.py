@@ -9,7 +9,7 @@ import grpc
 import httpx
 import pytest
 
-from cluster.api_keys import ApiKeys
+from cluster.api_keys import FileKeys
 from cluster.client import Client
 from cluster.config import RouterConfig
 from cluster.gateway_grpc import start
@@ -42,7 +42,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def keys(file, clock):
-    return ApiKeys(file, lambda: clock[0])
+    return FileKeys(file, lambda: clock[0])
 
 
 def test_a_key_is_its_tenants_and_a_tenant_may_have_several(keys):
@@ -100,9 +100,9 @@ def test_keys_change_without_a_restart_and_a_broken_file_changes_nothing(keys, f
 def test_a_wrong_file_is_refused_at_the_start(tmp_path, text):
     (tmp_path / "keys.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"keys\.yaml"):
-        ApiKeys(tmp_path / "keys.yaml")
+        FileKeys(tmp_path / "keys.yaml")
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
-        ApiKeys(tmp_path / "absent.yaml")
+        FileKeys(tmp_path / "absent.yaml")
 
 
 async def test_over_http_the_key_says_who_it_is_and_a_header_does_not(keys):

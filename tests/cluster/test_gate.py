@@ -7,12 +7,13 @@ import time
 
 import pytest
 
-from cluster.fairness import Fairness, TenantConfig
+from cluster.fairness import Fairness
 from cluster.gate import FirstToken, Gate
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.placement import Ask, Placement
 from cluster.refusals import Refused
-from engine.errors import Unavailable
+from cluster.tenant_caps import TenantConfig
+from engine.errors import InvalidRequest, Unavailable
 from tests.cluster.scripted_generator import eventually
 
 LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
@@ -154,6 +155,20 @@ async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):
     assert refused.value.reason == "tenant_waiting"
     first.release()
     (await held)[0].release()
+    other.release()
+
+
+async def test_what_a_tenant_may_need_of_the_kv_cache_is_capped(pools, placement):
+    gate = Gate(pools, placement, 9, Fairness({"default": TenantConfig(max_kv_tokens=400)}))
+    first = (await gate.enter(ask(100, most=150, choices=2)))[:2]
+    held = asyncio.create_task(gate.enter(ask(50, most=101)))
+    await eventually(lambda: gate.held == 1)
+    other = (await gate.enter(ask(100, most=300, tenant="other")))[0]
+    with pytest.raises(InvalidRequest):
+        await gate.enter(ask(100, most=201, choices=2))
+    gate.release(first[0])
+    (await held)[0].release()
+    first[1].release()
     other.release()
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster.admission import Admission, Admit, Refuse, Wait
-from cluster.fairness import Fairness, TenantConfig
+from cluster.fairness import Fairness
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.outlook import Due, in_time, outlook
 from cluster.placement import Ask, Forecast, Placement
 from cluster.reservations import _MOST, Reservations
+from cluster.tenant_caps import Need, TenantConfig
 
 dues = st.builds(Due, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
 waits = st.lists(dues, max_size=12)
@@ -125,7 +126,7 @@ class TenantMachine(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from("ab"), tokens=st.integers(1, 700))
     def wait(self, tenant, tokens):
-        if self.fairness.wait(tenant, tokens) is None:
+        if self.fairness.wait(tenant, Need(tokens=tokens)) is None:
             self.waiting.append((tenant, tokens))
         else:
             held = sum(size for who, size in self.waiting if who == tenant)
@@ -137,10 +138,10 @@ class TenantMachine(RuleBasedStateMachine):
         tenant, tokens = data.draw(st.sampled_from(self.waiting))
         # Work conserved: a tenant below its cap may start.
         allowed = Counter(self.running)[tenant] < self.caps.max_concurrent
-        assert (self.fairness.cap(tenant, 1) is None) == allowed
+        assert (self.fairness.cap(tenant, Need()) is None) == allowed
         if allowed:
             self.fairness.start(tenant, tokens)
-            self.fairness.leave(tenant, tokens)
+            self.fairness.leave(tenant, Need(tokens=tokens))
             self.waiting.remove((tenant, tokens))
             self.running.append(tenant)
 
@@ -175,7 +176,7 @@ def test_two_that_always_wait_are_served_by_their_weights(sizes, weight):
     had = {"a": 0.0, "b": 0.0}
     weights = {"a": weight, "b": 1.0}
     for tenant in had:
-        assert fairness.wait(tenant, 1) is None
+        assert fairness.wait(tenant, Need(tokens=1)) is None
     for tokens in sizes:
         tenant = min(had, key=fairness.served)
         fairness.start(tenant, tokens)

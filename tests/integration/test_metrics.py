@@ -21,6 +21,9 @@ ONLY_THEN = {
     "tandem_replicas_lost_total",
     "tandem_decode_local_prefills_total",
     "tandem_pool_wanted_replicas",
+    "tandem_canary_requests_total",
+    "tandem_canary_ttft_seconds",
+    "tandem_canary_rolled_back",
 }
 # Set once by whoever starts, before these tests listen.
 GRACE_S = 10.0

@@ -1,0 +1,67 @@
+"""What a tenant may have, and what a request takes of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.config import require
+
+CONCURRENT, WAITING_TOKENS, KV_TOKENS = "concurrent", "waiting_tokens", "kv_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantConfig:
+    """What one tenant may have in all routers together.
+
+    Requests at once, prompt tokens that wait, and tokens whose KV its admitted requests may come
+    to need (None: as many as there is room for). Those of twice the `weight` are served twice as
+    much while both have requests waiting.
+    """
+
+    max_concurrent: int = 1024
+    max_waiting_tokens: int = 1_000_000
+    max_kv_tokens: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.max_concurrent >= 1, "max_concurrent must be at least 1")
+        require(self.max_waiting_tokens >= 1, "max_waiting_tokens must be at least 1")
+        require(
+            self.max_kv_tokens is None or self.max_kv_tokens >= 1,
+            "max_kv_tokens must be at least 1",
+        )
+        require(self.weight > 0, "weight must be positive")
+
+    def cap(self, name: str) -> int | None:
+        """The whole of a cap; None where there is none."""
+        wholes = {
+            CONCURRENT: self.max_concurrent,
+            WAITING_TOKENS: self.max_waiting_tokens,
+            KV_TOKENS: self.max_kv_tokens,
+        }
+        return wholes.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request takes of its tenant's caps: choices, prompt tokens, KV of all choices."""
+
+    requests: int = 1
+    tokens: int = 0
+    kv_tokens: int = 0
+
+
+def config_of(tenants: Mapping[str, TenantConfig], tenant: str) -> TenantConfig:
+    """The tenant's section, or that of `default`."""
+    return tenants.get(tenant) or tenants.get("default") or TenantConfig()
+
+
+def caps_of(tenants: Mapping[str, TenantConfig]) -> Callable[[tuple[str, str]], int | None]:
+    """The whole of a cap by tenant and name."""
+
+    def whole(key: tuple[str, str]) -> int | None:
+        tenant, name = key
+        return config_of(tenants, tenant).cap(name)
+
+    return whole

@@ -1,0 +1,121 @@
+"""A bad canary on a real cluster: it is rolled back, in every router, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from cluster.admin_client import fetch_status
+from cluster.canary import CanaryConfig, GuardConfig
+from cluster.config import EndpointConfig
+from cluster.router_server import RouterServer
+from cluster.status_table import as_data, as_table
+from engine.errors import Internal, TandemError
+from tests.integration.local import cluster
+from tests.metrics_page import recorded
+
+DELAY_S = 1.0
+
+
+def with_canary(config, bad: EndpointConfig, **guard):
+    """Half of `chat` is served as `next`."""
+    known = GuardConfig(**{"min_requests": 5, "window_s": 1000, **guard})
+    chat = replace(config.endpoints["chat"], canary=CanaryConfig("next", 0.5, known))
+    return replace(config, endpoints={"chat": chat, "next": bad})
+
+
+async def ask(local, number):
+    """One request; how it ended: its tokens, or its error."""
+    try:
+        answer = await local.client.complete(
+            [1, 2, number % 50 + 3], max_tokens=4, temperature=0, request_id=f"r-{number}"
+        )
+    except TandemError as error:
+        return error
+    return answer
+
+
+async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(config, caplog):
+    config = with_canary(config, config.endpoints["chat"])
+    caplog.set_level(logging.INFO, "cluster.ledger")
+    caplog.set_level(logging.INFO, "cluster.canaries")
+    async with cluster(config) as local:
+        second = await RouterServer.start(config, "router-1", local.directory)
+        try:
+            door = local.router._router._door
+            prepare = door.prepare
+
+            async def slow(request, *rest):
+                if request.endpoint == "next":
+                    await asyncio.sleep(DELAY_S)
+                return await prepare(request, *rest)
+
+            door.prepare = slow
+            number = 0
+            async with asyncio.timeout(100):
+                while (await state(local.router))["rolled_back"] is None:
+                    answers = await asyncio.gather(*(ask(local, number + i) for i in range(8)))
+                    number += 8
+                    assert not any(isinstance(answer, TandemError) for answer in answers)
+            seen = await state(local.router)
+            assert "TTFT p95" in seen["rolled_back"]
+            async with asyncio.timeout(20):
+                while (await state(second))["rolled_back"] is None:
+                    await asyncio.sleep(0.05)
+            before = seen["arms"]["canary"]["requests"]
+            for more in range(20):
+                await ask(local, number + more)
+            assert (await state(local.router))["arms"]["canary"]["requests"] == before
+            await local.idle()
+        finally:
+            await second.stop()
+    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    assert {row.endpoint for row in rows} == {"chat"}
+    assert {row.arm for row in rows} == {"stable", "canary"}
+    assert [record.message for record in caplog.records].count("canary rolled back") == 2
+
+
+async def test_a_canary_whose_requests_fail_is_rolled_back_and_no_other_fails(config):
+    config = with_canary(config, config.endpoints["chat"], error_rate=0.2)
+    with recorded() as page:
+        failed = await rolled_back_for_failing(config)
+    arms = {arm: {"endpoint": "chat", "arm": arm} for arm in ("stable", "canary")}
+    assert page.value("tandem_canary_rolled_back", endpoint="chat") == 1
+    served = {"outcome": "Internal", **arms["canary"]}
+    assert page.value("tandem_canary_requests_total", **served) == failed
+    assert page.value("tandem_canary_ttft_seconds_count", **arms["stable"]) >= 20
+
+
+async def rolled_back_for_failing(config):
+    """How many failed until then; none does afterwards."""
+    async with cluster(config) as local:
+        door = local.router._router._door
+        prepare = door.prepare
+
+        async def failing(request, *rest):
+            if request.endpoint == "next":
+                raise Internal("injected")
+            return await prepare(request, *rest)
+
+        door.prepare = failing
+        failed, number = [], 0
+        async with asyncio.timeout(100):
+            while (await state(local.router))["rolled_back"] is None:
+                answer = await ask(local, number)
+                failed.append(isinstance(answer, TandemError))
+                number += 1
+        assert any(failed)
+        after = [await ask(local, number + more) for more in range(20)]
+        assert not any(isinstance(answer, TandemError) for answer in after)
+        arms = (await state(local.router))["arms"]
+        assert arms["stable"]["failed"] == 0 and arms["canary"]["failed"] == sum(failed)
+        table = as_table(await fetch_status(local.router.grpc_address))
+        assert "canary chat -> next: rolled back:" in table
+        await local.idle()
+        return sum(failed)
+
+
+async def state(router: RouterServer):
+    """The canary in the router's answer to `tandem status`."""
+    return as_data(await fetch_status(router.grpc_address))["canaries"][0]
