@@ -8,8 +8,8 @@
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
 
-With a namespace: tandem:<namespace>:replica:<id>, and so on. Commands of Redis 6.2 only. Every
-call has a deadline; a failing one raises Unavailable.
+With a namespace: tandem:<namespace>:replica:<id>, and so on; the API keys are those of all
+namespaces. Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unavailable.
 """
 
 from __future__ import annotations
