@@ -18,7 +18,7 @@ from cluster.router_server import RouterServer
 
 # `each` sends every token by itself, `coalesced` as the default endpoint does.
 ENDPOINTS = {
-    "each": EndpointConfig(max_output_tokens=1_000_000, flush=FlushConfig(0, 1)),
+    "each": EndpointConfig(max_output_tokens=1_000_000, stream="tokens"),
     "coalesced": EndpointConfig(max_output_tokens=1_000_000, flush=FlushConfig(40, 24)),
 }
 

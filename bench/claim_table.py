@@ -38,7 +38,7 @@ CLAIMS = (
         "coalesced",
         "streams whose tokens are sent together give more throughput than one message a token",
         "1.10 to 1.25 x",
-        "decode rate of 32 streams of 160 tokens, `flush` as it comes over `flush: {ms: 0}`,"
+        "decode rate of 32 streams of 160 tokens, `flush` as it comes over `stream: tokens`,"
         " pairwise by round",
         COALESCED,
     ),

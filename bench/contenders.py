@@ -46,7 +46,7 @@ CONTENDERS: Mapping[str, Contender] = {
 }
 PEERS = (VLLM, VLLM_SMALL)
 TANDEM_CONFIG = "endpoints: {chat: {ttft_budget_ms: 1000}}\n"
-TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 1000, flush: {ms: 0}}}\n"
+TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 1000, stream: tokens}}\n"
 
 
 @dataclass(frozen=True, slots=True)

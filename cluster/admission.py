@@ -108,17 +108,30 @@ class Admission:
         self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1
     ) -> Refuse:
         """Give a request a time to come back."""
-        if reason not in ("ttft", "held_full"):
-            wait_s, seconds = forecast.interval_s, forecast.interval_s
-        else:
-            room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
-            wait_s = forecast.work_s + forecast.alone_s - room_s
-            if reason == "held_full":
-                # A place to wait in is free when somebody has ended.
-                wait_s = max(wait_s, forecast.interval_s)
-            seconds = forecast.alone_s / replicas
+        wait_s, seconds = self._until_room(reason, ask, forecast, replicas)
         at_s = self._reserved.reserve(ask.key, seconds, now + max(wait_s, _SOONEST_S), now)
         return Refuse(reason, at_s - now)
+
+    def wait_s(
+        self, ask: Ask, forecast: Forecast, before: int, now: float, *, replicas: int = 1
+    ) -> float:
+        """For how long a held request is predicted to wait on, behind `before` that are like it."""
+        reason = self._obstacle(ask, forecast, now, expected=False)
+        first_s, each_s = self._until_room(reason or "kv_blocks", ask, forecast, replicas)
+        return (max(first_s, _SOONEST_S) if reason is not None else 0.0) + before * each_s
+
+    def _until_room(
+        self, reason: Reason, ask: Ask, forecast: Forecast, replicas: int
+    ) -> tuple[float, float]:
+        """Seconds until there is room for a request, and what it takes from those behind it."""
+        if reason not in ("ttft", "held_full"):
+            return forecast.interval_s, forecast.interval_s
+        room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
+        wait_s = forecast.work_s + forecast.alone_s - room_s
+        if reason == "held_full":
+            # A place to wait in is free when somebody has ended.
+            wait_s = max(wait_s, forecast.interval_s)
+        return wait_s, forecast.alone_s / replicas
 
     def _obstacle(self, ask: Ask, forecast: Forecast, now: float, expected: bool) -> Reason | None:
         if forecast.requests and forecast.blocks_short:

@@ -50,7 +50,8 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 class GenerateRequest:
     """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults.
 
-    Requests of one `tenant` may share cached KV.
+    Requests of one `tenant` may share cached KV. `progress` asks for Progress events, which an
+    endpoint of that mode gives in any case.
     """
 
     prompt: Prompt
@@ -60,6 +61,7 @@ class GenerateRequest:
     model: str = ""
     endpoint: str = ""
     tenant: str = DEFAULT_TENANT
+    progress: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,26 @@ class Heartbeat:
     """Nothing else was to be said for a while; the request still runs."""
 
 
-Event = Started | Tokens | Heartbeat | Summary
+Stage = Literal["queued", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a choice is: `tokens` of `total_tokens` of the prompt, or of the longest answer.
+
+    While it is queued, `position` is its place among those that wait in the same line (1 is the
+    next), where that is known, and `wait_s` for how long it is predicted to wait on.
+    """
+
+    choice: int
+    stage: Stage
+    tokens: int = 0
+    total_tokens: int = 0
+    position: int | None = None
+    wait_s: float | None = None
+
+
+Event = Started | Progress | Tokens | Heartbeat | Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +184,8 @@ class Generator(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
 
-        A Heartbeat comes wherever nothing else did for a while.
+        A Heartbeat comes wherever nothing else did for a while, and Progress, where it is asked
+        for, at any point before the Summary.
         """
         ...
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from cluster import metrics
-from cluster.api import ChoiceSummary, Tokens
+from cluster.api import ChoiceSummary, Progress, Tokens
 from cluster.call_stream import Call, CallStream
 from cluster.door import Prepared
 from cluster.gate import FirstToken
@@ -32,7 +32,7 @@ from protos.convert import sampling_to_proto, tokens_from_proto
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[Tokens], None]
+Emit = Callable[[Tokens | Progress], None]
 Lost = Callable[[ReplicaRecord], None]
 # How long the echo of a failure waits for the failure itself.
 _VERDICT_S = 0.5
@@ -179,6 +179,7 @@ class ChoiceRun:
             lane=self._prepared.lane,
             request_id=self._prepared.request_id,
             tenant=self._prepared.tenant,
+            progress=self._prepared.delivery.progress,
         )
 
     def _decode_request(self) -> decode_pb2.DecodeRequest:
@@ -192,10 +193,11 @@ class ChoiceRun:
             request_id=self._prepared.request_id,
             tenant=self._prepared.tenant,
             local_prefill=self._pair.local,
-            flush_s=self._prepared.flush.ms / 1000,
-            flush_tokens=self._prepared.flush.tokens,
+            flush_s=self._prepared.delivery.hold_s,
+            flush_tokens=self._prepared.delivery.hold_tokens,
             lane=self._prepared.lane,
             ttft_budget_s=self._prepared.ttft_budget_s,
+            progress=self._prepared.delivery.progress,
         )
 
     def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
@@ -207,6 +209,8 @@ class ChoiceRun:
                 self._early.append(event.tokens)
         elif kind == "first_token":
             self._take_first(event.first_token, side.placed_s)
+        elif kind == "progress":
+            self._tell(event.progress)
         elif kind == "admitted":
             self._times.transfer_s = event.admitted.transfer_s
             self._times.admission_s = event.admitted.admission_s
@@ -237,6 +241,18 @@ class ChoiceRun:
         for tokens in self._early:
             self._emit(tokens)
         self._early.clear()
+
+    def _tell(self, wire: prefill_pb2.PromptProgress) -> None:
+        """Pass on how far the prompt is, as long as that is news."""
+        if self.output:
+            return
+        total = len(self._prepared.prompt_ids)
+        if wire.queued:
+            wait_s = wire.wait_s if wire.HasField("wait_s") else None
+            told = Progress(self._choice, "queued", 0, total, wire.position, wait_s)
+        else:
+            told = Progress(self._choice, "prefill", wire.computed, total)
+        self._emit_event(told)
 
     def _emit(self, wire: inference_pb2.Tokens) -> None:
         run = tokens_from_proto(wire)

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from engine.errors import TandemError, Unavailable
 
@@ -63,7 +63,9 @@ def _serve(options: argparse.Namespace) -> int:
 def _chat(options: argparse.Namespace) -> int:
     from cluster.terminal import Conversation
 
-    conversation = Conversation(options.address, options.system, sys.stdout, _sampling(options))
+    conversation = Conversation(
+        options.address, options.system, sys.stdout, _sampling(options), _status_line()
+    )
     try:
         with _router_at(options.address):
             if options.prompt is not None:
@@ -82,7 +84,7 @@ def _generate(options: argparse.Namespace) -> int:
     async def generate() -> None:
         async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:
             _, summary = await stream_answer(
-                client, options.prompt, sys.stdout, **_sampling(options)
+                client, options.prompt, sys.stdout, _status_line(), **_sampling(options)
             )
         if options.timing:
             print(timing(summary), file=sys.stderr)
@@ -150,8 +152,14 @@ class _router_at:  # noqa: N801
             raise Unavailable(f"router at {self._address}: {error.message}") from None
 
 
+def _status_line() -> TextIO | None:
+    """Where to show what is no answer: on a terminal alone."""
+    return sys.stderr if sys.stderr.isatty() else None
+
+
 def _sampling(options: argparse.Namespace) -> Options:
-    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "endpoint", "tenant")
+    sampling = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop")
+    names = (*sampling, "endpoint", "tenant", "progress")
     given = {name: getattr(options, name) for name in names}
     if given["stop"] is not None:
         given["stop"] = tuple(given["stop"])
@@ -246,6 +254,8 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--stop", action="append", metavar="TEXT", help="may be given repeatedly")
     parser.add_argument("--endpoint", metavar="NAME")
+    text = "show how far it is, on a terminal, until the answer comes"
+    parser.add_argument("--progress", action="store_const", const=True, help=text)
     parser.add_argument("--tenant", metavar="NAME", help="whose prompts it may share KV with")
 
 

@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     model: str
     endpoint: str
     tenant: str
+    progress: bool
     max_tokens: int | None
     temperature: float
     top_k: int
@@ -136,6 +137,7 @@ class Client:
     ) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
 
+        With `progress`, and from endpoints of that mode, Progress comes between these and before.
         `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content).
         """
         request = request_to_proto(_request(prompt, options))
@@ -204,7 +206,7 @@ async def _raising(call: Any) -> AsyncIterator[None]:
 
 def _request(prompt: Input, options: Options) -> GenerateRequest:
     sampling: dict[str, Any] = dict(options)
-    names = ("n", "request_id", "model", "endpoint", "tenant")
+    names = ("n", "request_id", "model", "endpoint", "tenant", "progress")
     given = {name: sampling.pop(name) for name in names if name in sampling}
     if isinstance(sampling.get("stop"), str):
         sampling["stop"] = (sampling["stop"],)

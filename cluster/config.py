@@ -28,6 +28,7 @@ from engine.prompt_order import Lane
 from prefill_pool.config import PrefillConfig
 
 DeploymentName = Literal["router", "prefill", "decode"]
+StreamMode = Literal["tokens", "chunks", "progress", "whole"]
 
 KEYS_IN_REDIS = "redis"
 _BUNDLED_MODELS = ("demo",)
@@ -123,14 +124,14 @@ class RayConfig:
 class FlushConfig:
     """A token after the first two is held for `ms`, to be sent with those after it.
 
-    At most `tokens` are sent together; 0 ms sends each by itself.
+    At most `tokens` are sent together.
     """
 
     ms: float = 40.0
     tokens: int = 24
 
     def __post_init__(self) -> None:
-        require(self.ms >= 0, "ms must not be negative")
+        require(self.ms > 0, "ms must be positive; stream: tokens sends each token by itself")
         require(self.tokens >= 1, "tokens must be at least 1")
 
 
@@ -139,14 +140,16 @@ class EndpointConfig:
     """What one kind of traffic may expect and may ask for.
 
     Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
-    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. A `canary`
-    serves a share of them as those of another endpoint.
+    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. `stream`
+    says in which pieces a streamed answer comes (`cluster/delivery.py`); `flush` makes `chunks`. A
+    `canary` serves a share of them as those of another endpoint.
     """
 
     lane: Lane = "interactive"
     ttft_budget_ms: float = 500.0
     token_gap_budget_ms: float = 60.0
     max_output_tokens: int = 1024
+    stream: StreamMode = "chunks"
     flush: FlushConfig = field(default_factory=FlushConfig)
     canary: CanaryConfig | None = None
 
@@ -154,6 +157,10 @@ class EndpointConfig:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
         require(self.token_gap_budget_ms > 0, "token_gap_budget_ms must be positive")
         require(self.max_output_tokens >= 1, "max_output_tokens must be at least 1")
+        require(
+            self.stream == "chunks" or self.flush == FlushConfig(),
+            f"flush is for stream: chunks, not {self.stream}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

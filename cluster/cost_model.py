@@ -154,6 +154,10 @@ class CostModel:
         """How long a request stays on that decode replica, on average; None: not known yet."""
         return self._streams_s.get(replica)
 
+    def knows(self, prefill: str, decode: str) -> bool:
+        """Whether prompts and streams of these two replicas have said what they take."""
+        return decode in self._streams_s and self.prefill(prefill).learned
+
     def learn_stream(self, replica: str, seconds: float) -> None:
         """A request was on that decode replica for so long."""
         known = self._streams_s.get(replica, seconds)

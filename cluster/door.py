@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
-from cluster.config import EndpointConfig, FlushConfig
+from cluster.config import EndpointConfig
+from cluster.delivery import Delivery, delivery_of
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.prefix import DEFAULT_TENANT, Chain
@@ -36,7 +37,7 @@ class Prepared:
     ttft_budget_s: float
     token_gap_s: float = 0.06
     lane: Lane = "interactive"
-    flush: FlushConfig = field(default_factory=FlushConfig)
+    delivery: Delivery = field(default_factory=Delivery)
     tenant: str = DEFAULT_TENANT
     chain: Chain | None = None
 
@@ -100,7 +101,7 @@ class Door:
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
             token_gap_s=endpoint.token_gap_budget_ms / 1000,
             lane=endpoint.lane,
-            flush=endpoint.flush,
+            delivery=delivery_of(endpoint, request.progress),
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),
         )

@@ -22,6 +22,7 @@ from cluster.fairness import Fairness
 from cluster.holds import Hold
 from cluster.membership import Pool
 from cluster.placement import Ask, Placement, Plan, one_of
+from cluster.places import Listener, Places, Tell
 from cluster.pools import Pools
 from cluster.refusals import Refusals, Refused
 from cluster.tenant_caps import Need
@@ -72,6 +73,7 @@ class _Waiter:
     expected: bool
     arrival: int
     decided: asyncio.Future[list[Placed]]
+    listener: Listener | None = None
     reason: Reason | None = None
 
 
@@ -89,6 +91,7 @@ class Gate:
         self._pools = pools
         self._placement = placement
         self._admission = Admission()
+        self._places = Places(self._wait_s)
         self._refusals = Refusals()
         self._unmet = Unmet()
         self._max_held = max_held
@@ -106,18 +109,19 @@ class Gate:
         held = ((waiter.ask.arrived_s, waiter.reason) for waiter in self._held)
         return self._unmet.count(held, now)
 
-    async def enter(self, ask: Ask) -> list[Placed]:
+    async def enter(self, ask: Ask, tell: Tell | None = None) -> list[Placed]:
         """Wait for admission; one entry for each choice, to be released.
 
+        Who waits for long hears by `tell`, twice a second at most, where and for how much longer.
         Raises Refused, Unavailable, InvalidRequest.
         """
         now, need = time.monotonic(), _need(ask)
         self._fairness.check(ask.tenant, need)
         self._arrivals += 1
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(
-            ask, self._admission.expected(ask, now), self._arrivals, loop.create_future()
-        )
+        expected, decided = self._admission.expected(ask, now), loop.create_future()
+        listener = None if tell is None else self._places.listener(ask, tell, now)
+        waiter = _Waiter(ask, expected, self._arrivals, decided, listener)
         if not self._behind(waiter):
             self._decide(waiter, now)
         if waiter.decided.done():
@@ -187,16 +191,29 @@ class Gate:
         """
         self._look = None
         now = time.monotonic()
-        for place, waiter in enumerate(sorted(self._held, key=self._order)):
+        held = sorted(self._held, key=self._order)
+        for place, waiter in enumerate(held):
             if place >= _AT_ONE_LOOK and now < decided_by(waiter.ask):
                 continue
             self._decide(waiter, now)
             if waiter.ask.batch and not waiter.decided.done():
                 break
         self._held = [waiter for waiter in self._held if not waiter.decided.done()]
+        self._places.tell([one.listener for one in held if not one.decided.done()], now)
         metrics.HELD.set(len(self._held))
         if self._held:
             self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_again)
+
+    def _wait_s(self, ask: Ask, before: int, now: float) -> float | None:
+        """For how long a request is predicted to be held here; None where that is not known."""
+        try:
+            plan = self._plan(ask, now)
+        except TandemError:
+            return None  # which the next look at it will tell
+        if not self._placement.costs.knows(plan.pair.prefill.id, plan.pair.decode.id):
+            return None
+        replicas = len(self._pools.healthy("prefill"))
+        return self._admission.wait_s(ask, plan.forecast, before, now, replicas=replicas)
 
     def _decide(self, waiter: _Waiter, now: float) -> None:
         if waiter.decided.done():

@@ -10,10 +10,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from cluster.api import Generator
 from cluster.api_keys import ApiKeys, identify
+from cluster.gateway_socket import TENANT_HEADER, SocketGateway
 from cluster.http_body import read_json
 from cluster.openai_forms import CHAT, COMPLETION, Form, Json
 from cluster.openai_replies import Reply
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
-TENANT_HEADER = "x-tandem-tenant"
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -46,10 +46,12 @@ def create_app(
     gateway = HttpGateway(
         generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
     )
+    sockets = SocketGateway(generator, stall_s=stall_s, keys=keys)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
             Route("/v1/completions", _answering(gateway.completions), methods=["POST"]),
+            WebSocketRoute("/v1/stream", sockets.serve),
             Route("/v1/models", _answering(gateway.models)),
             Route("/v1/models/{name:path}", _answering(gateway.model)),
             Route("/healthz", _answering(gateway.healthz)),

@@ -23,12 +23,17 @@ async def read_json(request: Request, max_bytes: int) -> Any:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
+    return parse_json(text, "the body")
+
+
+def parse_json(text: str, what: str) -> Any:
+    """`text` as JSON; raises InvalidRequest, which calls it `what`."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"{what} is not JSON: {error}") from None
     except (ValueError, RecursionError):
-        raise InvalidRequest("the body has a number too long or is nested too deep") from None
+        raise InvalidRequest(f"{what} has a number too long or is nested too deep") from None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -69,4 +74,4 @@ async def _piece(request: Request) -> tuple[bytes, bool]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"the body is not JSON: {name} is no number")
+    raise InvalidRequest(f"this is not JSON: {name} is no number")

@@ -15,6 +15,10 @@ from cluster.listen import listening_socket
 
 log = logging.getLogger(__name__)
 
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+PING_S = 10.0
+PING_TIMEOUT_S = 60.0
+
 
 class _Server(uvicorn.Server):
     """Leaves the process's signals alone and says when it has started."""
@@ -76,15 +80,24 @@ async def start(
     *,
     reuse_port: bool = False,
     grace_s: int = 5,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> HttpServer:
-    """Serve `app`; raises ConfigError where the port is taken."""
+    """Serve `app`; raises ConfigError where the port is taken.
+
+    `max_message_bytes` bounds what comes in one message of a WebSocket.
+    """
     sock = listening_socket(host, port, reuse_port=reuse_port)
     config = uvicorn.Config(
         _Stoppable(app),
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=max_message_bytes,
+        ws_ping_interval=PING_S,
+        # As long as a client may take nothing; while it reads nothing it answers no ping.
+        ws_ping_timeout=PING_TIMEOUT_S,
+        ws_per_message_deflate=False,
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=75,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
+from cluster.api import Progress
 from engine.sequence import FinishReason, SampledToken
 
 TokenText = Callable[[int], str]
@@ -134,6 +136,16 @@ class CompletionForm:
 
 CHAT = ChatForm()
 COMPLETION = CompletionForm()
+
+
+def progress_json(progress: Progress, choice: int) -> Json:
+    """How far a choice of that number is; what is not known is left out."""
+    known = {name: value for name, value in asdict(progress).items() if value is not None}
+    if progress.stage == "queued":
+        del known["tokens"], known["total_tokens"]
+    if progress.wait_s is not None:
+        known["wait_s"] = round(progress.wait_s, 3)
+    return known | {"choice": choice}
 
 
 def finite(logprob: float | None) -> float | None:

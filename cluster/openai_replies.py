@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from cluster.api import Event, Generator, Heartbeat, Started, Summary, Tokens
-from cluster.openai_forms import Form, Json
+from cluster.api import Event, Generator, Heartbeat, Progress, Started, Summary, Tokens
+from cluster.openai_forms import Form, Json, progress_json
 from cluster.openai_schema import Call
-from cluster.sse import DONE, HEARTBEAT, data, dump
+from cluster.sse import DONE, HEARTBEAT, comment, data, dump
 from cluster.streams import closing, merge
 from engine.errors import Internal
 from engine.sequence import FinishReason
@@ -50,7 +50,7 @@ class Reply:
                     choice.texts.append(event.text)
                     choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
                     choice.finish = event.finish_reason
-                elif not isinstance(event, Heartbeat):
+                elif not isinstance(event, Heartbeat | Progress):
                     self._note(event)
         self._check_whole()
         choices = [
@@ -65,7 +65,7 @@ class Reply:
         return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events, none but heartbeats before the first token; raises a TandemError."""
+        """Server-sent events, only comments before the first token; raises a TandemError."""
         async with closing(self._merged()) as events:
             async for place, event in events:
                 if isinstance(event, Tokens):
@@ -74,6 +74,9 @@ class Reply:
                         yield written
                 elif isinstance(event, Heartbeat):
                     yield HEARTBEAT
+                elif isinstance(event, Progress):
+                    number = place * self._call.n + event.choice
+                    yield comment("progress", progress_json(event, number))
                 else:
                     self._note(event)
         self._check_whole()

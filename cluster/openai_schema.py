@@ -77,6 +77,7 @@ class _Request(BaseModel):
     ignore_eos: bool = False
     endpoint: str = ""
     request_id: str = ""
+    progress: bool = False
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -95,6 +96,8 @@ class _Request(BaseModel):
             raise InvalidRequest(
                 "stream_options is allowed with stream only", field="stream_options"
             )
+        if self.progress and not self.stream:
+            raise InvalidRequest("progress is allowed with stream only", field="progress")
         return Call(
             requests=self._requests(name, tenant),
             request_id=name,
@@ -119,6 +122,7 @@ class _Request(BaseModel):
             model=check_text(self.model, "model"),
             endpoint=check_text(self.endpoint, "endpoint"),
             tenant=check_tenant(tenant),
+            progress=self.progress,
         )
         if len(prompts) == 1:
             return (request,)

@@ -1,4 +1,8 @@
-"""A request's events on their way to its client: what is not read yet is merged, never piled up."""
+"""A request's events on their way to its client: what is not read yet is merged, never piled up.
+
+Where the text is kept to the end, all of it is merged; of what tells how far a choice is, the last
+one counts.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from cluster.api import Event, Heartbeat, Tokens
+from cluster.api import Event, Heartbeat, Progress, Summary, Tokens
 from engine.errors import TandemError
 from engine.sequence import FinishReason, SampledToken
 
@@ -30,6 +34,12 @@ class _Run:
         self.sampled += tokens.sampled
         self.finish_reason = tokens.finish_reason
 
+    @classmethod
+    def of(cls, tokens: Tokens) -> _Run:
+        ids, sampled = list(tokens.ids), list(tokens.sampled)
+        reason = tokens.finish_reason
+        return cls(tokens.choice, tokens.index, ids, [tokens.text], sampled, reason)
+
     def whole(self) -> Tokens:
         text, sampled = "".join(self.texts), tuple(self.sampled)
         return Tokens(self.choice, self.index, tuple(self.ids), text, self.finish_reason, sampled)
@@ -44,6 +54,7 @@ class Outbox:
 
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._events: deque[Event | _Run | TandemError] = deque()
+        self._at_end = False
         # Where each choice's unread tokens are; a lone event becomes a run when another comes.
         self._runs: dict[int, Tokens | _Run] = {}
         self._waiting: asyncio.Future[None] | None = None
@@ -58,18 +69,25 @@ class Outbox:
         """Events that wait to be read."""
         return len(self._events)
 
+    def keep_text(self) -> None:
+        """From now on tokens are kept until the Summary, and leave before it, a choice in one."""
+        self._at_end = True
+
     def put(self, event: Event | TandemError, *, wake: bool = True) -> None:
         """Add an event; nothing happens after the end. A reader that waits is woken, or not yet."""
         if self._closed:
             return
-        self._put_s = self._loop.time()
-        if not isinstance(event, Tokens):
-            self._events.append(event)
-        elif event.choice in self._runs:
-            self._merge(event)
+        if isinstance(event, Tokens):
+            self._put_tokens(event)
+            if self._at_end:
+                return
+        elif isinstance(event, Progress):
+            self._put_progress(event)
         else:
-            self._runs[event.choice] = event
+            if isinstance(event, Summary) and self._at_end:
+                self._events.extend(self._runs.values())
             self._events.append(event)
+        self._put_s = self._loop.time()
         if wake:
             self.wake()
 
@@ -97,14 +115,26 @@ class Outbox:
             del self._runs[event.choice]
         return event
 
-    def _merge(self, tokens: Tokens) -> None:
-        run = self._runs[tokens.choice]
+    def _put_tokens(self, tokens: Tokens) -> None:
+        run = self._runs.get(tokens.choice)
+        if run is None:
+            self._runs[tokens.choice] = tokens
+            if not self._at_end:
+                self._events.append(tokens)
+            return
         if isinstance(run, Tokens):
-            ids, sampled = list(run.ids), list(run.sampled)
-            lone, run = run, _Run(run.choice, run.index, ids, [run.text], sampled, None)
-            self._events[self._events.index(lone)] = run
+            lone, run = run, _Run.of(run)
             self._runs[tokens.choice] = run
+            if not self._at_end:
+                self._events[self._events.index(lone)] = run
         run.add(tokens)
+
+    def _put_progress(self, progress: Progress) -> None:
+        for place, event in enumerate(self._events):
+            if isinstance(event, Progress) and event.choice == progress.choice:
+                self._events[place] = progress
+                return
+        self._events.append(progress)
 
     def _beat(self) -> None:
         due = self._put_s + self._heartbeat_s

@@ -9,16 +9,26 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cluster import ledger, metrics
-from cluster.api import ChoiceSummary, Event, GenerateRequest, ModelCard, Started, Summary
+from cluster.api import (
+    ChoiceSummary,
+    Event,
+    GenerateRequest,
+    ModelCard,
+    Progress,
+    Started,
+    Summary,
+    Tokens,
+)
 from cluster.call_streams import CallStreams
 from cluster.canaries import Canaries, Route
 from cluster.choice import ChoiceRun
 from cluster.config import RouterConfig
+from cluster.decode_progress import DecodeProgress
 from cluster.door import Door, Prepared
 from cluster.fairness import Fairness
 from cluster.gate import FirstToken, Gate, Placed
@@ -237,8 +247,11 @@ class Router:
         try:
             async with asyncio.timeout(timeout_s):
                 prepared = await self._door.prepare(request, request_id, self._capacity())
+                if prepared.delivery.at_end:
+                    running.events.keep_text()
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                placed = await self._gate.enter(self._ask(prepared, began_s))
+                tell = running.events.put if prepared.delivery.progress else None
+                placed = await self._gate.enter(self._ask(prepared, began_s), tell)
                 metrics.PROMPT_TOKENS.inc(prompt_tokens, **running.labels)
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
@@ -282,11 +295,14 @@ class Router:
         self, prepared: Prepared, choice: int, placed: Placed, running: _Running, began_s: float
     ) -> tuple[ChoiceSummary, int]:
         """Stream one placed choice; returns its summary and its number of tokens."""
-        pair = placed.plan.pair
+        pair, delivery = placed.plan.pair, prepared.delivery
+        emit: Callable[[Tokens | Progress], None] = running.events.put
+        if delivery.at_end and delivery.progress:
+            emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
             left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
             prepared = replace(prepared, ttft_budget_s=left_s)
-        record = StreamRecord(running.labels, placed, began_s, running.events.put)
+        record = StreamRecord(running.labels, placed, began_s, emit)
 
         names = {"request_id": prepared.request_id, "choice": choice}
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
@@ -304,7 +320,7 @@ class Router:
             pair,
             (self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)),
             began_s=began_s,
-            emit=record.tokens,
+            emit=record.take,
             lost=self._pools.suspect,
             prefilled=placed.prefilled,
             computed=computed,

@@ -205,7 +205,9 @@ class RouterServer:
             max_body_bytes=config.max_message_bytes,
             keys=self._keys,
         )
-        self._http = await http_server.start(app, config.host, config.http_port)
+        self._http = await http_server.start(
+            app, config.host, config.http_port, max_message_bytes=config.max_message_bytes
+        )
         self.grpc_address = join(config.host, self._grpc.port)
         self.http_address = join(config.host, self._http.port)
 

@@ -26,6 +26,11 @@ def data(document: Mapping[str, Any]) -> bytes:
     return b"data: " + dump(document) + b"\n\n"
 
 
+def comment(name: str, document: Mapping[str, Any]) -> bytes:
+    """A comment that carries a JSON document: for who looks for it, and passed over by others."""
+    return b": " + name.encode() + b" " + dump(document) + b"\n\n"
+
+
 def dump(document: Mapping[str, Any]) -> bytes:
     """Compact JSON in UTF-8; a lone surrogate becomes a question mark."""
     return _ENCODER.encode(document).encode(errors="replace")

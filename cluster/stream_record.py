@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from cluster import metrics
-from cluster.api import ChoiceSummary, Tokens
+from cluster.api import ChoiceSummary, Progress, Tokens
 from cluster.gate import FirstToken, Placed
 from cluster.metric_labels import Labels
 
@@ -20,7 +20,11 @@ class StreamRecord:
     """
 
     def __init__(
-        self, labels: Labels, placed: Placed, began_s: float, emit: Callable[[Tokens], None]
+        self,
+        labels: Labels,
+        placed: Placed,
+        began_s: float,
+        emit: Callable[[Tokens | Progress], None],
     ) -> None:
         self._labels = labels
         self._placed = placed
@@ -31,6 +35,13 @@ class StreamRecord:
         self._pause_s = 0.0
         self._count = 0
         self._meaningful = False
+
+    def take(self, event: Tokens | Progress) -> None:
+        """Pass on whatever the choice gives."""
+        if isinstance(event, Progress):
+            self._emit(event)
+        else:
+            self.tokens(event)
 
     def tokens(self, tokens: Tokens) -> None:
         """More tokens are on their way to the client."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from cluster.api import ChatMessage, Started, Summary, Tokens
+from cluster.api import ChatMessage, Progress, Started, Summary, Tokens
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -15,25 +15,48 @@ if TYPE_CHECKING:
     from cluster.client import Client, Options
 
 
+_WHOLE_LINE = "\r\x1b[K"
+
+
 async def stream_answer(
     client: Client,
     prompt: str | Sequence[ChatMessage],
     out: TextIO,
+    status: TextIO | None = None,
     **options: Unpack[Options],
 ) -> tuple[str, Summary | None]:
-    """Print the reply as it comes; returns its text and the closing summary."""
-    text, summary = "", None
+    """Print the reply as it comes; returns its text and the closing summary.
+
+    How far it is, where that is told, is shown in one line of `status`, a terminal.
+    """
+    text, summary, told = "", None, False
     async for event in client.generate(prompt, **options):
+        if told and status is not None and not isinstance(event, Progress):
+            print(_WHOLE_LINE, end="", file=status, flush=True)
+            told = False
         match event:
+            case Progress() if status is not None:
+                print(_WHOLE_LINE + progress_line(event), end="", file=status, flush=True)
+                told = True
             case Tokens():
                 text += event.text
                 print(event.text, end="", file=out, flush=True)
             case Summary():
                 summary = event
-            case Started():
+            case Started() | Progress():
                 pass
     print(file=out, flush=True)
     return text, summary
+
+
+def progress_line(progress: Progress) -> str:
+    """How far a request is, in words."""
+    if progress.stage == "queued":
+        place = "" if progress.position is None else f", place {progress.position}"
+        wait = "" if progress.wait_s is None else f", about {progress.wait_s:.0f} s to go"
+        return f"queued{place}{wait}"
+    most = "at most " if progress.stage == "decode" else ""
+    return f"{progress.stage}: {progress.tokens} of {most}{progress.total_tokens} tokens"
 
 
 def timing(summary: Summary | None) -> str:
@@ -48,7 +71,15 @@ def timing(summary: Summary | None) -> str:
 class Conversation:
     """Turns with a model over one channel; the history travels with each turn."""
 
-    def __init__(self, address: str, system: str | None, out: TextIO, options: Options) -> None:
+    def __init__(
+        self,
+        address: str,
+        system: str | None,
+        out: TextIO,
+        options: Options,
+        status: TextIO | None = None,
+    ) -> None:
+        self._status = status
         self._runner = asyncio.Runner()
         self._client = self._runner.run(_connect(address))
         self._out = out
@@ -58,7 +89,8 @@ class Conversation:
     def ask(self, question: str) -> None:
         """Stream the answer; a turn that fails or is interrupted leaves the history as it was."""
         turn = [*self._messages, ChatMessage("user", question)]
-        text, _ = self._runner.run(stream_answer(self._client, turn, self._out, **self._options))
+        answer = stream_answer(self._client, turn, self._out, self._status, **self._options)
+        text, _ = self._runner.run(answer)
         self._messages = [*turn, ChatMessage("assistant", text)]
 
     def loop(self) -> None:

@@ -15,7 +15,9 @@ from cluster.api import (
     GenerateRequest,
     Heartbeat,
     ModelCard,
+    Progress,
     Prompt,
+    Stage,
     Started,
     Summary,
     TextPrompt,
@@ -39,13 +41,18 @@ from protos.convert import (
     tokens_to_proto,
 )
 
+_STAGES: dict[Stage, inference_pb2.Progress.Stage] = {
+    "queued": inference_pb2.Progress.STAGE_QUEUED,
+    "prefill": inference_pb2.Progress.STAGE_PREFILL,
+    "decode": inference_pb2.Progress.STAGE_DECODE,
+}
 _CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
 
 
 def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
     """`request` for the wire; raises InvalidRequest where a value has no place there."""
     wire = inference_pb2.GenerateRequest(sampling=sampling_to_proto(request.sampling))
-    for name in ("request_id", "model", "endpoint", "n", "tenant"):
+    for name in ("request_id", "model", "endpoint", "n", "tenant", "progress"):
         try:
             setattr(wire, name, getattr(request, name))
         except (TypeError, ValueError) as error:
@@ -67,6 +74,7 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
         model=wire.model,
         endpoint=wire.endpoint,
         tenant=wire.tenant or DEFAULT_TENANT,
+        progress=wire.progress,
     )
 
 
@@ -81,6 +89,8 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
                 request_id=request_id, model=model, prompt_tokens=prompt_tokens, seed=seed
             )
             return inference_pb2.GenerateEvent(started=started)
+        case Progress():
+            return inference_pb2.GenerateEvent(progress=_progress_to_proto(event))
         case Heartbeat():
             return inference_pb2.GenerateEvent(heartbeat=inference_pb2.Heartbeat())
         case Summary():
@@ -95,6 +105,8 @@ def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
         case "started":
             started = wire.started
             return Started(started.request_id, started.model, started.prompt_tokens, started.seed)
+        case "progress":
+            return _progress_from_proto(wire.progress)
         case "heartbeat":
             return Heartbeat()
         case "summary":
@@ -158,6 +170,29 @@ def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
             )
         case _:
             raise InvalidRequest("one of text, token_ids or chat is required", field="input")
+
+
+def _progress_to_proto(progress: Progress) -> inference_pb2.Progress:
+    wire = inference_pb2.Progress(
+        choice=progress.choice,
+        stage=_STAGES[progress.stage],
+        tokens=progress.tokens,
+        total_tokens=progress.total_tokens,
+    )
+    if progress.position is not None:
+        wire.position = progress.position
+    if progress.wait_s is not None:
+        wire.wait_s = progress.wait_s
+    return wire
+
+
+def _progress_from_proto(wire: inference_pb2.Progress) -> Progress:
+    stage = next((name for name, number in _STAGES.items() if number == wire.stage), None)
+    if stage is None:
+        raise Internal("a stage of a kind that this client does not know")
+    position = wire.position if wire.HasField("position") else None
+    wait_s = wire.wait_s if wire.HasField("wait_s") else None
+    return Progress(wire.choice, stage, wire.tokens, wire.total_tokens, position, wait_s)
 
 
 def _summary_to_proto(summary: Summary) -> inference_pb2.Summary:

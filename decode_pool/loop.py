@@ -11,6 +11,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
 from engine.metrics import PROMPT_TOKENS
+from engine.prompt_turns import Place
 from engine.sequence import Outcome, Sequence, Span
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
@@ -101,6 +102,10 @@ class DecodeLoop:
         self._scheduler.remove(job.sequence.owner)
         job.granted.cancel()
         self.wake.set()
+
+    def places(self) -> dict[str, Place]:
+        """Where the prompts that wait to be computed here are in their lines."""
+        return self._scheduler.places(time.monotonic())
 
     async def vacated(self, job: DecodeJob) -> None:
         """Wait until no step writes to the blocks of this job, which was released."""

@@ -28,7 +28,7 @@ from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
 from engine.prompt_order import PromptOrder
-from engine.prompt_turns import PromptTurns
+from engine.prompt_turns import Place, PromptTurns
 from engine.sequence import Sequence, Span
 
 
@@ -106,6 +106,10 @@ class DecodeScheduler:
     def tokens_due(self) -> int:
         """Prompt tokens that wait or are being computed here."""
         return self._turns.tokens_due
+
+    def places(self, now: float) -> dict[str, Place]:
+        """Where the prompts that wait to be computed here are in their lines."""
+        return self._turns.places(now)
 
     def owners(self) -> frozenset[str]:
         """Everyone this scheduler answers for."""

@@ -19,6 +19,7 @@ from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import sequence_from_proto, tokens_to_proto
 from protos.outlet import Collect, Outlet
+from protos.prompt_reports import PromptReports
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class DecodeServicer:
         self._new_completion = new_completion
         self._timeout_s = timeout_s
         self._grants = 0
+        self._reports = PromptReports(loop.places)
 
     async def serve(self, request: decode_pb2.DecodeRequest, outlet: Outlet) -> None:
         """Receive the KV or compute it, join the batch, send every token not sent yet."""
@@ -54,7 +56,7 @@ class DecodeServicer:
         log.info("decode waits", extra=sequence.named_in_log | {"local": job.local})
         try:
             if job.local:
-                collect = await self._prefill_here(job)
+                collect = await self._prefill_here(job, request.progress, outlet)
             else:
                 peer = Peer(request.prefill_replica, request.prefill_address)
                 received = await self._receive(job, peer)
@@ -68,18 +70,22 @@ class DecodeServicer:
             outlet.put(CallEvent(retired=_retired(job, decode_s)))
             log.info("decode ended", extra=_ending(job, decode_s))
         finally:
+            self._reports.end(sequence)
             self._loop.release(job)
             await self._loop.vacated(job)
 
-    async def _prefill_here(self, job: DecodeJob) -> Collect:
+    async def _prefill_here(self, job: DecodeJob, progress: bool, outlet: Outlet) -> Collect:
         """Compute what is not cached of the prompt, between the others' steps."""
         arrived_s = time.monotonic()
+        if progress:
+            self._reports.begin(job.sequence, outlet)
         await self._loop.admit(job)
         granted_s = time.monotonic()
         metrics.LOCAL_PREFILLS.inc(1)
         queue_s = granted_s - arrived_s
         log.info("prefill starts here", extra=job.sequence.named_in_log | {"queue_s": queue_s})
-        return _with_first_token(job, arrived_s, granted_s)
+        tokens = _with_first_token(job, arrived_s, granted_s)
+        return self._reports.begin(job.sequence, outlet, tokens) if progress else tokens
 
     async def _receive(self, job: DecodeJob, peer: Peer) -> ReceivedKv:
         async def admit(offered: OfferedKv) -> tuple[list[int], int] | None:

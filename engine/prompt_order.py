@@ -14,7 +14,7 @@ Within a lane, at each turn:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal, get_args
@@ -29,6 +29,8 @@ PATIENCE_S = 5.0
 OTHERS_PER_OVERDUE = 3
 # Prompts share a pass while it is no longer than that: more would hold up the first of them.
 _PACKED_S = 0.03
+# Of more prompts in a lane the order is not worth the time to find it, to tell them their places.
+_EXACT = 48
 # What a clock too coarse for a short pass must not make of it.
 _LEAST_TOKEN_S = 1e-9
 
@@ -116,6 +118,33 @@ class PromptOrder:
                 self._charge(lane, found, prompts, now)
                 return found
         return []
+
+    def lanes(self, prompts: Collection[Due], now: float) -> list[list[tuple[Due, int]]]:
+        """The prompts of each lane in their order, each with the tokens that come before it.
+
+        Those are of its own lane, and of the others what their shares let pass meanwhile.
+        """
+        due: dict[Lane, list[Due]] = {}
+        for prompt in prompts:
+            due.setdefault(prompt.lane, []).append(prompt)
+        totals = {lane: sum(one.remaining for one in own) for lane, own in due.items()}
+        return [self._behind_each(lane, own, totals, now) for lane, own in due.items()]
+
+    def _behind_each(
+        self, lane: Lane, own: list[Due], totals: Mapping[Lane, int], now: float
+    ) -> list[tuple[Due, int]]:
+        # Ranking many takes long, and their exact order is not worth that.
+        ranked = self._ranked(own, now) if len(own) <= _EXACT else sorted(own, key=_age)
+        found, before, share = [], 0, getattr(self._shares, lane)
+        for due in ranked:
+            others = sum(
+                min(total, int((before + due.remaining) * getattr(self._shares, other) / share))
+                for other, total in totals.items()
+                if other != lane
+            )
+            found.append((due, before + others))
+            before += due.remaining
+        return found
 
     def _fill(
         self,

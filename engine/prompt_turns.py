@@ -19,6 +19,17 @@ class _Prompt:
     place: int
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a prompt is among those of its lane that wait (1: the next), and for how long it waits.
+
+    `wait_s` is a prediction, None before there was a prompt to learn from.
+    """
+
+    position: int
+    wait_s: float | None
+
+
 @dataclass(slots=True)
 class _Begun:
     """A pass, and for how long it was computed."""
@@ -117,6 +128,19 @@ class PromptTurns:
                 self.order.learn(begun.tokens, begun.seconds)
         self._begun = [begun for begun in self._begun if begun.spans is not spans]
         self._changed = True
+
+    def places(self, now: float) -> dict[str, Place]:
+        """The places of all prompts of which nothing is computed yet, as things are now."""
+        found = {}
+        token_s = 1 / self.order.tokens_per_s if self.order.tokens_per_s else None
+        for lane in self.order.lanes(self._dues(()), now):
+            position = 1
+            for due, ahead in lane:
+                if self._prompts[due.owner].sequence.cached_tokens is None:
+                    wait_s = None if token_s is None else ahead * token_s
+                    found[due.owner] = Place(position, wait_s)
+                    position += 1
+        return found
 
     def _waiting(self) -> list[_Prompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]

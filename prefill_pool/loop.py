@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
 from engine.metrics import PROMPT_TOKENS
+from engine.prompt_turns import Place
 from engine.sequence import Outcome, SampledToken, Sequence, Span
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
@@ -90,6 +91,10 @@ class PrefillLoop:
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
         self.wake.set()
+
+    def places(self) -> dict[str, Place]:
+        """Where the prompts that wait are in their lines."""
+        return self._scheduler.places(time.monotonic())
 
     async def vacated(self, job: PrefillJob) -> None:
         """Wait until no step writes to the blocks of this job, which was released."""

@@ -15,6 +15,7 @@ from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import sequence_from_proto, tokens_to_proto
 from protos.outlet import Outlet
+from protos.prompt_reports import PromptReports
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class PrefillServicer:
         self._sender = sender
         self._new_completion = new_completion
         self._lease_s = lease_s
+        self._reports = PromptReports(loop.places)
 
     async def serve(self, request: prefill_pb2.PrefillRequest, outlet: Outlet) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""
@@ -39,13 +41,17 @@ class PrefillServicer:
         log.info("prefill waits", extra=sequence.named_in_log | {"tokens": len(sequence.tokens)})
         early = EarlyHandOver(self._sender, job, request.decode_replica)
         try:
+            if request.progress:
+                self._reports.begin(sequence, outlet)
             first = await job.first_token
+            self._reports.end(sequence)
             if not self._send_first(outlet, job, first):
                 sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
                 outlet.put(CallEvent(handed_over=event))
                 log.info("KV handed over", extra=sequence.named_in_log | {"bytes": sent_bytes})
         finally:
+            self._reports.end(sequence)
             try:
                 # First, as blocks may still be read.
                 await early.close("the prefill ended without KV")

@@ -60,7 +60,8 @@ class InferenceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Streams one Started, then Tokens, then one Summary. Errors come as a gRPC status.
+        """Streams one Started, then Tokens, then one Summary. Errors come as a gRPC status. Heartbeat and
+        Progress may come at any point before the Summary, Progress before Started, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

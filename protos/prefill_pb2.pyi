@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "scoring")
+    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "scoring")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class PrefillRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SCORING_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -28,8 +29,21 @@ class PrefillRequest(_message.Message):
     request_id: str
     tenant: str
     lane: str
+    progress: bool
     scoring: Scoring
-    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+
+class PromptProgress(_message.Message):
+    __slots__ = ("computed", "queued", "position", "wait_s")
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    computed: int
+    queued: bool
+    position: int
+    wait_s: float
+    def __init__(self, computed: _Optional[int] = ..., queued: bool = ..., position: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class Scoring(_message.Message):
     __slots__ = ("first", "top")

@@ -13,6 +13,7 @@ from cluster.api import (
     GenerateRequest,
     Heartbeat,
     ModelCard,
+    Progress,
     Started,
     Summary,
     TextPrompt,
@@ -90,7 +91,11 @@ class ScriptedGenerator:
         prompt_tokens = self._check(request)
         self.started.append(request.request_id)
         seed = 7 if request.sampling.seed is None else request.sampling.seed
+        if request.progress:
+            yield Progress(0, "queued", 0, prompt_tokens, 2, 1.25)
         yield Started(request.request_id, CARD.name, prompt_tokens, seed)
+        if request.progress:
+            yield Progress(0, "prefill", 1, prompt_tokens)
         for _ in range(self.heartbeats):
             yield Heartbeat()
         most = request.sampling.max_tokens or 4

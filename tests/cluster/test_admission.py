@@ -136,3 +136,19 @@ def test_all_that_was_held_is_released():
     burst._report()
     assert holds.requests(decode) == 0 and holds.blocks(decode) == 0
     assert len(burst.finished) == len(burst.calls)
+
+
+@given(st.floats(0, 10), st.floats(0, 60), st.floats(0, 5), st.integers(0, 9), st.integers(0, 50))
+def test_who_has_more_before_it_waits_longer(alone_s, work_s, interval_s, short, before):
+    found = forecast(
+        work_s + alone_s,
+        alone_s=alone_s,
+        work_s=work_s,
+        blocks_short=short,
+        requests=3,
+        interval_s=interval_s,
+    )
+    admission = Admission()
+    for one in (ask(), ask(batch=True)):
+        waits = [admission.wait_s(one, found, place, 0.0) for place in (before, before + 1)]
+        assert 0 <= waits[0] <= waits[1]

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from cluster import places
+from cluster.api import Progress
 from cluster.fairness import Fairness
 from cluster.gate import FirstToken, Gate
 from cluster.membership import ReplicaLoad, ReplicaRecord
@@ -191,3 +193,42 @@ async def test_no_replica_is_said_at_once_and_while_waiting(gate, pools):
     with pytest.raises(Unavailable):
         await gate.enter(ask())
     first.release()
+
+
+async def test_who_waits_hears_where_and_for_how_long(gate, placement, monkeypatch):
+    monkeypatch.setattr(places, "TELL_S", 0.01)
+    placement.costs.learn_stream("d0", 3.0)
+    first = (await gate.enter(ask(14000, batch=True)))[0]
+    heard: list[list[Progress]] = [[], []]
+    waiting = [
+        asyncio.create_task(gate.enter(ask(14000, batch=True), heard[0].append)),
+        asyncio.create_task(gate.enter(ask(14000, batch=True), heard[1].append)),
+    ]
+    await eventually(lambda: len(heard[0]) > 1 and len(heard[1]) > 1)
+    assert {told.position for told in heard[0]} == {1}
+    assert {told.position for told in heard[1]} == {2}
+    assert all(told.stage == "queued" and told.wait_s > 0 for told in heard[0])
+    assert heard[1][0].wait_s > heard[0][0].wait_s
+    first.release()
+    (await waiting[0])[0].release()
+    (await waiting[1])[0].release()
+    said = [len(one) for one in heard]
+    await asyncio.sleep(0.06)
+    assert [len(one) for one in heard] == said
+
+
+async def test_no_wait_is_made_up_before_a_request_has_ended(gate, monkeypatch):
+    monkeypatch.setattr(places, "TELL_S", 0.01)
+    first = (await gate.enter(ask(14000, batch=True)))[0]
+    heard: list[Progress] = []
+    waiting = asyncio.create_task(gate.enter(ask(14000, batch=True), heard.append))
+    await eventually(lambda: bool(heard))
+    assert heard[0] == Progress(0, "queued", 0, 14000, 1, None)
+    first.release()
+    (await waiting)[0].release()
+
+
+async def test_who_is_admitted_at_once_hears_nothing(gate):
+    heard: list[Progress] = []
+    (await gate.enter(ask(100), heard.append))[0].release()
+    assert not heard

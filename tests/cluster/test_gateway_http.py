@@ -82,6 +82,24 @@ async def test_heartbeats_are_comments_in_a_stream_and_nothing_elsewhere(client,
     assert whole["choices"][0]["message"]["content"] == "one two three four"
 
 
+async def test_progress_is_a_comment_that_carries_json(client):
+    response = await client.post(CHAT, json=HELLO | {"stream": True, "progress": True})
+    told, events = [], []
+    for event in response.text.removesuffix("\n\n").split("\n\n"):
+        if event.startswith(": progress "):
+            told.append(json.loads(event.removeprefix(": progress ")))
+        else:
+            events.append(event)
+    assert told == [
+        {"choice": 0, "stage": "queued", "position": 2, "wait_s": 1.25},
+        {"choice": 0, "stage": "prefill", "tokens": 1, "total_tokens": 1},
+    ]
+    assert all(event.startswith("data: ") for event in events)
+    refused = await client.post(CHAT, json=HELLO | {"progress": True})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "progress"
+
+
 async def test_an_error_in_a_stream_ends_it_without_done(client, generator):
     generator.error, generator.after = RuntimeError("secret"), 2
     response = await client.post(CHAT, json=HELLO | {"stream": True})

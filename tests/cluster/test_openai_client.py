@@ -306,3 +306,23 @@ async def test_what_asks_for_nothing_is_accepted(client):
         response_format={"type": "text"},
         extra_body={"modalities": ["text"], "functions": None, "stop": None},
     )
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_progress_is_asked_for_and_passed_over_by_a_client_that_knows_nothing_of_it(
+    client, generator, n
+):
+    async def ask(**more):
+        stream = await client.chat.completions.create(
+            model="demo", messages=HELLO, stream=True, n=n, **more
+        )
+        return [chunk.choices[0].model_dump() async for chunk in stream]
+
+    told = await ask(extra_body={"progress": True})
+    assert [request.progress for request in generator.requests] == [True]
+    assert told == await ask()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(
+            model="demo", messages=HELLO, extra_body={"progress": True}
+        )
+    assert caught.value.param == "progress"

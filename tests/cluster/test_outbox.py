@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.api import Heartbeat, Started, Summary, Tokens
+from cluster.api import Heartbeat, Progress, Started, Summary, Tokens
 from cluster.outbox import Outbox
 from engine.errors import Cancelled
 from engine.sequence import SampledToken
@@ -98,3 +98,50 @@ async def test_silence_is_filled_with_heartbeats_that_do_not_pile_up():
     outbox.close()
     await asyncio.sleep(0.02)
     assert not outbox.unread
+
+
+@given(steps, st.booleans())
+@settings(deadline=None)
+def test_text_that_is_kept_leaves_before_the_summary_a_choice_in_one(script, logprobs):
+    async def play():
+        outbox, sent = Outbox(), [0, 0, 0]
+        outbox.keep_text()
+        outbox.put(STARTED)
+        assert await outbox.get() == STARTED
+        for choice, count, _ in script:
+            outbox.put(tokens(choice, sent[choice], count, logprobs=logprobs))
+            outbox.put(Progress(choice, "decode", sent[choice] + count, 9))
+            sent[choice] += count
+            assert outbox.unread <= len(sent)
+        told = [await outbox.get() for _ in range(outbox.unread)]
+        outbox.put(SUMMARY)
+        return told, [await outbox.get() for _ in range(outbox.unread)], sent
+
+    told, had, sent = asyncio.run(play())
+    assert all(event == Progress(event.choice, "decode", sent[event.choice], 9) for event in told)
+    assert had[-1] == SUMMARY
+    assert {event.choice: event for event in had[:-1]} == {
+        choice: tokens(choice, 0, count, logprobs=logprobs)
+        for choice, count in enumerate(sent)
+        if count
+    }
+
+
+async def test_a_failure_takes_the_place_of_text_that_was_kept():
+    outbox, error = Outbox(), Cancelled("over")
+    outbox.keep_text()
+    outbox.put(tokens(0, 0, 1))
+    outbox.put(error)
+    assert await outbox.get() is error
+    assert not outbox.unread
+    outbox.close()
+
+
+async def test_text_that_is_kept_is_silence_to_be_filled():
+    outbox = Outbox(heartbeat_s=0.02)
+    outbox.keep_text()
+    for index in range(10):
+        outbox.put(tokens(0, index, 1))
+        await asyncio.sleep(0.005)
+    assert await outbox.get() == Heartbeat()
+    outbox.close()

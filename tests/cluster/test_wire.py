@@ -80,6 +80,7 @@ requests = st.builds(
     model=text,
     endpoint=text,
     tenant=st.text(min_size=1),
+    progress=st.booleans(),
 )
 sampled = st.builds(
     SampledToken,

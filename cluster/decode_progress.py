@@ -1,0 +1,36 @@
+"""How far an answer is whose text is kept to its end: told by the tokens that came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cluster.api import Progress, Tokens
+
+EVERY_S = 0.5
+
+
+class DecodeProgress:
+    """Passes a choice's events on, and tells of its tokens, of `most` at most, twice a second."""
+
+    def __init__(
+        self,
+        put: Callable[[Tokens | Progress], None],
+        most: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._put = put
+        self._most = most
+        self._clock = clock
+        self._told_s = float("-inf")
+
+    def __call__(self, event: Tokens | Progress) -> None:
+        """Take the next event."""
+        self._put(event)
+        if isinstance(event, Progress) or event.finish_reason is not None:
+            return
+        now = self._clock()
+        if now - self._told_s >= EVERY_S:
+            self._told_s = now
+            done = event.index + len(event.ids)
+            self._put(Progress(event.choice, "decode", done, self._most))

@@ -1,0 +1,96 @@
+"""Telling routers how far prompts are, for those who asked: nothing happens while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.prompt_turns import Place
+from engine.sequence import Sequence
+from protos.calls_pb2 import CallEvent
+from protos.outlet import Collect, Outlet
+from protos.prefill_pb2 import PromptProgress
+
+EVERY_S = 0.5
+
+
+@dataclass(slots=True)
+class _Report:
+    """What is said of one prompt; `tokens` gives what the call has else, which goes before."""
+
+    sequence: Sequence
+    outlet: Outlet
+    tokens: Collect | None = None
+    place: Place | None = None
+    said: PromptProgress | None = None
+    ended: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.ended or self.sequence.output_tokens > 0
+
+    @property
+    def queued(self) -> bool:
+        return self.sequence.cached_tokens is None
+
+    def collect(self) -> CallEvent | None:
+        event = None if self.tokens is None else self.tokens()
+        return event or self._news()
+
+    def _news(self) -> CallEvent | None:
+        """How far the prompt is now; None where that was said before or is not known."""
+        if self.over or (self.queued and self.place is None):
+            return None
+        computed = min(self.sequence.computed, self.sequence.prompt_tokens)
+        news = PromptProgress(computed=computed, queued=self.queued)
+        if self.queued and self.place is not None:
+            news.position = self.place.position
+            if self.place.wait_s is not None:
+                news.wait_s = self.place.wait_s
+        if news == self.said:
+            return None
+        self.said = news
+        return CallEvent(progress=news)
+
+
+class PromptReports:
+    """Looks twice a second at the prompts it was given; `places` says where those are that wait."""
+
+    def __init__(self, places: Callable[[], Mapping[str, Place]]) -> None:
+        self._places = places
+        self._told: dict[str, _Report] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, sequence: Sequence, outlet: Outlet, tokens: Collect | None = None) -> Collect:
+        """Tell of this prompt until its first token or `end`.
+
+        Where the call gives `tokens`, too, it is to use the result in their place.
+        """
+        report = self._told.get(sequence.owner) or _Report(sequence, outlet)
+        report.tokens = tokens
+        self._told[sequence.owner] = report
+        self._plan()
+        return report.collect
+
+    def end(self, sequence: Sequence) -> None:
+        """Tell no more of it. Idempotent."""
+        report = self._told.pop(sequence.owner, None)
+        if report is not None:
+            report.ended = True
+
+    def _plan(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._told = {owner: report for owner, report in self._told.items() if not report.over}
+        if not self._told:
+            return
+        waiting = any(report.queued for report in self._told.values())
+        places = self._places() if waiting else {}
+        for owner, report in self._told.items():
+            report.place = places.get(owner)
+            report.outlet.ready(report.collect)
+        self._plan()
