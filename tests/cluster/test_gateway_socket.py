@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cluster import gateway_socket, http_server
 from cluster.api import TextPrompt
-from cluster.api_keys import ApiKeys
+from cluster.api_keys import FileKeys
 from engine.errors import Overloaded
 from tests.cluster.http_door import door
 from tests.cluster.scripted_generator import ScriptedGenerator, eventually
@@ -300,7 +300,7 @@ def keys_in(tmp_path, *given):
     file = tmp_path / "keys.yaml"
     hashes = [hashlib.sha256(key.encode()).hexdigest() for key in given]
     file.write_text(json.dumps({"tenants": {"acme": hashes}}))
-    return ApiKeys(file)
+    return FileKeys(file)
 
 
 async def test_a_key_is_asked_for_and_gives_the_tenant(generator, tmp_path):
