@@ -102,7 +102,9 @@ class Replica:
         self._serves: dict[str, Serve] = {}
         self._calls = CallServer(self._serves)
         calls_pb2_grpc.add_CallsServicer_to_server(self._calls, self._server)
-        self._transfer = TransferConfig(transport=config.kv.transport)
+        self._transfer = TransferConfig(
+            transport=config.kv.transport, silence_s=config.kv.silence_s
+        )
         self._prefill: PrefillScheduler | None = None
         self._prefill_loop: PrefillLoop | None = None
         self._warming: asyncio.Task[None] | None = None

@@ -58,7 +58,8 @@ class KvConfig:
 
     `blocks` fixes the pool's size; without it `memory_fraction` of the free memory is used, capped
     at what the replica could ever need: unless said otherwise 0.9 of a GPU's, but half of a host's,
-    which others need too. `prefix_cache` keeps the KV of finished
+    which others need too. A peer of a link that says nothing for `silence_s` counts as dead.
+    `prefix_cache` keeps the KV of finished
     requests until its blocks are needed; `warm_prefixes` are texts that prefill replicas compute
     once they serve, so that the first prompts that begin with them find them.
     """
@@ -69,6 +70,7 @@ class KvConfig:
     transport: TransportName = "auto"
     parked_fraction: float = 0.5
     lease_s: float = 120.0
+    silence_s: float = 1.0
     prefix_cache: bool = True
     warm_prefixes: tuple[str, ...] = ()
 
@@ -81,6 +83,7 @@ class KvConfig:
         )
         require(0 < self.parked_fraction <= 1, "parked_fraction must be in (0, 1]")
         require(self.lease_s > 0, "lease_s must be positive")
+        require(self.silence_s >= 0.5, "silence_s must be at least 0.5")
         require(all(self.warm_prefixes), "warm_prefixes must not hold an empty text")
         require(
             self.prefix_cache or not self.warm_prefixes, "warm_prefixes need prefix_cache: true"
