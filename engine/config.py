@@ -58,10 +58,9 @@ class KvConfig:
 
     `blocks` fixes the pool's size; without it `memory_fraction` of the free memory is used, capped
     at what the replica could ever need: unless said otherwise 0.9 of a GPU's, but half of a host's,
-    which others need too. A peer of a link that says nothing for `silence_s` counts as dead.
-    `prefix_cache` keeps the KV of finished
-    requests until its blocks are needed; `warm_prefixes` are texts that prefill replicas compute
-    once they serve, so that the first prompts that begin with them find them.
+    which others need too. A link whose peer says nothing for `silence_s` is broken. `prefix_cache`
+    keeps the KV of finished requests until its blocks are needed; `warm_prefixes` are texts that
+    prefill replicas compute once they serve, so that the first prompts that begin so find them.
     """
 
     block_size: int = 16

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 MOST = 4
 UP_TIMEOUT_S = 240
 DOWN_TIMEOUT_S = 120
-# A prefill replica is at its limit with a tenth of a second of prompts, a decode replica with 2.4
+# A prefill replica is at its limit with a fifth of a second of prompts, a decode replica with three
 # streams. That nothing is refused, however slow the machine is, budgets are large, and so are the
 # bounds on what may wait. Up to eleven processes share two cores, so silence is no death.
 CONFIG = """
@@ -33,9 +33,9 @@ endpoints: {chat: {max_output_tokens: 2048, ttft_budget_ms: 600000, token_gap_bu
 scaling:
   prefill: {min: 1, max: 4}
   decode: {min: 1, max: 4}
-  step: 2
-  queue_s: 0.1
-  in_use: 0.2
+  step: 3
+  queue_s: 0.2
+  in_use: 0.25
   hold_s: 1
   calm_s: 1
   rest_s: 0.5
@@ -116,14 +116,14 @@ async def up_and_down(serving, expected):
     async with Client(serving.grpc) as client, asyncio.TaskGroup() as group:
         load = Load(client, expected)
         always = group.create_task(load.at_random(group, 2.0, SHORT))
-        for _ in range(12):
+        for _ in range(24):
             group.create_task(load.again_and_again(PROMPTS))
-        for _ in range(12):
+        for _ in range(16):
             group.create_task(load.again_and_again(STREAMS))
         up_s = await until(serving, (MOST, MOST), UP_TIMEOUT_S, seen)
         load.enough.set()
-        # On three of the decode replicas, three of which are about to go.
-        for _ in range(MOST - 1):
+        # One for each decode replica, of which three are about to go.
+        for _ in range(MOST):
             group.create_task(load.one(LONG))
         down_s = await until(serving, (1, 1), DOWN_TIMEOUT_S, seen)
         await load.one(SHORT)
