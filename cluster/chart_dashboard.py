@@ -71,6 +71,7 @@ PANELS = (
     Panel("Requests by outcome", "reqps", (per_second(router.REQUESTS, "outcome"),)),
     Panel("Requests by tenant", "reqps", (per_second(router.REQUESTS, "tenant"),)),
     Panel("Refusals", "reqps", (per_second(router.REFUSED, "endpoint", "reason"),)),
+    Panel("Errors at the doors", "reqps", (per_second(router.DOOR_ERRORS, "door", "error"),)),
     Panel(
         "In the routers",
         "short",

@@ -142,6 +142,13 @@ class Gate:
             if waiter in self._held:
                 self._held.remove(waiter)
 
+    def show(self) -> None:
+        """Set the gauges to what is so now."""
+        metrics.HELD.set(len(self._held))
+        for record in self._pools.healthy("prefill"):
+            queue_s = self._placement.queue_s(record.id)
+            metrics.PREDICTED_QUEUE.set(queue_s, replica=record.id)
+
     def computed(self, placed: Placed, first: FirstToken) -> None:
         """A first token has left: learn what it cost, and how good the prediction was."""
         now, plan, ask = time.monotonic(), placed.plan, placed.ask

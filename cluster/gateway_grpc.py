@@ -19,6 +19,7 @@ from cluster.api import Generator
 from cluster.api_keys import ApiKeys, identify
 from cluster.inbound import check_request_id
 from cluster.listen import cannot_listen, join
+from cluster.metrics import DOOR_ERRORS
 from cluster.retry_info import detailed_trailers
 from cluster.status import status_of
 from cluster.streams import StallWatch, closing, end
@@ -237,5 +238,6 @@ async def _answering(context: Context) -> AsyncIterator[None]:
     except Exception:
         log.exception("a call ended in a fault")
         failure = Internal("internal error")
+    DOOR_ERRORS.inc(door="grpc", error=type(failure).__name__)
     code = status_of(failure).grpc
     await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))

@@ -16,6 +16,7 @@ from cluster.api import Generator
 from cluster.api_keys import ApiKeys, identify
 from cluster.gateway_socket import TENANT_HEADER, SocketGateway
 from cluster.http_body import read_json
+from cluster.metrics import DOOR_ERRORS
 from cluster.openai_forms import CHAT, COMPLETION, Form, Json
 from cluster.openai_replies import Reply
 from cluster.openai_schema import Call, ChatRequest, CompletionRequest
@@ -161,6 +162,7 @@ def _answering(endpoint: Endpoint) -> Endpoint:
         except Exception:
             log.exception("%s %s ended in a fault", request.method, request.url.path)
             failure = Internal("internal error")
+        DOOR_ERRORS.inc(door="http", error=type(failure).__name__)
         status, body, headers = http_error(failure)
         return _json(body, status, headers | {"x-request-id": _request_id(request)})
 

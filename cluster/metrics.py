@@ -14,6 +14,12 @@ REQUESTS = Counter(
 REFUSED = Counter(
     "tandem_refused_total", "Requests refused for lack of room.", (*REQUEST, "reason")
 )
+DOOR_ERRORS = Counter(
+    "tandem_door_errors_total",
+    "Calls that a door (`grpc`, `http`) answered with an error, by its class; also those that "
+    "never reached the router, as with a wrong key.",
+    ("door", "error"),
+)
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
 HELD = Gauge("tandem_router_held_requests", "Requests that wait in this router for room.")
 ARM_REQUESTS = Counter(

@@ -360,7 +360,8 @@ class Replica:
 
     def _report(self, load: ReplicaLoad, role: ReplicaRole) -> None:
         replica_metrics.show(load, role, self.id, self._config.decode.max_batch)
-        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=role)
+        pool = "prefill" if role == "prefill" else "decode"
+        PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=pool)
         self._evictions_told = self._pool.evictions
 
 

@@ -145,6 +145,11 @@ class Router:
         finally:
             await self._release(request_id, running)
 
+    def show(self) -> None:
+        """Set the gauges to what is so now."""
+        metrics.RUNNING.set(len(self._running))
+        self._gate.show()
+
     async def forget_gone(self) -> None:
         """Drop streams to and counts of replicas that left."""
         members = self._pools.members()

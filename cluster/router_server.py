@@ -226,7 +226,12 @@ class RouterServer:
         self._heartbeat.start()
 
     def _load(self) -> ReplicaLoad:
-        return self._router.load() if self._router else ReplicaLoad()
+        """With every beat, so also the gauges are set anew: Ray forgets those that rest."""
+        self._show_members()
+        if self._router is None:
+            return ReplicaLoad()
+        self._router.show()
+        return self._router.load()
 
     def _heard(self, replica: str, load: ReplicaLoad) -> None:
         """A replica has said what it is doing."""
@@ -248,6 +253,9 @@ class RouterServer:
             metrics.JOINED.inc(role=record.home or record.role)
         for record in change.lost:
             metrics.LOST.inc(role=record.home or record.role)
+        self._show_members()
+
+    def _show_members(self) -> None:
         members = self._watch.members()
         for role in get_args(ReplicaRole):
             metrics.REPLICAS.set(sum((one.home or one.role) == role for one in members), role=role)

@@ -28,6 +28,7 @@ REJOIN_S = 60
 # What it takes a fault, a cancel, a refusal or a full cache to see.
 NOT_BY_ONE_REQUEST = {
     "tandem_refused_total",
+    "tandem_door_errors_total",
     "tandem_time_to_cancel_seconds",
     "tandem_replicas_lost_total",
     "tandem_prefill_step_failures_total",

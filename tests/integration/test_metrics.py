@@ -86,6 +86,7 @@ def check_requests(page: Recorded) -> None:
     assert page.value("tandem_requests_total", outcome="ok", **batch) == 1
     assert page.value("tandem_requests_total", outcome="cancelled") == 1
     assert page.value("tandem_requests_total", outcome="NotFound", endpoint="other") == 1
+    assert page.value("tandem_door_errors_total", door="grpc", error="NotFound") == 1
     assert page.value("tandem_ttft_seconds_count", **chat) == 5
     assert page.value("tandem_ttft_budget_ratio_count") == 5
     assert page.value("tandem_request_seconds_count") == 5
