@@ -37,9 +37,10 @@ as `tandem_ttft_seconds` the series `ray_tandem_ttft_seconds_bucket` (with `le`)
 alerts and the dashboard of the chart use Ray's names.
 
 No label has a request's id. `endpoint` and `lane` are configured ones, or `other` for a request
-that named an endpoint which is not there. `tenant` is one of at most `router.metric_tenants` names, of which
-`default` and the configured ones come first; all other tenants are `other`. `pool` is `prefill` or
-`decode`; `role` also `both` or `router`; `replica` is a replica's id as in `tandem status`.
+that named an endpoint which is not there. `tenant` is one of at most `router.metric_tenants` names,
+of which `default` and the configured ones come first; all other tenants are `other`. `pool` is
+`prefill` or `decode`; `role` also `both` or `router`; `replica` is a replica's id as in `tandem
+status`.
 """
 
 
