@@ -71,6 +71,25 @@ PANELS = (
     Panel("Requests by outcome", "reqps", (per_second(router.REQUESTS, "outcome"),)),
     Panel("Requests by tenant", "reqps", (per_second(router.REQUESTS, "tenant"),)),
     Panel("Refusals", "reqps", (per_second(router.REFUSED, "endpoint", "reason"),)),
+    Panel(
+        "Canaries: requests",
+        "reqps",
+        (per_second(router.ARM_REQUESTS, "endpoint", "arm", "outcome"),),
+    ),
+    Panel(
+        "Canaries: first tokens",
+        "s",
+        (quantile(router.ARM_TTFT, 0.95, "endpoint", "arm"),),
+    ),
+    Panel(
+        "Canaries rolled back, routers that share caps",
+        "short",
+        (
+            highest(router.ROLLED_BACK, "endpoint"),
+            highest(router.SHARING),
+            highest(router.ROUTERS),
+        ),
+    ),
     Panel("Errors at the doors", "reqps", (per_second(router.DOOR_ERRORS, "door", "error"),)),
     Panel(
         "In the routers",
