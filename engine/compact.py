@@ -14,6 +14,7 @@ from engine.batch import PackedBatch
 from engine.compact_weights import Decoder, Layer
 from engine.graphs import DecodeReplays
 from engine.kv_cache import KvCache, KvFormat
+from engine.runner import Computed
 
 Tensor = torch.Tensor
 
@@ -68,7 +69,7 @@ class CompactRunner:
         """See Runner."""
         return f"compact, {self._head.by.name}"
 
-    def layers(self, batch: PackedBatch) -> Generator[None, None, Tensor]:
+    def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
         """See Runner. Steps of single tokens are not cut."""
         decoder, most = self._decoder, 1 if batch.segments[-1].queries > 1 else len(self._stages)
         x = embedding(batch.tokens, decoder.embedding)
@@ -84,9 +85,7 @@ class CompactRunner:
             prepared = [stage.layer for stage in group]
             x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch)
             done = end
-        logits = self._head.by.logits(x[batch.last], self._head.layer)
-        cap = decoder.final_softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return Computed(self._logits(x[batch.last]), lambda rows: self._logits(x[rows]))
 
     def take(self, by: Layers, cache: KvCache) -> Iterator[None]:
         """Let another compute, a layer at a time; between two passes or two layers."""
@@ -97,6 +96,12 @@ class CompactRunner:
             yield
         self._head = _Stage(by, by.prepare_head())
         self.kv_format = by.kv_format
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """[rows, vocabulary] of rows of the stream behind the last layer."""
+        logits: Tensor = self._head.by.logits(x, self._head.layer)
+        cap = self._decoder.final_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def _group(self, first: int, most: int) -> list[_Stage]:
         """Layers from `first` on that one and the same computes, at most that many."""

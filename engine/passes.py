@@ -7,18 +7,22 @@ from collections.abc import Generator, Sequence
 
 import torch
 
-from engine.batch import PackedBatch, pack
+from engine.batch import pack
 from engine.cores import Cores
+from engine.errors import Internal
 from engine.kv_cache import KvCache
-from engine.runner import Runner
+from engine.runner import Computed, Runner
 from engine.sampler import sample
-from engine.sequence import Outcome, Span
+from engine.scorer import Scorer
+from engine.scoring import Scores
+from engine.sequence import Outcome, SampledToken, Scored, Span
 
 
 class Pass:
     """See `Engine.begin`. Belongs to the engine's thread.
 
-    The leading `layers_done` have stored the keys and values of all spans.
+    The leading `layers_done` have stored the keys and values of all spans. What is scored comes
+    behind the layers, and is cut, too.
     """
 
     def __init__(
@@ -29,7 +33,7 @@ class Pass:
         self._runner = runner
         self._cache = cache
         self._cores = cores
-        self._under_way: tuple[PackedBatch, Generator[None, None, torch.Tensor]] | None = None
+        self._under_way: Generator[None, None, list[Outcome]] | None = None
 
     @torch.inference_mode()
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
@@ -51,24 +55,42 @@ class Pass:
             replays = self._runner.replays
             logits = None if replays is None else replays.logits(self.spans)
             if logits is not None:
-                return self._sampled(range(len(self.spans)), logits)
-            batch = pack(self.spans, self._cache)
-            self._under_way = batch, self._runner.layers(batch)
-        batch, layers = self._under_way
+                return [*self._sampled(range(len(self.spans)), logits)]
+            self._under_way = self._work()
         while True:
             began_s = time.monotonic()
             try:
-                next(layers)
+                next(self._under_way)
             except StopIteration as end:
-                return self._sampled(batch.order, end.value)
-            self.layers_done += 1
+                results: list[Outcome] = end.value
+                return results
             ended_s = time.monotonic()
             if until is not None and ended_s + (ended_s - began_s) > until:
                 return None
 
-    def _sampled(self, order: Sequence[int], logits: torch.Tensor) -> list[Outcome]:
+    def _work(self) -> Generator[None, None, list[Outcome]]:
+        batch = pack(self.spans, self._cache)
+        computed = yield from self._layers(self._runner.layers(batch))
+        results = self._sampled(batch.order, computed.logits)
+        scorer = Scorer(self.spans, batch.order, self._cache.device)
+        yield from scorer.run(computed.logits_of)
+        return [_joined(one, scorer.found(index)) for index, one in enumerate(results)]
+
+    def _layers(self, layers: Generator[None, None, Computed]) -> Generator[None, None, Computed]:
+        while True:
+            try:
+                next(layers)
+            except StopIteration as end:
+                computed: Computed = end.value
+                return computed
+            self.layers_done += 1
+            yield
+
+    def _sampled(
+        self, order: Sequence[int], logits: torch.Tensor
+    ) -> list[SampledToken | Internal | None]:
         spans = self.spans
-        results: list[Outcome] = [None] * len(spans)
+        results: list[SampledToken | Internal | None] = [None] * len(spans)
         sampling = [index for index in order if spans[index].samples]
         if not sampling:
             return results
@@ -76,3 +98,10 @@ class Pass:
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
         return results
+
+
+def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:
+    """What a span gives; a fault of either is a fault of the sequence."""
+    if scores is None or isinstance(sampled, Internal):
+        return sampled
+    return scores if isinstance(scores, Internal) else Scored(scores, sampled)

@@ -29,7 +29,8 @@ class PrefixCache:
         """Give a sequence blocks for all of its tokens; the leading ones are those in the cache.
 
         False, and nothing is taken, unless `headroom` blocks more would be left. The last token
-        is never taken from the cache, as it is what the next one is sampled from.
+        is never taken from the cache, as it is what the next one is sampled from; nor is what
+        comes behind the token before the first one that is scored.
         """
         tokens = len(sequence.tokens)
         shared = self._match(sequence)
@@ -72,7 +73,9 @@ class PrefixCache:
     def _match(self, sequence: Sequence) -> list[int]:
         if self._identity is None:
             return []
-        usable = (len(sequence.tokens) - 1) // self._block_size
+        scoring = sequence.scoring
+        needed = len(sequence.tokens) - 1 if scoring is None else scoring.first - 1
+        usable = needed // self._block_size
         chain = self._chain(sequence, usable * self._block_size)
         return self._pool.match(chain.digests[:usable])
 

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,18 @@ from engine import attention
 from engine.batch import PackedBatch
 from engine.graphs import DecodeReplays
 from engine.kv_cache import KvFormat
+from engine.module_head import ModuleHead
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A batch behind its last layer: `logits` [len(batch.last), vocabulary], and those of others.
+
+    `logits_of` gives them for indices of tokens of the batch, [rows] to [rows, vocabulary].
+    """
+
+    logits: torch.Tensor
+    logits_of: Callable[[torch.Tensor], torch.Tensor]
 
 
 class Runner(Protocol):
@@ -31,11 +44,8 @@ class Runner(Protocol):
         """What computes, for the log."""
         ...
 
-    def layers(self, batch: PackedBatch) -> Generator[None, None, torch.Tensor]:
-        """Store the batch's keys and values, pausing between layers where that can be done.
-
-        Gives logits [len(batch.last), vocabulary].
-        """
+    def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
+        """Store the batch's keys and values, pausing between layers where that can be done."""
         ...
 
 
@@ -50,23 +60,24 @@ class TransformersRunner:
         attention.register(attention.NAME, attention.paged_attention)
         model.set_attn_implementation(attention.NAME)
         self._model = model
+        self._head = ModuleHead(model)
 
-    def layers(self, batch: PackedBatch) -> Generator[None, None, torch.Tensor]:
+    def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
         """See Runner; a module runs in one go."""
         yield from ()
-        return run_module(
-            self._model, batch.tokens, batch.positions, batch.last, tandem_batch=batch
-        )
+        model, last = self._model, batch.last
+        logits = run_module(model, batch.tokens, batch.positions, last, tandem_batch=batch)
+        return Computed(logits, self._head.behind_last_call())
 
 
-def whole(run: Generator[None, None, torch.Tensor]) -> torch.Tensor:
-    """What a pass gives, without pauses."""
+def whole(run: Generator[None, None, Computed]) -> torch.Tensor:
+    """The logits that a pass gives, without pauses."""
     while True:
         try:
             next(run)
         except StopIteration as end:
-            logits: torch.Tensor = end.value
-            return logits
+            computed: Computed = end.value
+            return computed.logits
 
 
 def run_module(

@@ -9,6 +9,7 @@ from engine.errors import Internal
 from engine.prefix import DEFAULT_TENANT, Chain
 from engine.prompt_order import Lane
 from engine.sampling import SamplingParams
+from engine.scoring import Scores, Scoring
 
 FinishReason = Literal["stop", "length"]
 
@@ -22,6 +23,7 @@ class Sequence:
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
     `ttft_budget_s`, from arrival to first token, order the prompts. `request_id` is for logs.
+    `scoring` asks for the log-probabilities of the prompt's own tokens.
     """
 
     owner: str
@@ -38,6 +40,7 @@ class Sequence:
     lane: Lane = "interactive"
     ttft_budget_s: float = 0.5
     request_id: str = ""
+    scoring: Scoring | None = None
 
     @property
     def named_in_log(self) -> dict[str, object]:
@@ -68,6 +71,12 @@ class Span:
         """Whether this span reaches the sequence's end, so that a next token is sampled."""
         return self.start + self.count == len(self.sequence.tokens)
 
+    @property
+    def scored(self) -> range:
+        """The places of the tokens that computing this span scores."""
+        scoring = self.sequence.scoring
+        return range(0) if scoring is None else scoring.within(self.start, self.count)
+
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
@@ -78,5 +87,22 @@ class SampledToken:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The scores of a span's tokens, and the token that was sampled behind them, if one was."""
+
+    scores: Scores
+    token: SampledToken | None
+
+
 # What a step gives for a span: a token, a fault of this sequence alone, or nothing was sampled.
-Outcome = SampledToken | Internal | None
+Outcome = SampledToken | Scored | Internal | None
+
+
+def collected(span: Span, outcome: Outcome) -> SampledToken | Internal | None:
+    """What a step gave for a span, after its scores have gone to the sequence's `scoring`."""
+    if not isinstance(outcome, Scored):
+        return outcome
+    if span.sequence.scoring is not None:
+        span.sequence.scoring.take(span.scored.start, outcome.scores)
+    return outcome.token

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
-from engine.sequence import Outcome, SampledToken, Sequence, Span
+from engine.sequence import Outcome, SampledToken, Sequence, Span, collected
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
 from prefill_pool import metrics
@@ -162,7 +162,7 @@ class PrefillLoop:
     def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
         now = time.monotonic()
         PROMPT_TOKENS.inc(sum(span.count for span in spans), pool="prefill")
-        outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
         self._condemn(outcomes)
         self._tell(
             [span for span in spans if not isinstance(outcomes[span.sequence.owner], Internal)]
@@ -182,7 +182,7 @@ class PrefillLoop:
                 queue_s, prefill_s = job.started_s - job.arrived_s, now - job.started_s
                 job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
 
-    def _condemn(self, outcomes: dict[str, Outcome]) -> None:
+    def _condemn(self, outcomes: Mapping[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
                 self._scheduler.pool.condemn(owner)
