@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from engine.prefix import DEFAULT_TENANT
 from engine.sampling import SamplingParams
+from engine.scoring import Scores
 from engine.sequence import FinishReason, SampledToken
 
 Role = Literal["system", "user", "assistant"]
@@ -43,7 +44,19 @@ class ChatPrompt:
     messages: tuple[ChatMessage, ...]
 
 
-Prompt = TextPrompt | TokenPrompt | ChatPrompt
+@dataclass(frozen=True, slots=True)
+class ScorePrompt:
+    """A text whose own tokens are scored; with a `continuation`, those of that alone.
+
+    Both are text or both token ids. With each token go the `top` likeliest in its place.
+    """
+
+    prompt: TextPrompt | TokenPrompt
+    continuation: TextPrompt | TokenPrompt | None = None
+    top: int = 0
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt | ScorePrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,8 @@ class GenerateRequest:
     """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults.
 
     Requests of one `tenant` may share cached KV. `progress` asks for Progress events, which an
-    endpoint of that mode gives in any case.
+    endpoint of that mode gives in any case. A ScorePrompt takes `n` 1 and 1 for
+    `max_tokens`.
     """
 
     prompt: Prompt
@@ -72,6 +86,15 @@ class Started:
     model: str
     prompt_tokens: int
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The scores of a ScorePrompt's tokens from the place `first` on; `ids` has all of them."""
+
+    ids: tuple[int, ...]
+    first: int
+    scores: Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +180,7 @@ class Progress:
     wait_s: float | None = None
 
 
-Event = Started | Progress | Tokens | Heartbeat | Summary
+Event = Started | Scored | Progress | Tokens | Heartbeat | Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +208,7 @@ class Generator(Protocol):
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
 
         A Heartbeat comes wherever nothing else did for a while, and Progress, where it is asked
-        for, at any point before the Summary.
+        for, at any point before the Summary. For a ScorePrompt a Scored comes before the Tokens.
         """
         ...
 
@@ -195,6 +218,10 @@ class Generator(Protocol):
 
     def token_text(self, token: int) -> str:
         """One token as text by itself, for log-probability listings."""
+        ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
         ...
 
     def missing(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from cluster import metrics
-from cluster.api import ChoiceSummary, Progress, Tokens
+from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.call_stream import Call, CallStream
 from cluster.door import Prepared
 from cluster.gate import FirstToken
@@ -28,11 +28,11 @@ from cluster.status import error_from_failure
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import sampling_to_proto, tokens_from_proto
+from protos.convert import sampling_to_proto, scores_from_proto, tokens_from_proto
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[Tokens | Progress], None]
+Emit = Callable[[Scored | Tokens | Progress], None]
 Lost = Callable[[ReplicaRecord], None]
 # How long the echo of a failure waits for the failure itself.
 _VERDICT_S = 0.5
@@ -174,7 +174,8 @@ class ChoiceRun:
             prompt_ids=self._prepared.prompt_ids,
             sampling=sampling_to_proto(self._prepared.sampling),
             choice=self._choice,
-            decode_replica=self._pair.decode.id,
+            decode_replica="" if self._pair.prefill_only else self._pair.decode.id,
+            scoring=self._scoring(),
             ttft_budget_s=self._prepared.ttft_budget_s,
             lane=self._prepared.lane,
             request_id=self._prepared.request_id,
@@ -198,7 +199,12 @@ class ChoiceRun:
             lane=self._prepared.lane,
             ttft_budget_s=self._prepared.ttft_budget_s,
             progress=self._prepared.delivery.progress,
+            scoring=self._scoring(),
         )
+
+    def _scoring(self) -> prefill_pb2.Scoring | None:
+        first, top = self._prepared.scored_from, self._prepared.top
+        return None if first is None else prefill_pb2.Scoring(first=first, top=top)
 
     def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
         if kind == "tokens":
@@ -231,6 +237,8 @@ class ChoiceRun:
         if self._pair.local:
             self._prefilled()
         times = self._times
+        if self._prepared.scored_from is not None:
+            self._emit_scores(self._prepared.scored_from, first.scores)
         self._emit(first.tokens)
         times.ttft_s = time.monotonic() - times.began_s
         times.queue_s = placed_s - times.began_s + first.queue_s
@@ -263,6 +271,13 @@ class ChoiceRun:
         self._emit_event(
             Tokens(self._choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
         )
+
+    def _emit_scores(self, first: int, wire: prefill_pb2.Scores) -> None:
+        scores, ids = scores_from_proto(wire), self._prepared.prompt_ids
+        if len(scores.logprobs) != len(ids) - first:
+            raise Internal(f"{len(scores.logprobs)} scores for {len(ids) - first} tokens")
+        metrics.SCORED.inc(len(scores.logprobs))
+        self._emit_event(Scored(ids, first, scores))
 
     def _weigh(self, error: TandemError, over: bool) -> None:
         """End with the failure that explains it best.

@@ -159,13 +159,15 @@ class Gate:
         self._placement.costs.learn_flush(first.flush_s)
         placed.prefilled()
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
-        if not ask.batch:
+        if not ask.batch and ask.scored_from is None:
             self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
 
     def release(self, placed: Placed, output_tokens: int = 0) -> None:
         """A choice has ended, with so many tokens."""
-        decode = placed.plan.pair.decode.id
-        self._placement.costs.learn_stream(decode, time.monotonic() - placed.placed_s)
+        pair = placed.plan.pair
+        if not pair.prefill_only:
+            stayed_s = time.monotonic() - placed.placed_s
+            self._placement.costs.learn_stream(pair.decode.id, stayed_s)
         placed.release(output_tokens)
 
     def _behind(self, waiter: _Waiter) -> bool:

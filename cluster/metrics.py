@@ -101,3 +101,4 @@ TIME_TO_CANCEL = Histogram(
 REPLICAS = Gauge("tandem_replicas", "Living replicas, as this router knows them.", ("role",))
 JOINED = Counter("tandem_replicas_joined_total", "Replicas that this router saw come.", ("role",))
 LOST = Counter("tandem_replicas_lost_total", "Replicas that this router saw go.", ("role",))
+SCORED = Counter("tandem_scored_tokens_total", "Tokens of given texts that were scored.", REQUEST)

@@ -50,7 +50,7 @@ class Reply:
                     choice.texts.append(event.text)
                     choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
                     choice.finish = event.finish_reason
-                elif not isinstance(event, Heartbeat | Progress):
+                elif isinstance(event, Started | Summary):
                     self._note(event)
         self._check_whole()
         choices = [
@@ -77,7 +77,7 @@ class Reply:
                 elif isinstance(event, Progress):
                     number = place * self._call.n + event.choice
                     yield comment("progress", progress_json(event, number))
-                else:
+                elif isinstance(event, Started | Summary):
                     self._note(event)
         self._check_whole()
         if self._call.include_usage:

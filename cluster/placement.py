@@ -38,7 +38,7 @@ class Ask:
 
     `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
     prompt's full blocks; `key` is the same when its `tenant` sends it again; `request_id` is for
-    logs.
+    logs. Where its own tokens are scored, those from `scored_from` on, no decode replica is needed.
     """
 
     prompt_tokens: int
@@ -52,23 +52,26 @@ class Ask:
     key: Hashable = None
     tenant: str = "default"
     request_id: str = ""
+    scored_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The replicas of one choice; `cached_tokens` of the prompt are expected where it is computed.
 
-    A `local` pair is one decode replica that computes the prompt itself.
+    A `local` pair is one decode replica that computes the prompt itself, a `prefill_only` one a
+    prefill replica alone; it stands for both.
     """
 
     prefill: ReplicaRecord
     decode: ReplicaRecord
     cached_tokens: int = 0
+    prefill_only: bool = False
 
     @property
     def local(self) -> bool:
-        """Whether there is nothing to hand over."""
-        return self.prefill.id == self.decode.id
+        """Whether decode computes all, and there is nothing to hand over."""
+        return self.prefill.id == self.decode.id and not self.prefill_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ class Placement:
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
         is old. Unavailable where a pool is empty, PromptTooLong where no pool is large enough.
         """
+        if ask.scored_from is not None:
+            return self._plan_scoring(prefill, ask, now, stale, margin_s)
         second = _large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
@@ -184,11 +189,11 @@ class Placement:
             plan.forecast.deadline_s,
             ask.batch,
         )
-        holds = self.holds
-        return (
-            holds.prompt(pair.prefill.id, prompt, now),
-            holds.request(pair.decode.id, _blocks(pair.decode, ask), ask.gap_s, now),
-        )
+        held = self.holds.prompt(pair.prefill.id, prompt, now)
+        if pair.prefill_only:
+            return held, Hold(_nothing)
+        blocks = _blocks(pair.decode, ask)
+        return held, self.holds.request(pair.decode.id, blocks, ask.gap_s, now)
 
     def computed(
         self, replica: str, prompt_tokens: int, cached: int, prefill_s: float, now: float
@@ -207,6 +212,23 @@ class Placement:
     def queue_s(self, replica: str) -> float:
         """Seconds of prompts from here that wait on that replica."""
         return sum(due.seconds for due in self._waiting(replica))
+
+    def _plan_scoring(
+        self,
+        prefill: Sequence[ReplicaRecord],
+        ask: Ask,
+        now: float,
+        stale: Collection[str],
+        margin_s: float,
+    ) -> Plan:
+        """The replica that computes the prompt soonest, alone."""
+        able = self._drawn(_large_enough("prefill", prefill, ask.prompt_tokens), stale)
+        computing = [self._computing(record, ask, now, margin_s) for record in able]
+        best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
+        if best.record.role == "both":
+            return self._planned(best, best.record, ask)
+        pair = Pair(best.record, best.record, best.cached, prefill_only=True)
+        return Plan(pair, self._forecast(best, ask))
 
     def _drawn(
         self, records: Sequence[ReplicaRecord], stale: Collection[str]
@@ -277,14 +299,10 @@ class Placement:
         return known_s / cost.seconds(tokens) / slack
 
     def _planned(self, computing: _Computing, decode: ReplicaRecord, ask: Ask) -> Plan:
-        requests, found = self.holds.requests(decode), computing.outlook
+        requests = self.holds.requests(decode)
         stream_s = self.costs.stream_s(decode.id) or 1.0
-        forecast = Forecast(
-            ttft_s=found.ends_s + self.costs.flush_s - ask.arrived_s,
-            deadline_s=computing.deadline_s,
-            alone_s=computing.alone_s,
-            work_s=found.work_s,
-            fits=found.fits,
+        forecast = replace(
+            self._forecast(computing, ask),
             step_s=self.costs.step_s(decode.id, requests + ask.choices),
             gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
             blocks_short=self._short(decode, ask),
@@ -292,6 +310,17 @@ class Placement:
             interval_s=stream_s / max(1, requests),
         )
         return Plan(Pair(computing.record, decode, computing.cached), forecast)
+
+    def _forecast(self, computing: _Computing, ask: Ask) -> Forecast:
+        """What is predicted of its prompt."""
+        found = computing.outlook
+        return Forecast(
+            ttft_s=found.ends_s + self.costs.flush_s - ask.arrived_s,
+            deadline_s=computing.deadline_s,
+            alone_s=computing.alone_s,
+            work_s=found.work_s,
+            fits=found.fits,
+        )
 
     def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:
         """Where decode goes: whether it is short of blocks, then its load."""
@@ -305,10 +334,11 @@ class Placement:
         return self.holds.requests(record), self.holds.last(record.id)
 
     def _cached(self, record: ReplicaRecord, ask: Ask) -> int:
-        """Tokens of the prompt that are cached there, as far as is known; never all of them."""
+        """Tokens of the prompt that need not be computed there, as far as is known; never all."""
         if not ask.digests:
             return 0
-        usable = (ask.prompt_tokens - 1) // record.load.block_size
+        needed_from = (ask.scored_from or ask.prompt_tokens) - 1
+        usable = needed_from // record.load.block_size
         known = self._known.longest(record.id, ask.digests[:usable])
         return known * record.load.block_size
 
@@ -316,6 +346,10 @@ class Placement:
 def one_of(ask: Ask) -> Ask:
     """The share of one of its choices."""
     return replace(ask, choices=1)
+
+
+def _nothing() -> None:
+    """No decode replica holds anything for it."""
 
 
 def _blocks(record: ReplicaRecord, ask: Ask) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -114,6 +114,10 @@ class Router:
     def token_text(self, token: int) -> str:
         """One token as text by itself."""
         return self._door.token_text(token)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self._door.text(ids)
 
     def missing(self) -> tuple[str, ...]:
         """The pools without a healthy replica."""
@@ -359,4 +363,5 @@ def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:
         key=hash((prepared.tenant, prepared.prompt_ids)),
         tenant=tenant,
         request_id=prepared.request_id,
+        scored_from=prepared.scored_from,
     )

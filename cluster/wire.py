@@ -17,6 +17,8 @@ from cluster.api import (
     ModelCard,
     Progress,
     Prompt,
+    Scored,
+    ScorePrompt,
     Stage,
     Started,
     Summary,
@@ -95,6 +97,8 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
             return inference_pb2.GenerateEvent(heartbeat=inference_pb2.Heartbeat())
         case Summary():
             return inference_pb2.GenerateEvent(summary=_summary_to_proto(event))
+        case Scored():
+            raise Internal("a stream of tokens has no scores")
 
 
 def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
@@ -151,6 +155,8 @@ def _put_prompt(wire: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
             wire.chat.SetInParent()
             for message in messages:
                 wire.chat.messages.add(role=message.role, content=message.content)
+        case ScorePrompt():
+            raise InvalidRequest("a text to be scored is no prompt", field="prompt")
 
 
 def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:

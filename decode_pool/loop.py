@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from decode_pool import metrics
 from decode_pool.gap import TokenGap
@@ -12,7 +13,7 @@ from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, Overloaded, TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
-from engine.sequence import Outcome, Sequence, Span
+from engine.sequence import Outcome, Sequence, Span, collected
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
 
@@ -208,7 +209,7 @@ class DecodeLoop:
                 job.granted.set_result(None)
 
     def _take(self, spans: list[Span], results: list[Outcome]) -> None:
-        outcomes = dict(zip((span.sequence.owner for span in spans), results, strict=True))
+        outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
         self._condemn(outcomes)
         kept = self._scheduler.complete(spans)
         self._ends.tell()
@@ -233,7 +234,7 @@ class DecodeLoop:
                 self._end(job)
         self._unread.clear()
 
-    def _condemn(self, outcomes: dict[str, Outcome]) -> None:
+    def _condemn(self, outcomes: Mapping[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
                 self._scheduler.pool.condemn(owner)

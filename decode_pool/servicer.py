@@ -17,7 +17,7 @@ from engine.text import Completion
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import sequence_from_proto, tokens_to_proto
+from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
 from protos.outlet import Collect, Outlet
 from protos.prompt_reports import PromptReports
 
@@ -134,6 +134,7 @@ def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Col
             queue_s=granted_s - arrived_s,
             prefill_s=max(0.0, job.first_s - granted_s),
             cached_tokens=job.sequence.cached_tokens or 0,
+            scores=scores_to_proto(job.sequence.scoring),
         )
         return CallEvent(first_token=first)
 

@@ -11,7 +11,7 @@ class EarlyHandOver:
     """Offers a job's KV from when it has its blocks, and follows how far it is computed.
 
     So a decode replica that gives blocks early waits for nothing but the computing: a prompt that
-    has begun holds all the blocks it needs.
+    has begun holds all the blocks it needs. Without a `receiver` nothing is handed over.
     """
 
     def __init__(self, sender: KvSender, job: PrefillJob, receiver: str) -> None:
@@ -37,7 +37,7 @@ class EarlyHandOver:
         self._job.watch = None
         if self._handing is not None:
             await self._handing.close(reason)
-        else:
+        elif self._receiver:
             await self._sender.withdraw(self._job.sequence.owner, self._receiver, reason)
 
     def _computed(self, tokens: int, layers: int | None) -> None:

@@ -13,7 +13,7 @@ from prefill_pool.early import EarlyHandOver
 from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
 from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import sequence_from_proto, tokens_to_proto
+from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
 from protos.outlet import Outlet
 from protos.prompt_reports import PromptReports
 
@@ -72,6 +72,7 @@ class PrefillServicer:
             queue_s=first.queue_s,
             prefill_s=first.prefill_s,
             cached_tokens=sequence.cached_tokens or 0,
+            scores=scores_to_proto(sequence.scoring),
         )
         outlet.put(CallEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s, lane=sequence.lane)

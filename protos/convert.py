@@ -15,6 +15,7 @@ from engine.errors import Internal, InvalidRequest
 from engine.prefix import DEFAULT_TENANT
 from engine.prompt_order import LANES, Lane
 from engine.sampling import SamplingParams
+from engine.scoring import Scores, Scoring
 from engine.sequence import FinishReason, SampledToken
 from engine.sequence import Sequence as TokenSequence
 from protos import decode_pb2, inference_pb2, prefill_pb2
@@ -85,16 +86,18 @@ def sequence_from_proto(
     request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest,
 ) -> TokenSequence:
     """The sequence that a router asks a replica for, owned by its transfer; no output yet."""
+    scoring, tokens = request.scoring, len(request.prompt_ids)
     return TokenSequence(
         owner=request.transfer,
         tokens=list(request.prompt_ids),
-        prompt_tokens=len(request.prompt_ids),
+        prompt_tokens=tokens,
         sampling=sampling_from_proto(request.sampling),
         choice=request.choice,
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
         request_id=request.request_id,
+        scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )
 
 
@@ -142,6 +145,21 @@ def tokens_from_proto(wire: inference_pb2.Tokens) -> TokenRun:
         sampled = tuple(map(_with_logprob, ids, wire.logprobs))
     reason = _FINISH_FROM_WIRE[wire.finish_reason]
     return TokenRun(wire.choice, wire.index, ids, wire.text, reason, sampled)
+
+
+def scores_to_proto(scoring: Scoring | None) -> prefill_pb2.Scores | None:
+    """What was collected, for the wire; raises Internal where scores are missing."""
+    if scoring is None:
+        return None
+    found = scoring.scores()
+    return prefill_pb2.Scores(
+        logprobs=found.logprobs, top_ids=found.top_ids, top_logprobs=found.top_logprobs
+    )
+
+
+def scores_from_proto(wire: prefill_pb2.Scores) -> Scores:
+    """The scores that `wire` carries."""
+    return Scores(list(wire.logprobs), list(wire.top_ids), list(wire.top_logprobs))
 
 
 def valid_text(text: str) -> str:
