@@ -14,7 +14,7 @@ from bench.prompts import prompt_ids
 from bench.setting import BLOCK_SIZE, load_engine
 from engine.engine import Engine
 from engine.sampling import SamplingParams
-from engine.sequence import SampledToken, Sequence, Span
+from engine.sequence import SampledToken, Sequence, Span, collected
 
 _CHUNK = 512
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=2**20, seed=0)
@@ -69,10 +69,11 @@ class Bench:
         spans = [Span(sequence, sequence.computed, count) for sequence, count in work]
         for span, outcome in zip(spans, self._engine.forward(spans), strict=True):
             span.sequence.computed += span.count
-            if isinstance(outcome, SampledToken):
-                span.sequence.tokens.append(outcome.token)
-            elif outcome is not None:
-                raise outcome
+            token = collected(span, outcome)
+            if isinstance(token, SampledToken):
+                span.sequence.tokens.append(token.token)
+            elif token is not None:
+                raise token
 
 
 def pool_tokens(batch: int, prompt: int, new: int) -> int:

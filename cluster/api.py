@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from engine.prefix import DEFAULT_TENANT
+from engine.prompt_order import Lane
 from engine.sampling import SamplingParams
 from engine.scoring import Scores
 from engine.sequence import FinishReason, SampledToken
@@ -185,7 +186,7 @@ Event = Started | Scored | Progress | Tokens | Heartbeat | Summary
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The model that is served."""
+    """The model that is served. `lanes` has each endpoint's, or nothing where that is not known."""
 
     name: str
     architecture: str
@@ -194,6 +195,7 @@ class ModelCard:
     vocabulary: int
     endpoints: tuple[str, ...]
     created: int
+    lanes: tuple[Lane, ...] = ()
 
 
 class Generator(Protocol):

@@ -1,4 +1,4 @@
-"""The command `tandem`: serve, chat, generate, status, role, stop, keys, bench.
+"""The command `tandem`: serve, chat, generate, batch, status, role, stop, keys, bench.
 
 Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
 Whatever is heavy is imported by the command that needs it.
@@ -130,6 +130,12 @@ def _keys(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _batch(options: argparse.Namespace) -> int:
+    from cluster.batch_command import run
+
+    return run(options)
+
+
 def _role(options: argparse.Namespace) -> int:
     from cluster.admin_client import request_role
 
@@ -196,6 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
+    _add_batch(commands)
     _add_bench(commands)
     return parser
 
@@ -212,6 +219,15 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--port", type=int, help="HTTP port (default: 8000; 0: a free one)")
     serve.add_argument("--grpc-port", type=int, metavar="PORT", help="gRPC port (default: 50051)")
     serve.add_argument("--dashboard-port", type=int, metavar="PORT", help="default: 8265")
+
+
+def _add_batch(commands: Any) -> None:
+    from cluster.batch_command import add_arguments
+
+    text = "Do a file of requests in OpenAI's batch form; what is done stays done."
+    batch = commands.add_parser("batch", help=text, description=text)
+    batch.set_defaults(run=_batch)
+    add_arguments(batch)
 
 
 def _add_bench(commands: Any) -> None:

@@ -32,6 +32,7 @@ from cluster.api import (
     Tokens,
 )
 from cluster.inbound import chat_message, shown, text_prompt, token_prompt
+from cluster.score_wire import TextScores, prompt_to_proto, score_prompt, scored_from_proto
 from cluster.status import error_from_rpc
 from cluster.wire import event_from_proto, model_from_proto, request_to_proto
 from engine.errors import Cancelled, Internal, InvalidRequest
@@ -41,7 +42,8 @@ from protos import inference_pb2, inference_pb2_grpc
 
 _T = TypeVar("_T")
 Message = ChatMessage | Mapping[str, str]
-Input = str | Sequence[int] | Sequence[Message] | Prompt
+Text = str | Sequence[int]
+Input = str | Sequence[int] | Sequence[Message] | TextPrompt | TokenPrompt | ChatPrompt
 
 
 class Options(TypedDict, total=False):
@@ -169,6 +171,30 @@ class Client:
             raise Internal("the reply ended early")
         choices = tuple(_gather(runs.get(choice, ())) for choice in range(options.get("n") or 1))
         return Completion(started, choices, summary)
+
+    async def score(
+        self,
+        texts: Sequence[Text | tuple[Text, Text]],
+        *,
+        top: int = 0,
+        timeout_s: float | None = None,
+        request_id: str = "",
+        endpoint: str = "",
+        tenant: str = "",
+    ) -> list[TextScores]:
+        """Log-probabilities of the texts' own tokens; raises a TandemError.
+
+        A text is a string or token ids. Of a pair of them those of the second are scored alone.
+        """
+        inputs = [
+            prompt_to_proto(score_prompt(text, top, f"texts[{place}]"))
+            for place, text in enumerate(texts)
+        ]
+        request = inference_pb2.ScoreRequest(
+            request_id=request_id, endpoint=endpoint, tenant=tenant, inputs=inputs, top=top
+        )
+        call = self._stub.Score(request, timeout=timeout_s, metadata=self._metadata)
+        return [scored_from_proto(one) for one in (await self._unary(call)).results]
 
     async def cancel(self, request_id: str) -> bool:
         """End a request wherever it is; False where no such request runs."""

@@ -163,6 +163,14 @@ class EndpointConfig:
         )
 
 
+# Where none are configured: what people wait for, scoring, and work that nobody waits for.
+ENDPOINTS: Mapping[str, EndpointConfig] = {
+    "chat": EndpointConfig(),
+    "score": EndpointConfig(lane="scoring", ttft_budget_ms=30_000),
+    "batch": EndpointConfig(lane="batch", max_output_tokens=8192),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryConfig:
     """The Redis that replicas share; `url` null starts a private one.
@@ -198,7 +206,7 @@ class TandemConfig:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     router: RouterConfig = field(default_factory=RouterConfig)
     ray: RayConfig = field(default_factory=RayConfig)
-    endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: {"chat": EndpointConfig()})
+    endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: dict(ENDPOINTS))
     tenants: dict[str, TenantConfig] = field(default_factory=lambda: {"default": TenantConfig()})
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
     scaling: ScalingConfig = field(default_factory=ScalingConfig)

@@ -9,14 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from cluster.api import ROLES, ChatPrompt, GenerateRequest, ModelCard, Prompt, TextPrompt
+from cluster.api import (
+    ROLES,
+    ChatPrompt,
+    GenerateRequest,
+    ModelCard,
+    Prompt,
+    ScorePrompt,
+    TextPrompt,
+    TokenPrompt,
+)
 from cluster.config import EndpointConfig
 from cluster.delivery import Delivery, delivery_of
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.prefix import DEFAULT_TENANT, Chain
 from engine.prompt_order import Lane
-from engine.sampling import SamplingParams, check_token
+from engine.sampling import MAX_LOGPROBS, SamplingParams, check_token
 from engine.tokenizer import Tokenizer
 
 _MAX_SEED = 2**63
@@ -28,6 +37,8 @@ class Prepared:
     """A request that can be served: token ids, complete sampling, its endpoint's promises.
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
+    Where the prompt's own tokens are scored, those from `scored_from` on are, each with the `top`
+    likeliest in its place.
     """
 
     request_id: str
@@ -40,6 +51,8 @@ class Prepared:
     delivery: Delivery = field(default_factory=Delivery)
     tenant: str = DEFAULT_TENANT
     chain: Chain | None = None
+    scored_from: int | None = None
+    top: int = 0
 
     @property
     def most_tokens(self) -> int:
@@ -83,6 +96,8 @@ class Door:
         `capacity_tokens` is what the decode pool can hold for one request, where that is known.
         """
         endpoint = self._endpoint(request)
+        if isinstance(request.prompt, ScorePrompt):
+            return await self._prepare_scoring(request, request.prompt, request_id, endpoint)
         request.sampling.check(self._card.vocabulary)
         check_choices(request.n)
         check_tenant(request.tenant)
@@ -110,6 +125,36 @@ class Door:
         """One token as text by itself."""
         return self._tokenizer.token_text(token)
 
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+        return self._tokenizer.decode(ids)
+
+    async def _prepare_scoring(
+        self,
+        request: GenerateRequest,
+        prompt: ScorePrompt,
+        request_id: str,
+        endpoint: EndpointConfig,
+    ) -> Prepared:
+        request.sampling.check(self._card.vocabulary)
+        check_tenant(request.tenant)
+        if not 0 <= prompt.top <= MAX_LOGPROBS:
+            raise InvalidRequest(f"at most {MAX_LOGPROBS} of the likeliest tokens", field="top")
+        ids, scored_from = await self._tokenize_scored(prompt)
+        self._room(len(ids), answer=0)
+        return Prepared(
+            request_id=request_id,
+            prompt_ids=ids,
+            sampling=replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0),
+            choices=1,
+            ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            lane="batch" if endpoint.lane == "batch" else "scoring",
+            tenant=request.tenant,
+            chain=self._chain(request.tenant, ids),
+            scored_from=scored_from,
+            top=min(prompt.top, self._card.vocabulary),
+        )
+
     def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
         if self._new_chain is None:
             return None
@@ -117,25 +162,53 @@ class Door:
         chain.follow(ids, len(ids))
         return chain
 
+    def endpoint_of(self, request: GenerateRequest) -> str:
+        """The endpoint that a request names, or the default one; scoring has one of its own."""
+        if request.endpoint:
+            return request.endpoint
+        if isinstance(request.prompt, ScorePrompt):
+            for name, endpoint in self._endpoints.items():
+                if endpoint.lane == "scoring":
+                    return name
+        return self._card.endpoints[0]
+
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
         if request.model and request.model != self._card.name:
             raise NotFound(
                 f"model {request.model!r} is not served here; {self._card.name!r} is",
                 field="model",
             )
-        name = request.endpoint or self._card.endpoints[0]
+        name = self.endpoint_of(request)
         if name not in self._endpoints:
             known = ", ".join(self._card.endpoints)
             raise NotFound(f"endpoint {name!r} is not configured; {known} is", field="endpoint")
         return self._endpoints[name]
+
+    async def _tokenize_scored(self, prompt: ScorePrompt) -> tuple[tuple[int, ...], int]:
+        """All token ids of a text to be scored, and the place of the first that is.
+
+        Text and continuation are tokenised as one; what differs from the text alone is scored.
+        """
+        before, more = prompt.prompt, prompt.continuation
+        ids = await self._tokenize(before)
+        if more is None:
+            return ids, 1
+        if isinstance(before, TextPrompt) and isinstance(more, TextPrompt):
+            both = await self._tokenize(TextPrompt(before.text + more.text))
+            return both, max(1, _common(ids, both))
+        if isinstance(before, TokenPrompt) and isinstance(more, TokenPrompt):
+            return (*ids, *await self._tokenize(more)), len(ids)
+        raise InvalidRequest("text and continuation: both texts or both token ids", field="prompt")
 
     async def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, TextPrompt):
             ids: Sequence[int] = await self._threaded(self._encode, prompt.text)
         elif isinstance(prompt, ChatPrompt):
             ids = await self._threaded(self._render, prompt)
+        elif isinstance(prompt, ScorePrompt):
+            raise InvalidRequest("a text to be scored is no prompt", field="prompt")
         else:
-            self._room(len(prompt.ids))
+            self._room(len(prompt.ids), answer=0)
             for token in prompt.ids:
                 check_token("prompt", token, self._card.vocabulary)
             ids = prompt.ids
@@ -166,11 +239,11 @@ class Door:
 
     def _check_length(self, text: str) -> None:
         """Refuse what no tokenizer could make fit, before it costs the time to find out."""
-        self._room(len(text) // self._tokenizer.longest_token)
+        self._room(len(text) // self._tokenizer.longest_token, answer=0)
 
-    def _room(self, tokens: int) -> int:
+    def _room(self, tokens: int, answer: int = 1) -> int:
         room = self._card.context_tokens - tokens
-        if room < 1:
+        if room < answer:
             raise PromptTooLong(
                 f"the prompt has at least {tokens} tokens; the model's context holds "
                 f"{self._card.context_tokens} with the answer",
@@ -187,3 +260,10 @@ class Door:
                 field="max_tokens",
             )
         return min(wanted or endpoint.max_output_tokens, endpoint.max_output_tokens, room)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading ids they share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    differ = (place for place, (left, right) in pairs if left != right)
+    return next(differ, min(len(one), len(other)))

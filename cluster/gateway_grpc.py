@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,10 +23,13 @@ from cluster.inbound import check_request_id
 from cluster.listen import cannot_listen, join
 from cluster.metrics import DOOR_ERRORS
 from cluster.retry_info import detailed_trailers
+from cluster.score_wire import score_requests_from_proto, scored_to_proto
+from cluster.scoring import score_all
 from cluster.status import status_of
 from cluster.streams import StallWatch, closing, end
 from cluster.wire import event_to_proto, model_to_proto, request_from_proto
 from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
+from engine.prefix import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
 from protos.status import one_line
 
@@ -55,6 +60,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         wire = inference_pb2
         methods = {
             "Generate": _method(streamed, self.Generate, wire.GenerateRequest),
+            "Score": _method(unary, self.Score, wire.ScoreRequest),
             "Cancel": _method(unary, self.Cancel, wire.CancelRequest),
             "GetModel": _method(unary, self.GetModel, wire.GetModelRequest),
         }
@@ -75,6 +81,27 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
                         await watch.write(context.write(event_to_proto(event)))
             except TimeoutError:
                 raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
+
+    async def Score(  # noqa: N802
+        self, request: inference_pb2.ScoreRequest | None, context: Context
+    ) -> inference_pb2.ScoreResponse:
+        """Score every text; the end of the call, however it comes, ends them all."""
+        began_s = time.monotonic()
+        async with _answering(context):
+            wire = _parsed(request)
+            name = check_request_id(wire.request_id) or uuid.uuid4().hex
+            named = wire.tenant or DEFAULT_TENANT
+            tenant = identify(self._keys, _authorization(context), named)
+            asked = score_requests_from_proto(wire, name, tenant)
+            found = await score_all(self._generator, asked)
+        texts = self._generator.token_text
+        results = await asyncio.to_thread(lambda: [scored_to_proto(one, texts) for one in found])
+        return inference_pb2.ScoreResponse(
+            request_id=name,
+            model=self._generator.model.name,
+            results=results,
+            total_s=time.monotonic() - began_s,
+        )
 
     async def Cancel(  # noqa: N802
         self, request: inference_pb2.CancelRequest | None, context: Context

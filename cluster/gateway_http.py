@@ -17,6 +17,7 @@ from cluster.api_keys import ApiKeys, identify
 from cluster.gateway_socket import TENANT_HEADER, SocketGateway
 from cluster.http_body import read_json
 from cluster.metrics import DOOR_ERRORS
+from cluster.openai_echo import EchoReply
 from cluster.openai_forms import CHAT, COMPLETION, Form, Json
 from cluster.openai_replies import Reply
 from cluster.openai_schema import Call, ChatRequest, CompletionRequest
@@ -93,8 +94,16 @@ class HttpGateway:
         """`POST /v1/completions`."""
         tenant = self._tenant(request)
         body = await read_json(request, self._max_body_bytes)
-        call = CompletionRequest.read(body).call(_request_id(request), tenant)
-        return await self._reply(request, COMPLETION, call)
+        asked = CompletionRequest.read(body)
+        call = asked.call(_request_id(request), tenant)
+        if not asked.echo:
+            return await self._reply(request, COMPLETION, call)
+        longer = asked.max_tokens == 1
+        reply = EchoReply(call, self._generator, logprobs=asked.logprobs, longer=longer)
+        request.state.request_id = call.request_id
+        whole = await unless(disconnected(request.receive), reply.whole())
+        headers = {"x-request-id": call.request_id}
+        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -146,6 +155,7 @@ class HttpGateway:
             "owned_by": "tandem",
             "context_tokens": card.context_tokens,
             "endpoints": list(card.endpoints),
+            "lanes": dict(zip(card.endpoints, card.lanes, strict=False)),
         }
 
 

@@ -123,7 +123,9 @@ class CompletionForm:
         listing = {
             "tokens": texts,
             "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": [_best(token, token_text) for token in tokens],
+            "top_logprobs": [
+                None if token.logprob is None else _best(token, token_text) for token in tokens
+            ],
             "text_offset": offsets,
         }
         return listing, offset

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from cluster.api import (
+    ChatMessage,
+    ChatPrompt,
+    GenerateRequest,
+    Prompt,
+    ScorePrompt,
+    TextPrompt,
+    TokenPrompt,
+)
 from cluster.inbound import (
     MAX_CHOICES,
     check_choices,
@@ -185,14 +193,27 @@ class CompletionRequest(_Request):
     prompt: Annotated[tuple[TextPrompt | TokenPrompt, ...], PlainValidator(read_prompts)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     best_of: int | None = None
+    echo: bool = False
 
     def _prompts(self) -> tuple[Prompt, ...]:
-        return self.prompt
+        if not self.echo:
+            return self.prompt
+        if self.stream or self.n != 1:
+            field = "stream" if self.stream else "n"
+            raise InvalidRequest(f"{field} is not supported with echo", field=field)
+        return tuple(ScorePrompt(prompt, top=self.logprobs or 0) for prompt in self.prompt)
 
     def _sampling(self) -> SamplingParams:
         if self.best_of not in (None, self.n):
             raise InvalidRequest("best_of is not supported beyond n", field="best_of")
-        return replace(super()._sampling(), logprobs=self.logprobs)
+        sampling = replace(super()._sampling(), logprobs=self.logprobs)
+        if not self.echo:
+            return sampling
+        if self.max_tokens not in (0, 1):
+            raise InvalidRequest(
+                "echo is supported with max_tokens 0 or 1, for scoring", field="max_tokens"
+            )
+        return replace(sampling, max_tokens=1)
 
 
 def _first(error: ValidationError) -> InvalidRequest:

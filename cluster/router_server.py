@@ -149,15 +149,16 @@ class RouterServer:
 
     def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:
         config = self._config
-        endpoints = (config.default_endpoint, *config.endpoints)
+        names = tuple(dict.fromkeys((config.default_endpoint, *config.endpoints)))
         card = ModelCard(
             name=description.name,
             architecture=description.architecture,
             dtype=description.dtype,
             context_tokens=description.context_tokens,
             vocabulary=description.vocabulary,
-            endpoints=tuple(dict.fromkeys(endpoints)),
+            endpoints=names,
             created=int(time.time()),
+            lanes=tuple(config.endpoints[name].lane for name in names),
         )
 
         def new_chain(tenant: str) -> Chain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from cluster.api import (
@@ -14,6 +14,8 @@ from cluster.api import (
     Heartbeat,
     ModelCard,
     Progress,
+    Scored,
+    ScorePrompt,
     Started,
     Summary,
     TextPrompt,
@@ -22,6 +24,7 @@ from cluster.api import (
 )
 from engine.errors import Cancelled, NotFound, TandemError
 from engine.sampling import check_token
+from engine.scoring import Scores
 from engine.sequence import SampledToken
 
 VOCABULARY = 256
@@ -34,6 +37,7 @@ CARD = ModelCard(
     vocabulary=VOCABULARY,
     endpoints=("chat", "report"),
     created=1_700_000_000,
+    lanes=("interactive", "batch"),
 )
 
 
@@ -62,6 +66,9 @@ class ScriptedGenerator:
 
     def token_text(self, token: int) -> str:
         return WORDS[token] if token < len(WORDS) else "\ufffd"
+
+    def text(self, ids: Sequence[int]) -> str:
+        return "".join(map(self.token_text, ids))
 
     async def cancel(self, request_id: str) -> bool:
         if request_id not in self.running:
@@ -98,6 +105,8 @@ class ScriptedGenerator:
             yield Progress(0, "prefill", 1, prompt_tokens)
         for _ in range(self.heartbeats):
             yield Heartbeat()
+        if isinstance(request.prompt, ScorePrompt):
+            yield _scored(request.prompt, prompt_tokens)
         most = request.sampling.max_tokens or 4
         index = 0
         while self.endless or index < most:
@@ -129,8 +138,20 @@ class ScriptedGenerator:
                 for token in ids:
                     check_token("prompt", token, VOCABULARY)
                 return len(ids)
+            case ScorePrompt(TokenPrompt(ids)):
+                return len(ids)
+            case ScorePrompt(TextPrompt(text)):
+                return len(text.split())
             case ChatPrompt(messages):
                 return sum(len(message.content.split()) for message in messages)
+
+
+def _scored(prompt: ScorePrompt, tokens: int) -> Scored:
+    """Token n is n, and has -n/10; its likeliest candidates are those behind it."""
+    ids = range(tokens)
+    top_ids = [place + rank for place in ids[1:] for rank in range(prompt.top)]
+    top = [-0.1 * (rank + 1) for _ in ids[1:] for rank in range(prompt.top)]
+    return Scored(tuple(ids), 1, Scores([-place / 10 for place in ids[1:]], top_ids, top))
 
 
 def _summary(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary:

@@ -24,7 +24,9 @@ def refusal(document: dict[str, object]) -> str:
 
 def test_nothing_given_means_the_defaults() -> None:
     config = load_config()
-    assert config.endpoints == {"chat": EndpointConfig()}
+    assert config.endpoints["chat"] == EndpointConfig()
+    lanes = {name: endpoint.lane for name, endpoint in config.endpoints.items()}
+    assert lanes == {"chat": "interactive", "score": "scoring", "batch": "batch"}
     assert config.default_endpoint == "chat"
     assert config.router.max_message_bytes == 4 * 1024 * 1024
     assert config.directory.url is None

@@ -127,7 +127,9 @@ def test_no_more_rows_of_logits_exist_than_a_piece_has(tmp_path, monkeypatch):
     asked = []
     logits = engine._runner._head.by.logits
     monkeypatch.setattr(
-        engine._runner._head.by, "logits", lambda x, head: (asked.append(len(x)), logits(x, head))[1]
+        engine._runner._head.by,
+        "logits",
+        lambda x, head: (asked.append(len(x)), logits(x, head))[1],
     )
     compute(engine, sequences([random_prompts()[3]]))
     assert max(asked) == 8
