@@ -276,7 +276,6 @@ class ChoiceRun:
         scores, ids = scores_from_proto(wire), self._prepared.prompt_ids
         if len(scores.logprobs) != len(ids) - first:
             raise Internal(f"{len(scores.logprobs)} scores for {len(ids) - first} tokens")
-        metrics.SCORED.inc(len(scores.logprobs))
         self._emit_event(Scored(ids, first, scores))
 
     def _weigh(self, error: TandemError, over: bool) -> None:

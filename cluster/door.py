@@ -21,6 +21,7 @@ from cluster.api import (
 )
 from cluster.config import EndpointConfig
 from cluster.delivery import Delivery, delivery_of
+from cluster.endpoints import endpoint_of, lane_of
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.prefix import DEFAULT_TENANT, Chain
@@ -148,7 +149,7 @@ class Door:
             sampling=replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0),
             choices=1,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
-            lane="batch" if endpoint.lane == "batch" else "scoring",
+            lane=lane_of(request, endpoint),
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),
             scored_from=scored_from,
@@ -163,14 +164,8 @@ class Door:
         return chain
 
     def endpoint_of(self, request: GenerateRequest) -> str:
-        """The endpoint that a request names, or the default one; scoring has one of its own."""
-        if request.endpoint:
-            return request.endpoint
-        if isinstance(request.prompt, ScorePrompt):
-            for name, endpoint in self._endpoints.items():
-                if endpoint.lane == "scoring":
-                    return name
-        return self._card.endpoints[0]
+        """The name of the endpoint that a request goes to, configured or not."""
+        return endpoint_of(request, self._endpoints, self._card.endpoints[0])
 
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
         if request.model and request.model != self._card.name:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from cluster.api import GenerateRequest
 from cluster.config import EndpointConfig
+from cluster.endpoints import endpoint_of, lane_of
 from cluster.inbound import is_tenant
 from engine.prefix import DEFAULT_TENANT
 
@@ -27,7 +28,7 @@ class RequestLabels:
         tenants: Iterable[str],
         most_tenants: int,
     ) -> None:
-        self._lanes = {name: str(endpoint.lane) for name, endpoint in endpoints.items()}
+        self._endpoints = endpoints
         self._default = default_endpoint
         known = dict.fromkeys((DEFAULT_TENANT, *tenants))
         self._tenants = set(list(known)[:most_tenants])
@@ -35,11 +36,11 @@ class RequestLabels:
 
     def of(self, request: GenerateRequest) -> Labels:
         """The values of `cluster.metrics.REQUEST` by name."""
-        name = request.endpoint or self._default
-        lane = self._lanes.get(name)
+        name = endpoint_of(request, self._endpoints, self._default)
+        endpoint = self._endpoints.get(name)
         return {
-            "endpoint": OTHER if lane is None else name,
-            "lane": lane or OTHER,
+            "endpoint": OTHER if endpoint is None else name,
+            "lane": OTHER if endpoint is None else lane_of(request, endpoint),
             "tenant": self._tenant(request.tenant),
         }
 

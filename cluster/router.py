@@ -200,7 +200,7 @@ class Router:
     async def _drive(self, request: GenerateRequest, request_id: str, running: _Running) -> None:
         """Prepare the request and run its choices; the last event is the summary or the error."""
         began_s, outcome, labels = time.monotonic(), "cancelled", running.labels
-        endpoint = request.endpoint or self._card.endpoints[0]
+        endpoint = self._door.endpoint_of(request)
         route = self._canaries.route(endpoint, request.tenant, request_id)
         last: Event | TandemError = Cancelled("the request was cancelled")
         try:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from cluster import metrics
-from cluster.api import ChoiceSummary, Progress, Tokens
+from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.gate import FirstToken, Placed
 from cluster.metric_labels import Labels
 
@@ -24,7 +24,7 @@ class StreamRecord:
         labels: Labels,
         placed: Placed,
         began_s: float,
-        emit: Callable[[Tokens | Progress], None],
+        emit: Callable[[Scored | Tokens | Progress], None],
     ) -> None:
         self._labels = labels
         self._placed = placed
@@ -36,16 +36,20 @@ class StreamRecord:
         self._count = 0
         self._meaningful = False
 
-    def take(self, event: Tokens | Progress) -> None:
+    def take(self, event: Scored | Tokens | Progress) -> None:
         """Pass on whatever the choice gives."""
-        if isinstance(event, Progress):
-            self._emit(event)
-        else:
+        if isinstance(event, Tokens):
             self.tokens(event)
+            return
+        self._emit(event)
+        if isinstance(event, Scored):
+            metrics.SCORED.inc(len(event.scores.logprobs), **self._labels)
 
     def tokens(self, tokens: Tokens) -> None:
         """More tokens are on their way to the client."""
         self._emit(tokens)
+        if self._placed.ask.scored_from is not None:
+            return  # it ends the scores, and is no answer
         now = time.monotonic()
         if self._first_s is None:
             self._first_s = now
