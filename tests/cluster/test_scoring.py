@@ -159,7 +159,7 @@ async def test_what_cannot_be_scored_is_refused():
 
 def replica_record(name, role):
     load = ReplicaLoad(blocks_total=100, block_size=16)
-    return ReplicaRecord(name, role, "127.0.0.1:1", 1, load=load)
+    return ReplicaRecord(id=name, role=role, address="127.0.0.1:1", generation=1, load=load)
 
 
 def test_a_prefill_replica_takes_it_alone():

@@ -60,7 +60,10 @@ async def test_interactive_requests_are_computed_before_a_batch_that_waits(confi
         config,
         prefill=replace(config.prefill, chunk_tokens=64, local_tokens=0),
         kv=replace(config.kv, blocks=1200, prefix_cache=False),
-        endpoints={**config.endpoints, "night": EndpointConfig(lane="batch")},
+        endpoints={
+            **config.endpoints,
+            "night": EndpointConfig(lane="batch", token_gap_budget_ms=60_000),
+        },
     )
     path = tmp_path / "out.jsonl"
     async with cluster(config) as local:
