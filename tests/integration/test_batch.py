@@ -56,13 +56,14 @@ async def run(local: LocalCluster, path) -> BatchRun:
 
 
 async def test_interactive_requests_are_computed_before_a_batch_that_waits(config, tmp_path):
+    night = EndpointConfig(lane="batch", token_gap_budget_ms=60_000)
     config = replace(
         config,
         prefill=replace(config.prefill, chunk_tokens=64, local_tokens=0),
         kv=replace(config.kv, blocks=1200, prefix_cache=False),
         endpoints={
             **config.endpoints,
-            "night": EndpointConfig(lane="batch", token_gap_budget_ms=60_000),
+            "night": night,
         },
     )
     path = tmp_path / "out.jsonl"
