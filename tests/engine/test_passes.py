@@ -102,7 +102,7 @@ def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
         with torch.inference_mode():
             run = chosen.begin([Span(made, 30, 30)])
             run._sampled = lambda batch, logits: logits.float()
-            return in_slices(run, cut)
+            return in_slices(run, cut)[0]
 
     assert engine.prepare_improvement()
     swapped = logits_of(engine, lambda: engine.improve())
