@@ -17,6 +17,7 @@ from cluster.gateway_grpc import start
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.placement import Ask, Placement
 from cluster.scoring import score_all
+from cluster.streams import closing
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.prefix import Chain
 from engine.sampling import SamplingParams
@@ -47,9 +48,10 @@ async def test_no_more_than_a_few_are_under_way_and_one_failure_ends_all(monkeyp
     class Watched(ScriptedGenerator):
         async def generate(self, request):
             nonlocal most
-            async for event in super().generate(request):
-                most = max(most, len(self.running))
-                yield event
+            async with closing(super().generate(request)) as events:
+                async for event in events:
+                    most = max(most, len(self.running))
+                    yield event
 
     prompts = [ScorePrompt(TokenPrompt((1, 2)))] * 12
     await score_all(Watched(pause_s=0.001), requests(*prompts))
