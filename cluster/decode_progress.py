@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cluster.api import Progress, Tokens
+from cluster.api import Progress, Scored, Tokens
 
 EVERY_S = 0.5
 
@@ -15,7 +15,7 @@ class DecodeProgress:
 
     def __init__(
         self,
-        put: Callable[[Tokens | Progress], None],
+        put: Callable[[Scored | Tokens | Progress], None],
         most: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -24,10 +24,10 @@ class DecodeProgress:
         self._clock = clock
         self._told_s = float("-inf")
 
-    def __call__(self, event: Tokens | Progress) -> None:
+    def __call__(self, event: Scored | Tokens | Progress) -> None:
         """Take the next event."""
         self._put(event)
-        if isinstance(event, Progress) or event.finish_reason is not None:
+        if not isinstance(event, Tokens) or event.finish_reason is not None:
             return
         now = self._clock()
         if now - self._told_s >= EVERY_S:

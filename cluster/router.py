@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -19,14 +19,12 @@ from cluster.api import (
     Event,
     GenerateRequest,
     ModelCard,
-    Progress,
     Started,
     Summary,
-    Tokens,
 )
 from cluster.call_streams import CallStreams
 from cluster.canaries import Canaries, Route
-from cluster.choice import ChoiceRun
+from cluster.choice import ChoiceRun, Emit
 from cluster.config import RouterConfig
 from cluster.decode_progress import DecodeProgress
 from cluster.door import Door, Prepared
@@ -305,7 +303,7 @@ class Router:
     ) -> tuple[ChoiceSummary, int]:
         """Stream one placed choice; returns its summary and its number of tokens."""
         pair, delivery = placed.plan.pair, prepared.delivery
-        emit: Callable[[Tokens | Progress], None] = running.events.put
+        emit: Emit = running.events.put
         if delivery.at_end and delivery.progress:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.api import Event, Generator, Heartbeat, Progress, Started, Summary, Tokens
+from cluster.api import (
+    Event,
+    Generator,
+    Heartbeat,
+    Progress,
+    Scored,
+    Started,
+    Summary,
+    Tokens,
+)
 from cluster.http_body import parse_json
 from cluster.inbound import check_request_id, shown
 from cluster.openai_forms import CHAT, COMPLETION, Form, Json, progress_json
@@ -101,7 +110,7 @@ class Messages:
             case Summary():
                 self._summaries.append(event)
                 return None
-            case Heartbeat():
+            case Heartbeat() | Scored():
                 return None  # the socket's own pings are sent in any case
 
     def end(self) -> Json:
