@@ -86,10 +86,22 @@ class Admission:
         return self._reserved.claim(ask.key, now)
 
     def judge(
-        self, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1, expected: bool = False
+        self,
+        ask: Ask,
+        forecast: Forecast,
+        now: float,
+        *,
+        replicas: int = 1,
+        expected: bool = False,
+        ahead_s: float = 0.0,
     ) -> Verdict:
-        """What to do with a request. One that was `expected` goes before those that were not."""
+        """What to do with a request. One that was `expected` goes before those that were not.
+
+        `ahead_s` is the computing of those that wait here and go first.
+        """
         reason = self._obstacle(ask, forecast, now, expected)
+        if reason is None and not (ask.batch or expected):
+            reason = self._early(ask, forecast, now, ahead_s)
         if reason is None:
             return Admit()
         if ask.batch:
@@ -132,6 +144,17 @@ class Admission:
             # A place to wait in is free when somebody has ended.
             wait_s = max(wait_s, forecast.interval_s)
         return wait_s, forecast.alone_s / replicas
+
+    def _early(self, ask: Ask, forecast: Forecast, now: float, ahead_s: float) -> Reason | None:
+        """Whether it need not have its place yet, so that shorter ones which come still can."""
+        if ahead_s == 0.0 and forecast.work_s <= _SHALLOW * ask.budget_s:
+            return None
+        # The last moment in which it could still be in time, on a replica that is done by then.
+        last_s = forecast.deadline_s - self.margin_s(ask.budget_s) - forecast.alone_s
+        if now < min(decided_by(ask), last_s):
+            return "ttft"
+        end_s = ask.arrived_s + forecast.ttft_s + ahead_s
+        return None if end_s <= forecast.deadline_s else "ttft"
 
     def _obstacle(self, ask: Ask, forecast: Forecast, now: float, expected: bool) -> Reason | None:
         if forecast.requests and forecast.blocks_short:

@@ -178,6 +178,7 @@ class ChoiceRun:
             scoring=self._scoring(),
             ttft_budget_s=self._prepared.ttft_budget_s,
             lane=self._prepared.lane,
+            pressed=self._prepared.pressed,
             request_id=self._prepared.request_id,
             tenant=self._prepared.tenant,
             progress=self._prepared.delivery.progress,
@@ -198,6 +199,7 @@ class ChoiceRun:
             flush_tokens=self._prepared.delivery.hold_tokens,
             lane=self._prepared.lane,
             ttft_budget_s=self._prepared.ttft_budget_s,
+            pressed=self._prepared.pressed,
             progress=self._prepared.delivery.progress,
             scoring=self._scoring(),
         )

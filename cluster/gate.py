@@ -3,7 +3,8 @@
 `cluster/placement.py` says what a request would mean, `cluster/admission.py` what to do about it.
 What was admitted is counted against its replicas in the same moment. Those that wait are bounded
 and looked at in their order: the interactive lanes before the batch lane, of each who was told to
-come now, then the tenant that was served the least, then by deadline or, batch, as they came.
+come now, then the tenant that was served the least, then the shortest or, batch, who came
+first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 
 from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
+from cluster.demand import Demand
 from cluster.fairness import Fairness
 from cluster.holds import Hold
 from cluster.membership import Pool
@@ -54,6 +56,7 @@ class Placed:
     holds: tuple[Hold, Hold]
     placed_s: float
     end: Callable[[int], None]
+    pressed: bool = False
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""
@@ -75,6 +78,7 @@ class _Waiter:
     decided: asyncio.Future[list[Placed]]
     listener: Listener | None = None
     reason: Reason | None = None
+    alone_s: float | None = None
 
 
 class Gate:
@@ -94,6 +98,7 @@ class Gate:
         self._places = Places(self._wait_s)
         self._refusals = Refusals()
         self._unmet = Unmet()
+        self._demand = Demand()
         self._max_held = max_held
         self._held: list[_Waiter] = []
         self._arrivals = 0
@@ -123,7 +128,7 @@ class Gate:
         listener = None if tell is None else self._places.listener(ask, tell, now)
         waiter = _Waiter(ask, expected, self._arrivals, decided, listener)
         if not self._behind(waiter):
-            self._decide(waiter, now)
+            self._decide(waiter, now, self._ahead_s(waiter))
         if waiter.decided.done():
             return waiter.decided.result()
         if len(self._held) >= self._max_held:
@@ -159,6 +164,7 @@ class Gate:
         self._placement.costs.learn_flush(first.flush_s)
         placed.prefilled()
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
+        self._look_soon()
         if not ask.batch and ask.scored_from is None:
             self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
 
@@ -179,19 +185,29 @@ class Gate:
             if ask.batch or not other.ask.batch
         )
 
-    def _order(self, waiter: _Waiter) -> tuple[bool, bool, float, float, int]:
+    def _order(self, waiter: _Waiter) -> tuple[bool, bool, float, int, int]:
         ask = waiter.ask
-        due_s = 0.0 if ask.batch else ask.arrived_s + ask.budget_s
-        served = 0.0 if ask.batch else self._fairness.served(ask.tenant)
-        return ask.batch, not waiter.expected, served, due_s, waiter.arrival
+        if ask.batch:
+            return True, not waiter.expected, 0.0, 0, waiter.arrival
+        served = self._fairness.served(ask.tenant)
+        return False, not waiter.expected, served, ask.prompt_tokens, waiter.arrival
 
     def _hold(self, waiter: _Waiter) -> None:
         log.info("request held", extra={"request_id": waiter.ask.request_id})
         self._held.append(waiter)
         metrics.HELD.set(len(self._held))
         if self._look is None:
-            loop = asyncio.get_running_loop()
-            self._look = loop.call_later(_LOOK_S, self._look_again)
+            self._look_in(_LOOK_S)
+
+    def _look_in(self, seconds: float) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        self._look = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_soon(self) -> None:
+        """A replica has less to do than a moment ago."""
+        if self._held:
+            self._look_in(0.0)
 
     def _look_again(self) -> None:
         """Decide about the first that wait, and about whoever must know by now.
@@ -199,19 +215,24 @@ class Gate:
         Of the batch lane the first that does not fit is last.
         """
         self._look = None
-        now = time.monotonic()
+        now, ahead_s = time.monotonic(), 0.0
         held = sorted(self._held, key=self._order)
         for place, waiter in enumerate(held):
             if place >= _AT_ONE_LOOK and now < decided_by(waiter.ask):
                 continue
-            self._decide(waiter, now)
+            ahead_s += self._decide(waiter, now, ahead_s)
             if waiter.ask.batch and not waiter.decided.done():
                 break
         self._held = [waiter for waiter in self._held if not waiter.decided.done()]
         self._places.tell([one.listener for one in held if not one.decided.done()], now)
         metrics.HELD.set(len(self._held))
         if self._held:
-            self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_again)
+            self._look_in(_LOOK_S)
+
+    def _ahead_s(self, waiter: _Waiter) -> float:
+        """The computing of those that wait here and go before it."""
+        order = self._order(waiter)
+        return sum(other.alone_s or 0.0 for other in self._held if self._order(other) < order)
 
     def _wait_s(self, ask: Ask, before: int, now: float) -> float | None:
         """For how long a request is predicted to be held here; None where that is not known."""
@@ -224,21 +245,26 @@ class Gate:
         replicas = len(self._pools.healthy("prefill"))
         return self._admission.wait_s(ask, plan.forecast, before, now, replicas=replicas)
 
-    def _decide(self, waiter: _Waiter, now: float) -> None:
+    def _decide(self, waiter: _Waiter, now: float, ahead_s: float) -> float:
+        """Returns the computing that goes on waiting, of this request."""
         if waiter.decided.done():
-            return
+            return 0.0
         try:
             plan = self._plan(waiter.ask, now)
+            replicas = len(self._pools.healthy("prefill"))
+            self._note_work(waiter, plan.forecast.alone_s / max(1, replicas), now)
             verdict = self._admission.judge(
                 waiter.ask,
                 plan.forecast,
                 now,
-                replicas=len(self._pools.healthy("prefill")),
+                replicas=replicas,
                 expected=waiter.expected,
+                ahead_s=ahead_s,
             )
             capped = self._fairness.cap(waiter.ask.tenant, _need(waiter.ask))
             if capped is not None and isinstance(verdict, Admit):
                 verdict = self._admission.wait(capped, waiter.ask, plan.forecast, now)
+                waiter.alone_s = 0.0
             if isinstance(verdict, Admit):
                 waiter.decided.set_result(self._place(waiter.ask, plan, now))
             elif isinstance(verdict, Wait):
@@ -251,6 +277,13 @@ class Gate:
             named = {"request_id": waiter.ask.request_id}
             log.exception("a request could not be judged", extra=named)
             waiter.decided.set_exception(Internal("internal error in admission"))
+        return 0.0 if waiter.decided.done() else waiter.alone_s or 0.0
+
+    def _note_work(self, waiter: _Waiter, alone_s: float, now: float) -> None:
+        """What it takes of the replicas; the first time it counts as having come."""
+        if waiter.alone_s is None and not waiter.ask.batch:
+            self._demand.add(alone_s, now)
+        waiter.alone_s = alone_s
 
     def _plan(self, ask: Ask, now: float) -> Plan:
         return self._placement.plan(
@@ -284,7 +317,8 @@ class Gate:
         kv_tokens = ask.most_tokens
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
-        return Placed(ask, plan, self._placement.hold(plan, ask, now), now, end)
+        holds, pressed = self._placement.hold(plan, ask, now), self._demand.pressed(now)
+        return Placed(ask, plan, holds, now, end, pressed)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
         replicas = len(self._pools.healthy("prefill"))

@@ -308,7 +308,7 @@ class Router:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
             left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
-            prepared = replace(prepared, ttft_budget_s=left_s)
+            prepared = replace(prepared, ttft_budget_s=left_s, pressed=placed.pressed)
         record = StreamRecord(running.labels, placed, began_s, emit)
 
         names = {"request_id": prepared.request_id, "choice": choice}

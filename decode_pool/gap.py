@@ -45,9 +45,11 @@ class TokenGap:
         """There was no stream to step."""
         self._step_s = None
 
-    @property
-    def slice_s(self) -> float:
-        """How long may be computed now; 0: as little as can be, so that it goes on at all."""
+    def slice_s(self, pressed: bool = False) -> float:
+        """How long may be computed now; 0: as little as can be, so that it goes on at all.
+
+        For `pressed` prompts the budget alone counts.
+        """
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
-        return max(0.0, self.gap_s - self._step_s)
+        return max(0.0, (self._budget_s if pressed else self.gap_s) - self._step_s)

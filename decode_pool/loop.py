@@ -162,7 +162,8 @@ class DecodeLoop:
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
-        slice_ = self._worker.advance(run, self.gap.slice_s)
+        pressed = any(span.sequence.pressed for span in run.spans)
+        slice_ = self._worker.advance(run, self.gap.slice_s(pressed))
         self._read()
         try:
             results = await slice_
@@ -200,7 +201,7 @@ class DecodeLoop:
         tokens_per_s = self._scheduler.order.tokens_per_s
         if tokens_per_s is None:
             return None
-        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.gap.slice_s * tokens_per_s))
+        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.gap.slice_s() * tokens_per_s))
 
     def _tell(self, granted: list[Sequence]) -> None:
         for sequence in granted:

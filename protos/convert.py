@@ -96,6 +96,7 @@ def sequence_from_proto(
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
+        pressed=request.pressed,
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )

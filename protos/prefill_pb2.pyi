@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "scoring")
+    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "pressed", "scoring")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class PrefillRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PRESSED_FIELD_NUMBER: _ClassVar[int]
     SCORING_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -30,8 +31,9 @@ class PrefillRequest(_message.Message):
     tenant: str
     lane: str
     progress: bool
+    pressed: bool
     scoring: Scoring
-    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., pressed: bool = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
 
 class PromptProgress(_message.Message):
     __slots__ = ("computed", "queued", "position", "wait_s")

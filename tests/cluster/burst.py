@@ -92,8 +92,7 @@ class Burst:
             self.now += TICK_S
             while self.arrivals and self.arrivals[0].arrival_s <= self.now:
                 self._arrive(self.arrivals.pop(0))
-            for call in list(self.held):
-                self._decide(call)
+            self._look()
             self._prefill()
             self._decode()
             if self.now - reported_s >= 0.05:
@@ -121,15 +120,22 @@ class Burst:
     def _arrive(self, call: Call) -> None:
         call.expected = self.admission.expected(self._ask(call), self.now)
         self.held.append(call)
-        self._decide(call)
 
-    def _decide(self, call: Call) -> None:
+    def _look(self) -> None:
+        ahead_s = 0.0
+        for call in sorted(self.held, key=lambda call: (not call.expected, call.prompt)):
+            ahead_s += self._decide(call, ahead_s)
+
+    def _decide(self, call: Call, ahead_s: float) -> float:
+        """What it takes of the time of those that are behind it."""
         ask = self._ask(call)
         prefill, decode = self._records()
         plan = self.placement.plan(
             [prefill], [decode], ask, self.now, margin_s=self.admission.margin_s(BUDGET_S)
         )
-        verdict = self.admission.judge(ask, plan.forecast, self.now, expected=call.expected)
+        verdict = self.admission.judge(
+            ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
+        )
         if self.admit_all or isinstance(verdict, Admit):
             self.held.remove(call)
             if call.refused:
@@ -149,6 +155,7 @@ class Burst:
                 call.arrival_s = self.now + verdict.retry_after_s
                 self.arrivals.append(call)
                 self.arrivals.sort(key=lambda call: call.arrival_s)
+        return plan.forecast.alone_s if call in self.held else 0.0
 
     def _prefill(self) -> None:
         """As many in time as can be, the shortest of them first; then the late ones."""

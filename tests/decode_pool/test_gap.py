@@ -17,23 +17,23 @@ def after(steps, budget_s=0.06, factor=2.0):
 
 
 def test_a_slice_lasts_as_long_as_an_undisturbed_step_at_most():
-    assert after([0.012] * 3).slice_s == pytest.approx(0.012)
+    assert after([0.012] * 3).slice_s() == pytest.approx(0.012)
 
 
 def test_the_budget_counts_where_it_is_less_or_alone():
-    assert after([0.04]).slice_s == pytest.approx(0.02)
-    assert after([0.012], factor=None).slice_s == pytest.approx(0.048)
+    assert after([0.04]).slice_s() == pytest.approx(0.02)
+    assert after([0.012], factor=None).slice_s() == pytest.approx(0.048)
 
 
 def test_one_slow_step_brings_no_long_slice():
-    assert after([0.012] * 5 + [0.05]).slice_s == 0.0
-    assert after([0.012] * 5 + [0.05, 0.012]).slice_s == pytest.approx(0.012)
+    assert after([0.012] * 5 + [0.05]).slice_s() == 0.0
+    assert after([0.012] * 5 + [0.05, 0.012]).slice_s() == pytest.approx(0.012)
 
 
 def test_with_no_stream_a_slice_is_short_enough_to_look_for_others():
     gap = after([0.012])
     gap.rested()
-    assert gap.slice_s == pytest.approx(0.02)
+    assert gap.slice_s() == pytest.approx(0.02)
     assert gap.step_s == pytest.approx(0.012)
 
 
@@ -44,9 +44,14 @@ def test_with_no_stream_a_slice_is_short_enough_to_look_for_others():
 )
 def test_step_and_slice_keep_the_gap_where_the_step_leaves_it(steps, budget_s, factor):
     gap = after(steps, budget_s, factor)
-    assert gap.slice_s >= 0
+    assert gap.slice_s() >= 0
     assert gap.gap_s <= budget_s
     if factor is not None:
         assert gap.gap_s <= factor * max(steps)
     if steps[-1] <= gap.gap_s:
-        assert steps[-1] + gap.slice_s == pytest.approx(gap.gap_s)
+        assert steps[-1] + gap.slice_s() == pytest.approx(gap.gap_s)
+
+
+def test_pressed_prompts_have_the_whole_budget():
+    assert after([0.012] * 3).slice_s(pressed=True) == pytest.approx(0.048)
+    assert after([0.08]).slice_s(pressed=True) == 0.0
