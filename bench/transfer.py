@@ -15,13 +15,22 @@ import torch
 from bench.machine import as_line, describe_machine
 from bench.rates import Spread
 from bench.tables import table
-from bench.transfer_floor import time_lane, time_memcpy, time_tcp
-from bench.transfer_hand_over import BLOCKS, CHUNK, SLICE_S, TOKENS_PER_S, HandOver, Other, measure
+from bench.transfer_floor import AHEAD, median_parts, time_lane, time_memcpy, time_tcp
+from bench.transfer_hand_over import (
+    BLOCKS,
+    CHUNK,
+    ROUNDS,
+    SLICE_S,
+    TOKENS_PER_S,
+    HandOver,
+    Other,
+    measure,
+)
 from bench.transfer_shape import cache_for
 
 RESULTS = Path("bench/results")
 TRANSPORTS = ("shared_memory", "gloo")
-RAW_ROUNDS = 3
+RAW_ROUNDS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +43,27 @@ class Lane:
     raw_name: str
 
 
-def measure_lanes(other: Other) -> list[Lane]:
-    """The lanes alone, beside plain copies of the same frames."""
-    rates: dict[str, list[float]] = {}
-    ways: dict[str, Callable[[], float]] = {
+def plain_copies(other: Other) -> dict[str, Callable[[], float]]:
+    """By name, what times a plain copy of large messages: bytes per second."""
+    return {
         "memcpy": time_memcpy,
-        "TCP": partial(time_tcp, other.tell, other.hear),
-        "Gloo": partial(time_lane, "gloo", other.tell, other.hear),
-        "shared_memory": partial(time_lane, "shared_memory", other.tell, other.hear),
-        "gloo": partial(time_lane, "gloo", other.tell, other.hear),
+        "TCP, each frame answered": partial(time_tcp, other.tell, other.hear, answered=True),
+        "TCP, one stream": partial(time_tcp, other.tell, other.hear, answered=False),
+        "Gloo, one by one": partial(time_lane, "gloo", 1, other.tell, other.hear),
     }
+
+
+def measure_lanes(other: Other) -> list[Lane]:
+    """The lanes alone, beside plain copies of the same frames, by turns."""
+    rates: dict[str, list[float]] = {}
+    plain = plain_copies(other)
+    lanes = {name: partial(time_lane, name, AHEAD, other.tell, other.hear) for name in TRANSPORTS}
     for _ in range(RAW_ROUNDS):
-        for name, way in ways.items():
+        for name, way in {**plain, **lanes}.items():
             rates.setdefault(name, []).append(way())
     spreads = {name: Spread(tuple(values)) for name, values in rates.items()}
-    plain = max(("TCP", "Gloo"), key=lambda name: spreads[name].median)
-    raw = {"shared_memory": "memcpy", "gloo": plain}
+    fastest = max(plain.keys() - {"memcpy"}, key=lambda name: spreads[name].median)
+    raw = {"shared_memory": "memcpy", "gloo": fastest}
     return [Lane(name, spreads[name], spreads[raw[name]], raw[name]) for name in TRANSPORTS]
 
 
@@ -69,9 +83,9 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     more = [
         [
             f"{each.transport}, {each.requests} of {each.tokens:,} tokens",
-            f"{each.parts.bytes / 1e6:,.1f}",
+            f"{each.parts[0].bytes / 1e6:,.1f}",
             Spread(tuple(1000 * value for value in each.seconds.values)).show(1),
-            f"{each.parts.bytes / each.seconds.median / gigabyte:.2f}",
+            f"{each.parts[0].bytes / each.seconds.median / gigabyte:.2f}",
             f"{1000 * each.floor_s:,.1f}",
             f"{each.of_floor:.2f}",
         ]
@@ -82,7 +96,7 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     last = [
         [
             f"{each.transport}, {each.tokens:,} tokens",
-            f"{each.parts.bytes / 1e6:,.1f}",
+            f"{each.parts[0].bytes / 1e6:,.1f}",
             Spread(tuple(1000 * value for value in each.seconds.values)).show(1),
             f"{1000 * each.floor_s:,.1f}",
             f"{each.of_floor:.0%}",
@@ -91,8 +105,11 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
         if each.early
     ]
     notes = (
-        "- Frames of 8 MiB between two processes. The floor is gather, link, one checksum and "
-        "scatter of the same bytes, each timed alone and added up.\n"
+        "- Frames of up to 8 MiB between two processes. The floor is gather, link, one checksum "
+        "and scatter of the same bytes, each timed alone and added up; a hand-over that does them "
+        "at the same time can be below it.\n"
+        f"- Medians of rounds in which each thing has its turn: {RAW_ROUNDS} for lanes and plain "
+        f"copies, {ROUNDS} for a hand-over, its parts and its link.\n"
         f"- {parts_alone(hand_overs)}\n"
         f"- While it is computed: the computing is played by waiting, {CHUNK} tokens at a time at "
         f"{TOKENS_PER_S:,} tokens/s, layers reported every {1000 * SLICE_S:.0f} ms as by a "
@@ -104,7 +121,7 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
 
 def parts_alone(hand_overs: list[HandOver]) -> str:
     """What each part costs by itself, of the longest prompt."""
-    parts = max(hand_overs, key=lambda each: each.tokens).parts
+    parts = median_parts(max(hand_overs, key=lambda each: each.tokens).parts)
 
     def rate(seconds: float) -> str:
         return f"{parts.bytes / seconds / 1e9:.1f} GB/s"
@@ -130,7 +147,8 @@ async def run() -> None:
         lanes = measure_lanes(other)
         hand_overs: list[HandOver] = []
         for lane in lanes:
-            hand_overs += await measure(lane.transport, lane.raw.median, cache, other)
+            time_link = plain_copies(other)[lane.raw_name]
+            hand_overs += await measure(lane.transport, time_link, cache, other)
     finally:
         other.close()
     machine = describe_machine()

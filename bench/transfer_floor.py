@@ -6,9 +6,11 @@ The parts are those of a hand-over: gather into frames, the link, a checksum, sc
 from __future__ import annotations
 
 import socket
+import statistics
 import time
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +19,17 @@ import torch
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
 from engine.kv_cache import KvCache
 from kv_transfer.checksum import checksum
+from kv_transfer.config import TransferConfig
 from kv_transfer.frames import Extent, FramePart, plan_frames
 from kv_transfer.gloo import open_store_server
 from kv_transfer.segments import shared_tensor
 from kv_transfer.select import open_lane
-from kv_transfer.transport import SENDER_RANK
+from kv_transfer.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
 _WARM = 4
+# As many messages as a link posts before it waits for the first.
+AHEAD = TransferConfig().staging_buffers
 Tell = Callable[..., None]  # an order for the other process
 Hear = Callable[[], object]  # waits until it has done it
 
@@ -43,8 +48,18 @@ class Parts:
         return self.gather_s + self.checksum_s + self.scatter_s + self.bytes / link_rate
 
 
-def time_parts(cache: KvCache, blocks: list[int], repeats: int) -> Parts:
-    """The best of some runs over all frames of these blocks, on one thread as in a replica."""
+def median_parts(rounds: Sequence[Parts]) -> Parts:
+    """Each part's median over some rounds."""
+    return Parts(
+        statistics.median(each.gather_s for each in rounds),
+        statistics.median(each.checksum_s for each in rounds),
+        statistics.median(each.scatter_s for each in rounds),
+        rounds[0].bytes,
+    )
+
+
+def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
+    """Once over all frames of these blocks, on one thread as in a replica."""
     whole = Extent(0, len(cache.layers), 0, len(blocks))
     plan = plan_frames(cache.layout, whole, FRAME_BYTES)
     staging = torch.empty(FRAME_BYTES, dtype=torch.uint8)
@@ -58,13 +73,10 @@ def time_parts(cache: KvCache, blocks: list[int], repeats: int) -> Parts:
         cache.scatter(wanted, part.layer_start, part.layer_stop, data)
 
     def over(work: Callable[[FramePart, torch.Tensor], object]) -> float:
-        times = []
-        for _ in range(repeats):
-            started = time.perf_counter()
-            for part in plan:
-                work(part, staging[: part.bytes])
-            times.append(time.perf_counter() - started)
-        return min(times)
+        started = time.perf_counter()
+        for part in plan:
+            work(part, staging[: part.bytes])
+        return time.perf_counter() - started
 
     return Parts(
         over(gather),
@@ -81,37 +93,61 @@ def time_memcpy() -> float:
     return _rate(lambda index: np.copyto(targets[index % 2], sources[index % 2]))
 
 
-def time_tcp(tell: Tell, hear: Hear) -> float:
-    """Bytes per second over a plain TCP connection, each frame answered with a byte."""
+def time_tcp(tell: Tell, hear: Hear, *, answered: bool) -> float:
+    """Bytes per second over plain TCP; each frame answered with a byte, or only the last."""
     payload = bytes(FRAME_BYTES)
     with socket.create_server((HOST, 0)) as server:
         server.settimeout(20)
-        tell(do="tcp", port=server.getsockname()[1], messages=_WARM + MESSAGES)
+        order = {"port": server.getsockname()[1], "answered": answered}
+        tell(do="tcp", warm=_WARM, messages=MESSAGES, **order)
         connection, _ = server.accept()
         with connection:
             connection.settimeout(20)
 
-            def send(_: int) -> None:
+            def send(index: int) -> None:
                 connection.sendall(payload)
-                connection.recv(1)
+                if answered or index in (_WARM - 1, MESSAGES - 1):
+                    connection.recv(1)
 
             rate = _rate(send)
     hear()
     return rate
 
 
-def time_lane(transport: str, tell: Tell, hear: Hear) -> float:
+def time_lane(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
     """Bytes per second through a lane of that transport alone, without its control stream."""
     store = open_store_server(HOST, 20.0)
     prefix = uuid.uuid4().hex
-    order = {"transport": transport, "port": store.port, "prefix": prefix}
-    tell(do="lane", messages=_WARM + MESSAGES, **order)
+    order = {"transport": transport, "port": store.port, "prefix": prefix, "ahead": ahead}
+    tell(do="lane", warm=_WARM, messages=MESSAGES, **order)
     lane = open_lane(lane_spec(transport, store.port, prefix, SENDER_RANK))
-    buffers = [_staging(transport) for _ in range(2)]
-    rate = _rate(lambda index: lane.send(buffers[index % 2], 10.0))
+    buffers = [_staging(transport) for _ in range(ahead)]
+    sender = Ahead(lambda index: lane.send(buffers[index % ahead]), ahead)
+    sender.post(_WARM)
+    started = time.perf_counter()
+    sender.post(MESSAGES)
+    seconds = time.perf_counter() - started
     hear()
     lane.close()
-    return rate
+    return MESSAGES * FRAME_BYTES / seconds
+
+
+class Ahead:
+    """Posts messages in order, so many at a time, as the lane thread of a link does."""
+
+    def __init__(self, post: Callable[[int], Wait], ahead: int) -> None:
+        self._post = post
+        self._ahead = ahead
+
+    def post(self, messages: int) -> None:
+        """Post that many and wait for the last."""
+        waits: deque[Wait] = deque()
+        for index in range(messages):
+            if len(waits) == self._ahead:
+                waits.popleft()(10.0)
+            waits.append(self._post(index))
+        for wait in waits:
+            wait(10.0)
 
 
 def _staging(transport: str) -> torch.Tensor:

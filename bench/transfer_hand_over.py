@@ -7,13 +7,14 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from bench.rates import Spread
-from bench.transfer_floor import Parts, time_parts
+from bench.transfer_floor import Parts, median_parts, time_parts
 from bench.transfer_shape import HOST, LAYOUT, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.sender import KvSender, OutgoingKv
@@ -23,7 +24,7 @@ FLIGHTS = (8, 32)
 FLIGHT_TOKENS = 1024
 EARLY_PROMPTS = (2048, 4096, 8192)
 BLOCKS = max(PROMPTS) // LAYOUT.block_size
-REPEATS = 3
+ROUNDS = 5
 # What the engine does by itself, see `bench/results/engine.md`, and how the prefill loop cuts it.
 CHUNK, TOKENS_PER_S, SLICE_S = 512, 2800, 0.02
 _LISTENS_S = 0.2
@@ -31,18 +32,24 @@ _LISTENS_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """So many requests of one length at once: seconds until all are committed, and the floor.
+    """So many requests of one length at once, round by round.
 
-    Of an early one: from the end of the computing.
+    Seconds until all are committed, of an early one from the end of the computing; and, timed
+    between these, the parts of the floor and the link (bytes per second).
     """
 
     transport: str
     tokens: int
     requests: int
     early: bool
-    parts: Parts
     seconds: Spread
-    floor_s: float
+    parts: tuple[Parts, ...]
+    link: Spread
+
+    @property
+    def floor_s(self) -> float:
+        """Gather, link, checksum and scatter one after the other; medians."""
+        return median_parts(self.parts).floor_s(self.link.median)
 
     @property
     def of_floor(self) -> float:
@@ -150,8 +157,10 @@ class Sending:
         return seconds
 
 
-async def measure(transport: str, link_rate: float, cache: KvCache, other: Other) -> list[HandOver]:
-    """One prompt alone, many at once, and one that is being computed."""
+async def measure(
+    transport: str, time_link: Callable[[], float], cache: KvCache, other: Other
+) -> list[HandOver]:
+    """One prompt alone, many at once, and one that is being computed; by turns with the floor."""
     sending = Sending(transport, cache, other)
     await sending.start()
     found = []
@@ -161,18 +170,15 @@ async def measure(transport: str, link_rate: float, cache: KvCache, other: Other
         cases += [(FLIGHT_TOKENS, requests, False) for requests in FLIGHTS]
         cases += [(tokens, 1, True) for tokens in EARLY_PROMPTS]
         for tokens, requests, early in cases:
-            blocks = tokens * requests // LAYOUT.block_size
-            parts = time_parts(cache, list(range(blocks)), REPEATS)
-            times = []
-            for _ in range(REPEATS):
-                way = (
-                    sending.hand_over_early(tokens)
-                    if early
-                    else sending.hand_over(tokens, requests)
-                )
-                times.append(await way)
-            spread, floor_s = Spread(tuple(times)), parts.floor_s(link_rate)
-            found.append(HandOver(transport, tokens, requests, early, parts, spread, floor_s))
+            blocks = list(range(tokens * requests // LAYOUT.block_size))
+            way = sending.hand_over_early if early else sending.hand_over
+            times, parts, links = [], [], []
+            for _ in range(ROUNDS):
+                parts.append(time_parts(cache, blocks))
+                links.append(time_link())
+                times.append(await way(tokens, requests))
+            seconds, link = Spread(tuple(times)), Spread(tuple(links))
+            found.append(HandOver(transport, tokens, requests, early, seconds, tuple(parts), link))
     finally:
         await sending.close()
     return found

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from bench.transfer_floor import Ahead
 from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
@@ -20,23 +21,27 @@ from kv_transfer.select import open_lane
 from kv_transfer.transport import RECEIVER_RANK
 
 
-def receive_tcp(port: int, messages: int) -> None:
-    """Take that many frames from the parent's port, each answered with a byte."""
+def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
+    """Take that many frames from the parent's port; each answered with a byte, or the last."""
     buffer = memoryview(bytearray(FRAME_BYTES))
     with socket.create_connection((HOST, port), timeout=20) as connection:
-        for _ in range(messages):
+        for left in (*range(warm - 1, -1, -1), *range(messages - 1, -1, -1)):
             filled = 0
             while filled < FRAME_BYTES:
                 filled += connection.recv_into(buffer[filled:])
-            connection.send(b"x")
+            if answered or not left:
+                connection.send(b"x")
 
 
-def receive_lane(transport: str, port: int, prefix: str, messages: int) -> None:
-    """Take that many frames from a lane, into two buffers by turns."""
+def receive_lane(
+    transport: str, port: int, prefix: str, warm: int, messages: int, ahead: int
+) -> None:
+    """Take that many frames from a lane, into a few buffers by turns."""
     lane = open_lane(lane_spec(transport, port, prefix, RECEIVER_RANK))
-    buffers = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(2)]
-    for index in range(messages):
-        lane.receive(buffers[index % 2], FRAME_BYTES, 10.0)
+    buffers = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(ahead)]
+    receiver = Ahead(lambda index: lane.receive(buffers[index % ahead], FRAME_BYTES), ahead)
+    receiver.post(warm)
+    receiver.post(messages)
     lane.close()
 
 

@@ -19,7 +19,7 @@ class TransferConfig:
 
     transport: str = "auto"
     frame_bytes: int = 8 << 20
-    staging_buffers: int = 2
+    staging_buffers: int = 4
     io_timeout_s: float = 5.0
     connect_timeout_s: float = 5.0
     heartbeat_s: float = 0.2

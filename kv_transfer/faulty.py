@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import torch
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.transport import Lane, LaneOpener, LaneSpec
+from kv_transfer.transport import Lane, LaneOpener, LaneSpec, Wait
 
 
 class Fault(Enum):
@@ -24,6 +25,10 @@ class Fault(Enum):
     DIE_HALF = "half of the message arrives, then the lane is broken"
 
 
+# After one of these nothing more is passed on: the two sides would no longer match.
+_DEADLY = (Fault.HANG, Fault.FAIL, Fault.DIE_HALF)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Which fault hits the `call`-th send or receive of a lane, counted from 0."""
@@ -34,7 +39,7 @@ class Plan:
 
 
 class FaultyLane:
-    """Passes everything on to the lane inside, but for the planned fault."""
+    """Passes everything on to the lane inside, until the planned fault has broken it."""
 
     def __init__(self, inner: Lane, plan: Plan) -> None:
         self._inner = inner
@@ -47,25 +52,28 @@ class FaultyLane:
         """That of the lane inside."""
         return self._inner.staging_device
 
-    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def send(self, buffer: torch.Tensor) -> Wait:
         """See `Lane.send`."""
         fault = self._next_fault()
+        if fault in _DEADLY:
+            return partial(self._die, fault)
         if fault is Fault.CORRUPT:
             buffer = _corrupted(buffer.clone())
-        self._before(fault, timeout_s)
-        self._inner.send(buffer, timeout_s)
+        wait = self._inner.send(buffer)
+        return partial(self._slowly, wait) if fault is Fault.SLOW else wait
 
-    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int) -> Wait:
         """See `Lane.receive`."""
         fault = self._next_fault()
-        if fault is Fault.DIE_HALF:
+        if fault is Fault.DIE_HALF and self._calls <= self._plan.call + 1:
             whole = torch.empty_like(staging)
-            self._inner.receive(whole, size, timeout_s)
-            staging[: size // 2] = whole[: size // 2]
-        self._before(fault, timeout_s)
-        self._inner.receive(staging, size, timeout_s)
+            return partial(self._die_half, self._inner.receive(whole, size), whole, staging, size)
+        if fault in _DEADLY:
+            return partial(self._die, fault)
+        wait = self._inner.receive(staging, size)
         if fault is Fault.CORRUPT:
-            _corrupted(staging[:size])
+            return partial(_corrupt_after, wait, staging[:size])
+        return partial(self._slowly, wait) if fault is Fault.SLOW else wait
 
     def release(self) -> None:
         """Let a hanging call fail at last."""
@@ -81,20 +89,30 @@ class FaultyLane:
 
     def _next_fault(self) -> Fault | None:
         call, self._calls = self._calls, self._calls + 1
-        hit = call >= self._plan.call if self._plan.fault is Fault.SLOW else call == self._plan.call
-        return self._plan.fault if hit else None
+        plan = self._plan
+        lasts = plan.fault is Fault.SLOW or plan.fault in _DEADLY
+        hit = call >= plan.call if lasts else call == plan.call
+        return plan.fault if hit else None
 
-    def _before(self, fault: Fault | None, timeout_s: float) -> None:
+    def _die(self, fault: Fault, _: float) -> None:
         if fault is Fault.HANG:
             self._released.wait()
             raise LaneBroken("faulty: released after hanging")
-        if fault in (Fault.FAIL, Fault.DIE_HALF):
-            self._inner.abort()
-            raise LaneBroken(f"faulty: {fault.value}")
-        if fault is Fault.SLOW:
-            time.sleep(min(self._plan.seconds, timeout_s))
-            if self._plan.seconds >= timeout_s:
-                raise LaneBroken("faulty: too slow")
+        self._inner.abort()
+        raise LaneBroken(f"faulty: {fault.value}")
+
+    def _die_half(
+        self, wait: Wait, whole: torch.Tensor, staging: torch.Tensor, size: int, timeout_s: float
+    ) -> None:
+        wait(timeout_s)
+        staging[: size // 2] = whole[: size // 2]
+        self._die(Fault.DIE_HALF, timeout_s)
+
+    def _slowly(self, wait: Wait, timeout_s: float) -> None:
+        time.sleep(min(self._plan.seconds, timeout_s))
+        if self._plan.seconds >= timeout_s:
+            raise LaneBroken("faulty: too slow")
+        wait(timeout_s)
 
 
 class FaultyOpener:
@@ -119,6 +137,11 @@ class FaultyOpener:
         """Let all hanging calls fail."""
         for lane in self.lanes:
             lane.release()
+
+
+def _corrupt_after(wait: Wait, received: torch.Tensor, timeout_s: float) -> None:
+    wait(timeout_s)
+    _corrupted(received)
 
 
 def _corrupted(buffer: torch.Tensor) -> torch.Tensor:

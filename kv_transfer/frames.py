@@ -12,6 +12,10 @@ from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
 from engine.layout import KvLayout
 
+# An extent is cut into about so many frames, unless that would make them too small or too large.
+_FRAMES = 8
+_SMALL_FRAME_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class FramePart:
@@ -81,7 +85,12 @@ class Coverage:
 
 
 def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[FramePart, ...]:
-    """As few frames as fit the size: whole layers together, or ranges of blocks of one layer."""
+    """Whole layers together, or even ranges of blocks of one layer, none above the size.
+
+    Smaller frames than that where the extent is small: several are under way at a time, each at
+    another station.
+    """
+    frame_bytes = _frame_size(layout, extent, frame_bytes)
     parts: list[FramePart] = []
     first = held = 0
     block_start, block_stop = extent.block_start, extent.block_stop
@@ -101,9 +110,20 @@ def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[Fra
     return tuple(parts)
 
 
+def _frame_size(layout: KvLayout, extent: Extent, limit: int) -> int:
+    blocks = extent.block_stop - extent.block_start
+    whole = blocks * block_bytes(layout, extent.layer_start, extent.layer_stop)
+    wanted = max(_SMALL_FRAME_BYTES, -(-whole // _FRAMES))
+    layers = range(extent.layer_start, extent.layer_stop)
+    largest = max(block_bytes(layout, layer, layer + 1) for layer in layers)
+    return min(limit, max(wanted, largest))
+
+
 def _split_layer(layout: KvLayout, layer: int, extent: Extent, frame_bytes: int) -> list[FramePart]:
     one = block_bytes(layout, layer, layer + 1)
-    step = frame_bytes // one
+    blocks = extent.block_stop - extent.block_start
+    frames = -(-blocks // (frame_bytes // one))
+    step = -(-blocks // frames)
     return [
         FramePart(layer, layer + 1, start, stop, (stop - start) * one)
         for start in range(extent.block_start, extent.block_stop, step)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.transport import LaneSpec
+from kv_transfer.transport import LaneSpec, Wait
 
 _TAG = 0
 # Most of what is used here is missing from torch's type stubs.
@@ -60,7 +60,7 @@ class GlooLane:
         # Bound to the replica's own address: by default Gloo asks the host name's resolver.
         options._devices = [_dist.ProcessGroupGloo.create_device(hostname=spec.host)]
         options._timeout = timedelta(seconds=spec.timeout_s)
-        # One frame is under way at a time.
+        # Frames leave one after the other.
         options._threads = 1
         try:
             self._group: Any = _dist.ProcessGroupGloo(
@@ -69,23 +69,15 @@ class GlooLane:
         except RuntimeError as error:
             raise LaneBroken(f"gloo join: {_first_line(error)}") from error
 
-    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def send(self, buffer: torch.Tensor) -> Wait:
         """See `Lane.send`."""
-        group = self._open_group()
-        try:
-            group.send([buffer], self._peer, _TAG).wait(timedelta(seconds=timeout_s))
-        except RuntimeError as error:
-            raise LaneBroken(f"gloo send: {_first_line(error)}") from error
+        return self._post("send", buffer)
 
-    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int) -> Wait:
         """See `Lane.receive`."""
-        group = self._open_group()
-        try:
-            # All of the buffer: Gloo takes a smaller message, but one that is larger than what was
-            # posted ends the process. So a frame out of turn is left to its checksum.
-            group.recv([staging], self._peer, _TAG).wait(timedelta(seconds=timeout_s))
-        except RuntimeError as error:
-            raise LaneBroken(f"gloo receive: {_first_line(error)}") from error
+        # All of the buffer: Gloo takes a smaller message, but one that is larger than what was
+        # posted ends the process. So a frame out of turn is left to its checksum.
+        return self._post("recv", staging)
 
     def abort(self) -> None:
         """Nothing ends a wait inside Gloo but its timeout; the thread is left to it."""
@@ -94,10 +86,21 @@ class GlooLane:
         """Drop the group: its destructor closes the pair."""
         self._group = None
 
-    def _open_group(self) -> Any:
+    def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
             raise LaneBroken("the gloo lane is closed")
-        return self._group
+        try:
+            work = getattr(self._group, call)([buffer], self._peer, _TAG)
+        except RuntimeError as error:
+            raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
+
+        def wait(timeout_s: float) -> None:
+            try:
+                work.wait(timedelta(seconds=timeout_s))
+            except RuntimeError as error:
+                raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
+
+        return wait
 
 
 def _first_line(error: Exception) -> str:

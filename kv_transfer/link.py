@@ -21,12 +21,15 @@ from kv_transfer.counters import LinkCounters
 from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
 from kv_transfer.staging import Buffer, LinkStaging, StagingPool
 from kv_transfer.threads import Worker
-from kv_transfer.transport import Lane, LaneOpener, LaneSpec
+from kv_transfer.transport import Lane, LaneOpener, LaneSpec, Wait
 from kv_transfer.waits import first_cause, until
 
 _log = logging.getLogger(__name__)
 # A call on a lane must end by its own timeout; this much later its thread is given up.
 _GRACE_S = 0.5
+
+# Messages on a lane at a time: the next is there when one is through.
+_POSTED_AHEAD = 4
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -69,9 +72,10 @@ class Link(ABC, Generic[In, Out]):
         self.over = False
         self._shared = shared
         self._control: Control[In, Out] = Control(shared.config, beat)
-        self._thread = Worker(f"{name}-lane")
+        self._thread = Worker(f"{name}-lane", _POSTED_AHEAD)
         self._lane: Lane | None = None
         self._lane_failed = False
+        self._on_the_way = 0
         self._staging: LinkStaging | None = None
         self._tasks = asyncio.TaskGroup()
 
@@ -137,26 +141,41 @@ class Link(ABC, Generic[In, Out]):
             raise LinkBroken("the data lane is not open")
         return self._staging
 
-    def _on_lane(self, call: Callable[[], T], buffer: Buffer) -> asyncio.Future[T]:
-        """Queue a call of the lane; calls happen in the order of these."""
-        job = self._thread.submit(partial(self._unless_broken, call))
+    def _on_lane(self, post: Callable[[], Wait], buffer: Buffer) -> asyncio.Future[None]:
+        """Queue a message of the lane, to be posted and waited for in the order of these calls."""
+        job = self._thread.begin(partial(self._post, post))
         buffer.used_by(job)
+        self._on_the_way += 1
+        job.add_done_callback(self._through)
         return job
 
-    def _unless_broken(self, call: Callable[[], T]) -> T:
+    def _through(self, _: asyncio.Future[None]) -> None:
+        self._on_the_way -= 1
+
+    def _post(self, post: Callable[[], Wait]) -> Callable[[], None]:
         """On the lane's thread: nothing more after a failure, or the two sides lose their order."""
         if self.over or self._lane_failed:
             raise LaneBroken("the data lane failed before")
         try:
-            return call()
+            return partial(self._wait, post())
+        except Exception:
+            self._lane_failed = True
+            raise
+
+    def _wait(self, wait: Wait) -> None:
+        try:
+            wait(self._shared.config.io_timeout_s)
         except Exception:
             self._lane_failed = True
             raise
 
     async def _lane_done(self, job: asyncio.Future[T], what: str) -> T:
-        """Wait for a call of the lane; those queued before it have their own time too."""
-        config = self._shared.config
-        return await until(job, config.staging_buffers * config.io_timeout_s + _GRACE_S, what)
+        """Wait for the last message given to the lane, or what follows from it.
+
+        Those that are still on the way before it have their own time too.
+        """
+        messages = max(1, self._on_the_way)
+        return await until(job, messages * self._shared.config.io_timeout_s + _GRACE_S, what)
 
     def _copy(self, call: Callable[[], T], buffer: Buffer) -> asyncio.Future[T]:
         """Queue a copy between pool blocks and staging, off the event loop."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.transport import LaneSpec
+from kv_transfer.transport import LaneSpec, Wait
 
 _rooms: dict[str, _Room] = {}
 _rooms_lock = threading.Lock()
 
 
 class _Room:
-    """Where the two members meet; holds at most one message per direction."""
+    """Where the two members meet; `taken` counts what was received from each of them."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.messages: dict[int, torch.Tensor] = {}
+        self.messages: tuple[deque[torch.Tensor], ...] = (deque(), deque())
+        self.taken = [0, 0]
         self.members: set[int] = set()
         self.broken: str | None = None
 
@@ -28,17 +31,22 @@ class _Room:
         if not self.changed.wait_for(lambda: self.broken or ready(), timeout_s):
             self.broken = f"loopback {what} took longer than {timeout_s:g} s"
             self.changed.notify_all()
+        self.check()
+
+    def check(self) -> None:
+        """LaneBroken once it is."""
         if self.broken:
             raise LaneBroken(self.broken)
 
 
 class LoopbackLane:
-    """One end of a room. A send returns once the other side has taken the message."""
+    """One end of a room. A send is done once the other side has taken the message."""
 
     staging_device = torch.device("cpu")
 
     def __init__(self, spec: LaneSpec) -> None:
         self._spec = spec
+        self._posted = 0
         with _rooms_lock:
             self._room = room = _rooms.setdefault(spec.prefix, _Room())
         with room.changed:
@@ -49,29 +57,38 @@ class LoopbackLane:
         with _rooms_lock:
             _rooms.pop(spec.prefix, None)
 
-    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def send(self, buffer: torch.Tensor) -> Wait:
         """See `Lane.send`."""
         room, rank = self._room, self._spec.rank
         with room.changed:
-            room.messages[rank] = buffer
+            room.check()
+            room.messages[rank].append(buffer)
             room.changed.notify_all()
-            try:
-                room.wait(lambda: rank not in room.messages, timeout_s, "send")
-            finally:
-                room.messages.pop(rank, None)
+        self._posted += 1
+        return partial(self._until_taken, self._posted)
 
-    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int) -> Wait:
         """See `Lane.receive`."""
+        with self._room.changed:
+            self._room.check()
+        return partial(self._take, staging, size)
+
+    def _until_taken(self, number: int, timeout_s: float) -> None:
+        room, rank = self._room, self._spec.rank
+        with room.changed:
+            room.wait(lambda: room.taken[rank] >= number, timeout_s, "send")
+
+    def _take(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
         room, peer = self._room, self._spec.peer
         with room.changed:
-            room.wait(lambda: peer in room.messages, timeout_s, "receive")
-            message = room.messages[peer]
+            room.wait(lambda: bool(room.messages[peer]), timeout_s, "receive")
+            message = room.messages[peer].popleft()
             if message.numel() != size:
                 room.broken = f"{message.numel()} bytes sent, {size} expected"
                 room.changed.notify_all()
                 raise LaneBroken(room.broken)
             staging[:size].copy_(message)
-            del room.messages[peer]
+            room.taken[peer] += 1
             room.changed.notify_all()
 
     def abort(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from kv_transfer.errors import LaneBroken
 from kv_transfer.gloo import open_store_client
-from kv_transfer.transport import LaneSpec
+from kv_transfer.transport import LaneSpec, Wait
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.0001
@@ -48,13 +49,13 @@ class NcclLane:
         self._group: Any = group
         self._stream = torch.cuda.Stream(spec.device)
 
-    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
+    def send(self, buffer: torch.Tensor) -> Wait:
         """See `Lane.send`; the buffer lies on the GPU and is complete when this is called."""
-        self._run("send", buffer, timeout_s)
+        return self._post("send", buffer)
 
-    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+    def receive(self, staging: torch.Tensor, size: int) -> Wait:
         """See `Lane.receive`."""
-        self._run("recv", staging[:size], timeout_s)
+        return self._post("recv", staging[:size])
 
     def abort(self) -> None:
         """Nothing here: aborting blocks, so it is done on the lane's thread, in `close`."""
@@ -65,18 +66,24 @@ class NcclLane:
         if group is not None:
             group.abort()
 
-    def _run(self, call: str, buffer: torch.Tensor, timeout_s: float) -> None:
+    def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
             raise LaneBroken("the nccl lane is closed")
-        deadline = time.monotonic() + timeout_s
         try:
             with torch.cuda.stream(self._stream):
                 work = getattr(self._group, call)([buffer], self._peer, 0)
                 work.wait()
                 done = torch.cuda.Event()
                 done.record(self._stream)
+        except RuntimeError as error:
+            raise LaneBroken(f"nccl {call}: {error}") from error
+        return partial(self._until, done, call)
+
+    def _until(self, done: torch.cuda.Event, call: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        try:
             while not done.query():
-                if time.monotonic() > deadline:
+                if self._group is None or time.monotonic() > deadline:
                     self.close()
                     raise LaneBroken(f"nccl {call} took longer than {timeout_s:g} s")
                 time.sleep(_POLL_S)

@@ -29,7 +29,7 @@ def _new_future() -> asyncio.Future[int]:
 
 
 class Outgoing:
-    """offered ──Pull──▶ sending ──last Sum──▶ sent ──Committed──▶ finished (bytes, or an error).
+    """offered ──Pull──▶ sending ──last frame──▶ sent ──Committed──▶ finished (bytes, or an error).
 
     `computed` runs ahead of `announced`, which runs ahead of the frames.
     """

@@ -1,8 +1,8 @@
 """The receiver's end of one link: what it waits for, and landing frames in pool blocks.
 
-    Frame ─▶ staging buffer ─▶ lane.receive posted ─▶ Ready ─▶ (Sum) ─▶ verify ─▶ scatter
+    Frame ─▶ staging buffer ─▶ lane.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
 
-Every announced frame takes this way up to its Sum; one that is no longer wanted ends there.
+Every announced frame is received; one that is no longer wanted ends in its staging buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, unt
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
-_ANNOUNCED_FRAMES = 64
 
 T = TypeVar("T")
 Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int] | None]]
@@ -54,9 +53,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         loop = asyncio.get_running_loop()
         self._welcome: asyncio.Future[pb.Welcome] = quietly(loop.create_future())
         self._joined: asyncio.Future[None] = quietly(loop.create_future())
-        self._frames: asyncio.Queue[pb.Frame] = asyncio.Queue(_ANNOUNCED_FRAMES)
-        self._sums: dict[int, asyncio.Future[int]] = {}
         self._sequence = 0
+        self._credit = 0
         self._corrupted_in_a_row = 0
         self._say_hello(receiver)
 
@@ -169,8 +167,6 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
                 self._extended(extent)
             case "frame", frame:
                 self._announced(frame)
-            case "sum", total:
-                self._summed(total)
             case "done", done:
                 self._done(done)
             case "withdraw", withdraw:
@@ -210,7 +206,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             incoming.covered_s = time.monotonic()
 
     def _announced(self, frame: pb.Frame) -> None:
-        """Agree to the frame's size, or break the link: nothing has been posted for it yet."""
+        """Post what receives the frame, or break the link: no byte of it was taken in yet."""
         if frame.sequence != self._sequence:
             raise LinkBroken(f"frame {frame.sequence} announced, {self._sequence} expected")
         self._sequence += 1
@@ -224,11 +220,22 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             incoming.next_part += 1
         if problem is not None:
             raise LinkBroken(f"frame {frame.sequence}: {problem}")
-        self._sums[frame.sequence] = quietly(asyncio.get_running_loop().create_future())
-        try:
-            self._frames.put_nowait(frame)
-        except asyncio.QueueFull:
-            raise LinkBroken("more frames announced than may wait") from None
+        buffer = self._buffers().take_now() if frame.sequence < self._credit else None
+        if buffer is None:
+            raise LinkBroken(f"frame {frame.sequence} announced, credit for {self._credit}")
+        # Posted and completed whatever becomes of its transfer: else the two sides of the lane
+        # would no longer match.
+        post = partial(self._open_lane().receive, buffer.data, frame.bytes)
+        self._spawn(self._land(frame, buffer, self._on_lane(post, buffer)))
+        self._give_credit()
+
+    def _give_credit(self) -> None:
+        """Tell of buffers that are free again, some at a time."""
+        staging = self._buffers()
+        credit, left = self._sequence + staging.free, self._credit - self._sequence
+        if credit > self._credit and left <= self._shared.config.staging_buffers // 2:
+            self._credit = credit
+            self._control.send(wire.to_sender(credit=pb.Credit(frames=credit)))
 
     def _problem(self, part: FramePart) -> str | None:
         """What is wrong with the size of a frame, whoever it is for."""
@@ -247,12 +254,6 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if incoming is None or incoming.ended or incoming.coverage is None:
             return None
         return incoming if incoming.generation == frame.generation else None
-
-    def _summed(self, total: pb.Sum) -> None:
-        future = self._sums.get(total.sequence)
-        if future is None:
-            raise LinkBroken(f"sum of frame {total.sequence}, which was not announced")
-        succeed(future, total.checksum)
 
     def _done(self, done: pb.Done) -> None:
         incoming = self._transfers.get(done.transfer)
@@ -280,16 +281,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         self._control.send(wire.to_sender(joined=pb.Joined()))
         await until(self._joined, connect_s, "the sender's join")
         self._now_up()
-        lane, io_s = self._open_lane(), self._shared.config.io_timeout_s
-        while True:
-            frame = await self._frames.get()
-            buffer = await self._buffers().take()
-            data = view(buffer, frame.bytes)
-            # Posted before Ready leaves, and completed whatever becomes of its transfer: else the
-            # two sides of the lane would no longer match.
-            receiving = self._on_lane(partial(lane.receive, buffer.data, frame.bytes, io_s), buffer)
-            self._control.send(wire.to_sender(ready=pb.Ready(sequence=frame.sequence)))
-            self._spawn(self._land(frame, buffer, data, receiving))
+        self._give_credit()
 
     def _lane_spec(self, welcome: pb.Welcome) -> LaneSpec:
         return LaneSpec(
@@ -303,39 +295,30 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             timeout_s=self._shared.config.connect_timeout_s,
         )
 
-    async def _land(
-        self,
-        frame: pb.Frame,
-        buffer: Buffer,
-        data: torch.Tensor,
-        receiving: asyncio.Future[None],
-    ) -> None:
-        """Wait for the bytes and their checksum; write them only if both are right and wanted."""
+    async def _land(self, frame: pb.Frame, buffer: Buffer, receiving: asyncio.Future[None]) -> None:
+        """Wait for the bytes; write them only if they are right and wanted."""
         await self._lane_done(receiving, f"receiving frame {frame.sequence}")
-        expected = await self._lane_done(self._sums[frame.sequence], "the checksum")
-        del self._sums[frame.sequence]
         # Asked again: it may have been given up while the bytes were on their way.
         incoming = self._wanted(frame)
         if incoming is None:
             self._shared.counters.frames_discarded += 1
         else:
-            write = partial(self._verify_and_scatter, incoming, wire.part_of(frame), data, expected)
-            writing = self._copy(write, buffer)
+            data = view(buffer, frame.bytes)
+            writing = self._copy(partial(self._verify_and_scatter, incoming, frame, data), buffer)
             incoming.writing.append(writing)
             await asyncio.wait({writing})
             self._written(incoming, writing)
         self._buffers().give_back(buffer)
+        self._give_credit()
 
-    def _verify_and_scatter(
-        self, incoming: Incoming, part: FramePart, data: torch.Tensor, expected: int
-    ) -> None:
+    def _verify_and_scatter(self, incoming: Incoming, frame: pb.Frame, data: torch.Tensor) -> None:
         """On the copy thread."""
-        if checksum(data) != expected:
+        if checksum(data) != frame.checksum:
             raise ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
         if incoming.ended:
             return
-        blocks = incoming.blocks[part.block_start : part.block_stop]
-        self._shared.cache.scatter(blocks, part.layer_start, part.layer_stop, data)
+        blocks = incoming.blocks[frame.block_start : frame.block_stop]
+        self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
 
     def _written(self, incoming: Incoming, writing: asyncio.Future[None]) -> None:
         error = writing.exception()

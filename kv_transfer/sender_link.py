@@ -1,8 +1,8 @@
 """The sender's end of one link: offers, and frames of the transfers that were pulled.
 
-Two buffers let the next frame be gathered while the last one is on the lane:
+A few buffers let the next frame be gathered while the last ones are on the lane:
 
-    Pull ─▶ gather + checksum ─▶ Frame ─▶ (Ready) ─▶ lane.send ─▶ Sum … ─▶ Done ─▶ (Committed)
+    Pull ─▶ gather + checksum ─▶ (Credit) ─▶ Frame, lane.send … ─▶ Done ─▶ (Committed)
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -37,18 +36,6 @@ def _new_future() -> asyncio.Future[None]:
     return quietly(asyncio.get_running_loop().create_future())
 
 
-@dataclass(slots=True, eq=False)
-class _Frame:
-    """One announced frame until it has left."""
-
-    sequence: int
-    outgoing: Outgoing
-    buffer: Buffer
-    data: torch.Tensor
-    checksum: int
-    ready: asyncio.Future[None] = field(default_factory=_new_future)
-
-
 class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
     """Serves one receiver; `on_up` is called once when offers can be made."""
 
@@ -72,8 +59,9 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
         self._turns: deque[Outgoing] = deque()
         self._has_turns = asyncio.Event()
-        self._announced: deque[_Frame] = deque()
         self._sequence = 0
+        self._credit = 0
+        self._more_credit = _new_future()
 
     def welcome(self, welcome: pb.Welcome) -> None:
         """Answer Hello; before `run`."""
@@ -126,8 +114,8 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
                 succeed(self._joined, None)
             case "pull", pull:
                 self._pulled(pull)
-            case "ready", ready:
-                self._ready(ready)
+            case "credit", credit:
+                self._credited(credit)
             case "committed", committed:
                 self._committed(committed)
             case "cancel", cancel:
@@ -167,14 +155,12 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             self._turns.append(outgoing)
             self._has_turns.set()
 
-    def _ready(self, ready: pb.Ready) -> None:
-        if not self._announced or self._announced[0].sequence != ready.sequence:
-            raise LinkBroken(f"ready for frame {ready.sequence}, which is not the next")
-        frame = self._announced.popleft()
-        # Posted at once, whatever became of its transfer: the receiver has posted its side.
-        send = partial(self._open_lane().send, frame.data, self._shared.config.io_timeout_s)
-        succeed(frame.ready, None)
-        self._spawn(self._deliver(frame, self._on_lane(send, frame.buffer)))
+    def _credited(self, credit: pb.Credit) -> None:
+        if credit.frames <= self._credit:
+            raise LinkBroken(f"credit for {credit.frames} frames after {self._credit}")
+        self._credit = credit.frames
+        succeed(self._more_credit, None)
+        self._more_credit = _new_future()
 
     def _committed(self, committed: pb.Committed) -> None:
         outgoing = self._transfers.get(committed.transfer)
@@ -226,33 +212,31 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         error = reading.exception()
         if error is not None:
             fail(outgoing.finished, Internal(f"reading KV blocks: {error}"))
+        while self._sequence >= self._credit:
+            await self._lane_done(self._more_credit, f"credit for frame {self._sequence}")
         if outgoing.ended:
             return False
         outgoing.next_part += 1
         outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
         if outgoing.in_turn:
             self._turns.append(outgoing)
-        frame = _Frame(self._sequence, outgoing, buffer, data, reading.result())
-        self._sequence += 1
-        self._announced.append(frame)
-        announcement = wire.frame_to_proto(
-            frame.sequence, outgoing.kv.transfer, outgoing.generation, part
+        frame = wire.frame_to_proto(
+            self._sequence, outgoing.kv.transfer, outgoing.generation, part, reading.result()
         )
-        self._control.send(wire.to_receiver(frame=announcement))
-        self._spawn(self._await_ready(frame))
+        self._sequence += 1
+        self._control.send(wire.to_receiver(frame=frame))
+        # Posted at once, whatever becomes of its transfer: the receiver posts its side, too.
+        sending = self._on_lane(partial(self._open_lane().send, data), buffer)
+        self._spawn(self._deliver(frame.sequence, outgoing, buffer, sending))
         return True
 
-    async def _await_ready(self, frame: _Frame) -> None:
-        await self._lane_done(frame.ready, f"ready for frame {frame.sequence}")
-
-    async def _deliver(self, frame: _Frame, sending: asyncio.Future[None]) -> None:
-        await self._lane_done(sending, f"sending frame {frame.sequence}")
-        total = pb.Sum(sequence=frame.sequence, checksum=frame.checksum)
-        self._control.send(wire.to_receiver(sum=total))
-        self._buffers().give_back(frame.buffer)
-        # Counted and not compared with the last part: sums may leave in another order than frames.
-        frame.outgoing.parts_sent += 1
-        self._end_if_sent(frame.outgoing)
+    async def _deliver(
+        self, sequence: int, outgoing: Outgoing, buffer: Buffer, sending: asyncio.Future[None]
+    ) -> None:
+        await self._lane_done(sending, f"sending frame {sequence}")
+        self._buffers().give_back(buffer)
+        outgoing.parts_sent += 1
+        self._end_if_sent(outgoing)
 
     def _end_if_sent(self, outgoing: Outgoing) -> None:
         if outgoing.sent and not outgoing.ended:

@@ -12,14 +12,15 @@ import struct
 import threading
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import torch
 
 from kv_transfer.errors import LaneBroken
 from kv_transfer.gloo import open_store_client
-from kv_transfer.segments import Mapped, Place, segment_of, shared_tensor
-from kv_transfer.transport import LaneSpec
+from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
+from kv_transfer.transport import LaneSpec, Wait
 
 _RECORD = struct.Struct("<?xxxiQQQQ")  # data or not, then a Place without its pid
 _TAKEN = _RECORD.pack(False, 0, 0, 0, 0, 0)
@@ -33,7 +34,7 @@ class SharedMemoryLane:
 
     def __init__(self, spec: LaneSpec) -> None:
         self._mapped: OrderedDict[int, Mapped] = OrderedDict()
-        self._spare: torch.Tensor | None = None
+        self._spare: list[torch.Tensor] = []
         self._broken: str | None = None
         self._closing = threading.Lock()
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC)
@@ -49,30 +50,39 @@ class SharedMemoryLane:
             # Only the peer's end is left, so the inbox ends when the peer does.
             os.close(entrance)
 
-    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
-        """See `Lane.send`: returns when the receiver has its copy.
+    def send(self, buffer: torch.Tensor) -> Wait:
+        """See `Lane.send`: done when the receiver has its copy.
 
         A buffer outside the segments of this process is copied into one first.
         """
-        deadline = time.monotonic() + timeout_s
-        segment, offset = segment_of(buffer) or (None, 0)
-        if segment is None:
-            buffer = self._copied(buffer)
-            found = segment_of(buffer)
-            assert found is not None
-            segment, offset = found
-        generation = segment.renew()
+        spare = None
+        if segment_of(buffer) is None:
+            spare = self._spare_of(buffer.numel())
+            buffer = spare[: buffer.numel()].copy_(buffer)
+        found = segment_of(buffer)
+        assert found is not None
+        segment, offset = found
+        place = (segment.descriptor, segment.identity, segment.renew(), offset, buffer.numel())
+        self._say(_RECORD.pack(True, *place))
+        return partial(self._until_taken, segment, spare)
+
+    def receive(self, staging: torch.Tensor, size: int) -> Wait:
+        """See `Lane.receive`."""
+        if self._broken:
+            raise LaneBroken(self._broken)
+        return partial(self._take, staging, size)
+
+    def _until_taken(self, segment: Segment, spare: torch.Tensor | None, timeout_s: float) -> None:
         try:
-            place = (segment.descriptor, segment.identity, generation, offset, buffer.numel())
-            self._say(_RECORD.pack(True, *place))
-            if self._hear(deadline, "send")[0]:
+            if self._hear(time.monotonic() + timeout_s, "send")[0]:
                 raise self._break("both ends send")
         finally:
             # A receiver that comes too late sees by this that the bytes are not its own any more.
             segment.renew()
+        if spare is not None:
+            self._spare.append(spare)
 
-    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
-        """See `Lane.receive`."""
+    def _take(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
         is_data, *place = self._hear(time.monotonic() + timeout_s, "receive")
         if not is_data:
             raise self._break("an answer without a message")
@@ -98,13 +108,12 @@ class SharedMemoryLane:
                 os.close(self._open.pop())
         self._broken = self._broken or "the shared memory lane is closed"
         self._mapped.clear()
-        self._spare = None
+        self._spare.clear()
 
-    def _copied(self, buffer: torch.Tensor) -> torch.Tensor:
-        size = buffer.numel()
-        if self._spare is None or self._spare.numel() < size:
-            self._spare = shared_tensor(size)
-        return self._spare[:size].copy_(buffer)
+    def _spare_of(self, size: int) -> torch.Tensor:
+        """Shared memory of this lane's own, that large or larger."""
+        spare = self._spare.pop() if self._spare else None
+        return spare if spare is not None and spare.numel() >= size else shared_tensor(size)
 
     def _segment(self, place: Place) -> Mapped:
         mapped = self._mapped.pop(place.identity, None) or Mapped(place)

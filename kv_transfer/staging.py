@@ -99,6 +99,15 @@ class LinkStaging:
         for buffer in self._buffers:
             self._free.put_nowait(buffer)
 
+    @property
+    def free(self) -> int:
+        """How many may be taken at once."""
+        return self._free.qsize()
+
+    def take_now(self) -> Buffer | None:
+        """A free buffer, if there is one."""
+        return None if self._free.empty() else self._free.get_nowait()
+
     async def take(self) -> Buffer:
         """The next free buffer of this link."""
         return await self._free.get()

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,14 +25,16 @@ _EXIT_S = 1.0
 class Worker:
     """One daemon thread that runs calls in the order given.
 
-    A call that never returns is abandoned together with the thread: the process can still exit,
-    and what the call holds stays alive for as long as the thread does.
+    Calls in two halves overlap: the first half of the next is run before the second half of the
+    last is waited for, `ahead` calls at a time. A call that never returns is abandoned together
+    with the thread: the process can still exit, and what the call holds stays alive for as long as
+    the thread does.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, ahead: int = 1) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # The thread must not hold the worker itself, only its queue.
-        thread = threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
+        thread = threading.Thread(target=_work, args=(self._jobs, ahead), name=name, daemon=True)
         thread.start()
         _threads[thread] = self._jobs
 
@@ -45,41 +48,69 @@ class Worker:
         self._jobs.put(_Job(call, loop, future))
         return future
 
+    def begin(self, begin: Callable[[], Callable[[], T]]) -> asyncio.Future[T]:
+        """Queue a call in two halves: the second is what the first returns. As `submit`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = quietly(loop.create_future())
+        self._jobs.put(_Job(None, loop, future, begin))
+        return future
+
     def stop(self) -> None:
         """End the thread after the calls already queued."""
         self._jobs.put(None)
 
 
 class _Job:
-    __slots__ = ("call", "future", "loop")
+    __slots__ = ("_begin", "_call", "_future", "_loop")
 
     def __init__(
         self,
-        call: Callable[[], Any],
+        call: Callable[[], Any] | None,
         loop: asyncio.AbstractEventLoop,
         future: asyncio.Future[Any],
+        begin: Callable[[], Callable[[], Any]] | None = None,
     ) -> None:
-        self.call = call
-        self.loop = loop
-        self.future = future
+        self._call = call
+        self._loop = loop
+        self._future = future
+        self._begin = begin
 
-    def run(self) -> None:
+    @property
+    def in_halves(self) -> bool:
+        """Whether the next may be begun before this one has ended."""
+        return self._begin is not None
+
+    def begin(self) -> bool:
+        """Run the first half; False if that failed and there is no second."""
+        assert self._begin is not None
         try:
-            result, error = self.call(), None
+            self._call = self._begin()
         except Exception as raised:  # the edge of the thread: handed to whoever waits
-            result, error = None, raised
+            self._hand_over(None, raised)
+        return self._call is not None
+
+    def end(self) -> None:
+        """Run the call, or its second half."""
+        assert self._call is not None
         try:
-            self.loop.call_soon_threadsafe(self._finish, result, error)
+            result, error = self._call(), None
+        except Exception as raised:  # as above
+            result, error = None, raised
+        self._hand_over(result, error)
+
+    def _hand_over(self, result: Any, error: Exception | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._finish, result, error)
         except RuntimeError:
             return  # the event loop is gone, and everyone who waited with it
 
     def _finish(self, result: Any, error: Exception | None) -> None:
-        if self.future.done():
+        if self._future.done():
             return
         if error is not None:
-            self.future.set_exception(error)
+            self._future.set_exception(error)
         else:
-            self.future.set_result(result)
+            self._future.set_result(result)
 
 
 _Jobs = queue.SimpleQueue[_Job | None]
@@ -96,14 +127,27 @@ def _finish_calls() -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(jobs: _Jobs) -> None:
+def _work(jobs: _Jobs, ahead: int) -> None:
     # A second pool of OpenMP threads in the process would make the engine's own sleep between any
     # two operations instead of spinning: half as many tokens a second.
     torch.set_num_threads(1)
+    begun: deque[_Job] = deque()
     while True:
-        job = jobs.get()
-        if job is None:
-            return
-        job.run()
+        try:
+            job = jobs.get(block=not begun)
+        except queue.Empty:
+            begun.popleft().end()
+            continue
+        if job is not None and job.in_halves:
+            if len(begun) == ahead:
+                begun.popleft().end()
+            if job.begin():
+                begun.append(job)
+        else:
+            while begun:
+                begun.popleft().end()
+            if job is None:
+                return
+            job.end()
         # Else the last job's lane and buffer would live until the next job comes.
         del job

@@ -1,7 +1,7 @@
 """A data lane: bytes between two members, in one order, without tags.
 
-Both sides call `send` and `receive` in matching order with sizes agreed beforehand. The calls
-block, so they run on a thread of the link's own.
+Both sides post `send` and `receive` in matching order with sizes agreed beforehand. Waiting for
+them blocks, so it is done on a thread of the link's own.
 """
 
 from __future__ import annotations
@@ -39,20 +39,34 @@ class LaneSpec:
         return RECEIVER_RANK if self.rank == SENDER_RANK else SENDER_RANK
 
 
+# Blocks for so many seconds at most, else LaneBroken.
+Wait = Callable[[float], None]
+
+
 class Lane(Protocol):
-    """One end of an open lane. Every failure is a LaneBroken, after which only `close` is left."""
+    """One end of an open lane. Every failure is a LaneBroken, after which only `close` is left.
+
+    `send` and `receive` do not block. A few calls may be posted before the first is waited for;
+    their waits are called once each, in the order in which they were posted, also after a failure.
+    """
 
     @property
     def staging_device(self) -> torch.device:
         """Where the buffers given to `send` and `receive` must lie."""
         ...
 
-    def send(self, buffer: torch.Tensor, timeout_s: float) -> None:
-        """Return when the whole buffer is on its way and may be written again."""
+    def send(self, buffer: torch.Tensor) -> Wait:
+        """Post the buffer; the wait ends when all of it is on its way and it may be written again.
+
+        Buffers that are posted at the same time do not share memory.
+        """
         ...
 
-    def receive(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
-        """Return when the first `size` bytes are filled; what is behind them may be written too."""
+    def receive(self, staging: torch.Tensor, size: int) -> Wait:
+        """Post a receive; the wait ends when the first `size` bytes are filled.
+
+        What is behind them may be written too.
+        """
         ...
 
     def abort(self) -> None:

@@ -63,7 +63,9 @@ def witness_from_proto(message: pb.Witness) -> Witness:
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
 
 
-def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
+def frame_to_proto(
+    sequence: int, transfer: str, generation: int, part: FramePart, checksum: int
+) -> pb.Frame:
     """The announcement of one message on the data lane."""
     return pb.Frame(
         sequence=sequence,
@@ -74,6 +76,7 @@ def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePar
         block_start=part.block_start,
         block_stop=part.block_stop,
         bytes=part.bytes,
+        checksum=checksum,
     )
 
 

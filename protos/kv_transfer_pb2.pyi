@@ -7,31 +7,30 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReceiverMessage(_message.Message):
-    __slots__ = ("hello", "joined", "pull", "ready", "committed", "cancel", "heartbeat")
+    __slots__ = ("hello", "joined", "pull", "committed", "cancel", "heartbeat", "credit")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
-    READY_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     joined: Joined
     pull: Pull
-    ready: Ready
     committed: Committed
     cancel: CancelTransfer
     heartbeat: Heartbeat
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    credit: Credit
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ...) -> None: ...
 
 class SenderMessage(_message.Message):
-    __slots__ = ("welcome", "refuse", "joined", "offer", "frame", "sum", "done", "withdraw", "heartbeat", "extent")
+    __slots__ = ("welcome", "refuse", "joined", "offer", "frame", "done", "withdraw", "heartbeat", "extent")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
-    SUM_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -41,12 +40,11 @@ class SenderMessage(_message.Message):
     joined: Joined
     offer: Offer
     frame: Frame
-    sum: Sum
     done: Done
     withdraw: Withdraw
     heartbeat: Heartbeat
     extent: Extent
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., sum: _Optional[_Union[Sum, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness")
@@ -169,7 +167,7 @@ class Extent(_message.Message):
     def __init__(self, transfer: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("sequence", "transfer", "generation", "layer_start", "layer_stop", "block_start", "block_stop", "head_start", "head_stop", "bytes")
+    __slots__ = ("sequence", "transfer", "generation", "layer_start", "layer_stop", "block_start", "block_stop", "head_start", "head_stop", "bytes", "checksum")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +178,7 @@ class Frame(_message.Message):
     HEAD_START_FIELD_NUMBER: _ClassVar[int]
     HEAD_STOP_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     transfer: str
     generation: int
@@ -190,21 +189,14 @@ class Frame(_message.Message):
     head_start: int
     head_stop: int
     bytes: int
-    def __init__(self, sequence: _Optional[int] = ..., transfer: _Optional[str] = ..., generation: _Optional[int] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ..., head_start: _Optional[int] = ..., head_stop: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
-
-class Ready(_message.Message):
-    __slots__ = ("sequence",)
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    sequence: int
-    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
-
-class Sum(_message.Message):
-    __slots__ = ("sequence", "checksum")
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
-    sequence: int
     checksum: int
-    def __init__(self, sequence: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., transfer: _Optional[str] = ..., generation: _Optional[int] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ..., head_start: _Optional[int] = ..., head_stop: _Optional[int] = ..., bytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("frames",)
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frames: int
+    def __init__(self, frames: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("transfer", "frames", "first_token")

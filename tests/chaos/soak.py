@@ -14,6 +14,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 from engine.blocks import BlockPool
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
@@ -35,36 +36,48 @@ FATES = ("none", "none", "cancel send", "cancel receive", "withdraw", "prompt fa
 
 
 class UnluckyLane:
-    """A lane that goes wrong at random; a call that hangs does so for its timeout."""
+    """A lane that goes wrong at random; a call that hangs does so for its timeout.
+
+    Nothing is passed on after a fault that breaks it: the two sides would no longer match.
+    """
 
     def __init__(self, inner, rng, counts):
         self.inner, self.rng, self.counts = inner, rng, counts
+        self.dead = False
         self.staging_device = inner.staging_device
         self.abort, self.close = inner.abort, inner.close
 
-    def send(self, buffer, timeout_s):
+    def send(self, buffer):
         fault = self.draw()
+        if self.dead:
+            return partial(self.break_by, fault)
         if fault is Fault.CORRUPT:
             buffer = buffer.clone()
             buffer[self.rng.randrange(buffer.numel())] ^= 1 << self.rng.randrange(8)
-        self.break_by(fault, timeout_s)
-        self.inner.send(buffer, timeout_s)
+        return self.inner.send(buffer)
 
-    def receive(self, staging, size, timeout_s):
+    def receive(self, staging, size):
         fault = self.draw()
+        whole = staging.clone() if fault is Fault.DIE_HALF else staging
+        if self.dead and fault is not Fault.DIE_HALF:
+            return partial(self.break_by, fault)
+        return partial(self.received, self.inner.receive(whole, size), fault, whole, staging, size)
+
+    def received(self, wait, fault, whole, staging, size, timeout_s):
+        wait(timeout_s)
         if fault is Fault.DIE_HALF:
-            whole = staging.clone()
-            self.inner.receive(whole, size, timeout_s)
             staging[: size // 2] = whole[: size // 2]
-        self.break_by(fault, timeout_s)
-        self.inner.receive(staging, size, timeout_s)
+            self.break_by(fault, timeout_s)
         if fault is Fault.CORRUPT:
             staging[self.rng.randrange(size)] ^= 1 << self.rng.randrange(8)
 
     def draw(self):
+        if self.dead:
+            return Fault.FAIL
         fault = self.rng.choices([*ODDS, None], [*ODDS.values(), 1 - sum(ODDS.values())])[0]
         if fault is not None:
             self.counts[fault.name] += 1
+        self.dead = fault in (Fault.FAIL, Fault.DIE_HALF, Fault.HANG)
         return fault
 
     def break_by(self, fault, timeout_s):

@@ -19,8 +19,8 @@ def main(transport: str, port: int, prefix: str) -> None:
     )
     for size in (1, 4097, 8 << 20):
         buffer = torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
-        lane.receive(buffer, size, 10.0)
-        lane.send(buffer + 1, 10.0)
+        lane.receive(buffer, size)(10.0)
+        lane.send(buffer + 1)(10.0)
     lane.close()
 
 

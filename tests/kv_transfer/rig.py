@@ -152,10 +152,10 @@ class Pair:
     def idle(self) -> bool:
         """Nothing is left of any transfer, on either side."""
         for link in self.sender._links._links.values():
-            if link._transfers or link._announced or link._turns:
+            if link._transfers or link._turns:
                 return False
         for opened in self.receiver._open.values():
-            if opened.link._transfers or opened.link._early or opened.link._sums:
+            if opened.link._transfers or opened.link._early:
                 return False
         return not self.sender._waiting
 

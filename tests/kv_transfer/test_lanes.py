@@ -77,6 +77,17 @@ def blank(lane, size):
     return torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
 
 
+def two_ahead(calls):
+    """Post a message while the one before is under way."""
+    waits = []
+    for post, *arguments in calls:
+        if len(waits) == 2:
+            waits.pop(0)(5.0)
+        waits.append(post(*arguments))
+    for wait in waits:
+        wait(5.0)
+
+
 @pytest.mark.parametrize("lanes", TRANSPORTS, indirect=True)
 class TestContract:
     def test_bytes_arrive_in_order_and_whole(self, lanes):
@@ -84,44 +95,64 @@ class TestContract:
         sizes = [1, 7, 4096, 3 << 20, 1, 100_003]
         with ThreadPoolExecutor(1) as thread:
             sending = thread.submit(
-                lambda: [sender.send(filled(sender, size, size), 5.0) for size in sizes]
+                lambda: [sender.send(filled(sender, size, size))(5.0) for size in sizes]
             )
             for size in sizes:
                 buffer = blank(receiver, size)
-                receiver.receive(buffer, size, 5.0)
+                receiver.receive(buffer, size)(5.0)
                 assert torch.equal(buffer.cpu(), filled(sender, size, size).cpu())
             sending.result()
 
     def test_both_directions(self, lanes):
         sender, receiver = lanes
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(receiver.send, filled(receiver, 1000, 1), 5.0)
+            thread.submit(receiver.send(filled(receiver, 1000, 1)), 5.0)
             buffer = blank(sender, 1000)
-            sender.receive(buffer, 1000, 5.0)
+            sender.receive(buffer, 1000)(5.0)
         assert torch.equal(buffer.cpu(), filled(sender, 1000, 1).cpu())
 
     def test_a_part_of_a_larger_buffer(self, lanes):
         sender, receiver = lanes
         buffer = blank(receiver, 5000)
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(sender.send, filled(sender, 5000, 2)[:3000], 5.0)
-            receiver.receive(buffer, 3000, 5.0)
+            thread.submit(sender.send(filled(sender, 5000, 2)[:3000]), 5.0)
+            receiver.receive(buffer, 3000)(5.0)
         assert torch.equal(buffer[:3000].cpu(), filled(sender, 5000, 2)[:3000].cpu())
+
+    def test_messages_posted_ahead_arrive_in_order(self, lanes):
+        sender, receiver = lanes
+        sizes = [3000, 70_000, 3000, 1 << 20, 5]
+        buffers = [blank(receiver, size) for size in sizes]
+        with ThreadPoolExecutor(1) as thread:
+            sending = thread.submit(two_ahead, [(sender.send, filled(sender, n, n)) for n in sizes])
+            two_ahead([(receiver.receive, *each) for each in zip(buffers, sizes, strict=True)])
+            sending.result()
+        for buffer, size in zip(buffers, sizes, strict=True):
+            assert torch.equal(buffer.cpu(), filled(sender, size, size).cpu())
+
+    def test_a_failure_ends_all_that_was_posted(self, lanes):
+        _, receiver = lanes
+        waits = [receiver.receive(blank(receiver, 100), 100) for _ in range(2)]
+        started = time.monotonic()
+        for wait in waits:
+            with pytest.raises(LaneBroken):
+                wait(0.3)
+        assert time.monotonic() - started < 3
 
     def test_a_receive_without_a_send_ends_in_time_and_breaks_the_lane(self, lanes):
         _, receiver = lanes
         started = time.monotonic()
         with pytest.raises(LaneBroken):
-            receiver.receive(blank(receiver, 100), 100, 0.3)
+            receiver.receive(blank(receiver, 100), 100)(0.3)
         assert 0.2 < time.monotonic() - started < 3
         with pytest.raises(LaneBroken):
-            receiver.receive(blank(receiver, 100), 100, 0.3)
+            receiver.receive(blank(receiver, 100), 100)(0.3)
 
     def test_nothing_works_after_close(self, lanes):
         sender, _ = lanes
         sender.close()
         with pytest.raises(LaneBroken):
-            sender.send(filled(sender, 10, 0), 0.3)
+            sender.send(filled(sender, 10, 0))(0.3)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -134,7 +165,7 @@ def test_joining_alone_ends_in_time(transport, store):
 
 def test_abort_frees_a_loopback_waiter(store):
     with opened("loopback", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(receiver.receive, blank(receiver, 10), 10, 30.0)
+        waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
         time.sleep(0.05)
         sender.abort()
         with pytest.raises(LaneBroken):
@@ -143,9 +174,9 @@ def test_abort_frees_a_loopback_waiter(store):
 
 def test_loopback_refuses_another_size(store):
     with opened("loopback", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
-        sending = thread.submit(sender.send, blank(sender, 10), 2.0)
+        sending = thread.submit(sender.send(blank(sender, 10)), 2.0)
         with pytest.raises(LaneBroken, match="10 bytes sent, 11 expected"):
-            receiver.receive(blank(receiver, 11), 11, 2.0)
+            receiver.receive(blank(receiver, 11), 11)(2.0)
         with pytest.raises(LaneBroken):
             sending.result()
 
@@ -153,9 +184,9 @@ def test_loopback_refuses_another_size(store):
 def test_a_gloo_message_out_of_turn_does_not_end_the_process(store):
     """It is larger than agreed, but not than the buffer; the frame's checksum tells."""
     with opened("gloo", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
-        thread.submit(sender.send, filled(sender, 5000, 3), 2.0)
+        thread.submit(sender.send(filled(sender, 5000, 3)), 2.0)
         buffer = blank(receiver, 8192)
-        receiver.receive(buffer, 3000, 2.0)
+        receiver.receive(buffer, 3000)(2.0)
         assert torch.equal(buffer[:5000], filled(sender, 5000, 3))
 
 
@@ -169,9 +200,9 @@ def test_across_two_processes(transport, store):
     try:
         for size in (1, 4097, 8 << 20):
             data = filled(lane, size, size)
-            lane.send(data, 10.0)
+            lane.send(data)(10.0)
             back = blank(lane, size)
-            lane.receive(back, size, 10.0)
+            lane.receive(back, size)(10.0)
             assert torch.equal(back, data + 1)
         assert child.wait(30) == 0
     finally:
@@ -195,13 +226,13 @@ class TestFaulty:
 
             def send():
                 for index in range(3):
-                    sender.send(filled(sender, 64, index), 2.0)
+                    sender.send(filled(sender, 64, index))(2.0)
 
             sending = threads.submit(send)
             for index in range(3):
                 buffer = blank(receiver, 64)
                 try:
-                    receiver.receive(buffer, 64, 2.0)
+                    receiver.receive(buffer, 64)(2.0)
                 except LaneBroken as error:
                     results.append(error)
                     break
@@ -243,4 +274,4 @@ class TestFaulty:
 
     def ignore_broken(self, lane):
         with pytest.raises(LaneBroken):
-            lane.receive(blank(lane, 10), 10, 0.1)
+            lane.receive(blank(lane, 10), 10)(0.1)

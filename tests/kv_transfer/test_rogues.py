@@ -76,7 +76,7 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
     async def _read(self, context):
         while (message := await context.read()) is not grpc.aio.EOF:
             kind, body = wire.content(message)
-            if kind not in ("heartbeat", "joined"):
+            if kind not in ("heartbeat", "joined", "credit"):
                 self.heard.put_nowait((kind, body))
 
 
@@ -106,8 +106,11 @@ WHOLE = FramePart(0, 4, 0, 2, 2 * BLOCK)
 ALL = wire.extent_to_proto("t", Extent(0, 4, 0, 2))
 
 
+DATA = torch.ones(2 * BLOCK, dtype=torch.uint8)
+
+
 def frame(part=WHOLE, generation=17, sequence=0):
-    return wire.frame_to_proto(sequence, "t", generation, part)
+    return wire.frame_to_proto(sequence, "t", generation, part, checksum(DATA))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def frame(part=WHOLE, generation=17, sequence=0):
         (frame(sequence=1), "0 expected"),
     ],
 )
-async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_posted(
+async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_received(
     announced, problem
 ):
     async def play(rogue, lane, say):
@@ -164,12 +167,9 @@ async def test_done_before_all_is_announced_fails_the_transfer():
 async def test_a_frame_of_another_generation_goes_to_scratch():
     async def play(rogue, lane, say):
         await rogue.heard.get()
-        data = torch.ones(2 * BLOCK, dtype=torch.uint8)
         await say(extent=ALL)
         await say(frame=frame(generation=16))
-        assert (await rogue.heard.get())[0] == "ready"
-        await asyncio.to_thread(lane.send, data, 1.0)
-        await say(sum=pb.Sum(sequence=0, checksum=checksum(data)))
+        await asyncio.to_thread(lane.send(DATA), 1.0)
         await say(done=pb.Done(transfer="t", frames=1))
 
     async with facing(play) as (receive, receiver, cache):
@@ -185,14 +185,11 @@ async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
 
     async def play(rogue, lane, say):
         await rogue.heard.get()
-        data = torch.ones(2 * BLOCK, dtype=torch.uint8)
         await say(extent=ALL)
         await say(frame=frame())
-        assert (await rogue.heard.get())[0] == "ready"
         given_up.set()
         assert (await rogue.heard.get())[0] == "cancel"
-        await asyncio.to_thread(lane.send, data, 1.0)
-        await say(sum=pb.Sum(sequence=0, checksum=checksum(data)))
+        await asyncio.to_thread(lane.send(DATA), 1.0)
 
     async with facing(play) as (receive, receiver, cache):
         task = asyncio.create_task(receive())
@@ -215,27 +212,49 @@ async def test_a_sender_that_says_nothing_more_counts_as_dead():
         assert 0.8 < asyncio.get_running_loop().time() - started < 2.5
 
 
-async def test_a_checksum_that_never_comes_breaks_the_link():
+async def test_a_frame_that_never_comes_breaks_the_link():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         await say(extent=ALL)
         await say(frame=frame())
-        await rogue.heard.get()
-        await asyncio.to_thread(lane.send, torch.ones(2 * BLOCK, dtype=torch.uint8), 1.0)
 
     async with facing(play) as (receive, _, cache):
-        with pytest.raises(LinkBroken, match="checksum took longer"):
+        with pytest.raises(LinkBroken, match="took longer"):
             await receive()
         assert untouched(cache)
 
 
-async def test_too_early_frames_and_sums_break_the_link():
+async def test_frames_beyond_the_credit_break_the_link():
     async def play(rogue, lane, say):
-        await say(sum=pb.Sum(sequence=3, checksum=1))
+        await rogue.heard.get()
+        for sequence in range(CONFIG.staging_buffers + 1):
+            await say(frame=frame(generation=16, sequence=sequence))
 
-    async with facing(play) as (receive, _, _cache):
-        with pytest.raises(LinkBroken, match="not announced"):
+    async with facing(play) as (receive, _, cache):
+        with pytest.raises(LinkBroken, match="frame 4 announced, credit for 4"):
             await receive()
+        assert untouched(cache)
+
+
+async def test_a_receiver_without_credit_is_sent_nothing_and_loses_its_link():
+    async with sending(config=CONFIG, cache=make_cache(seed=1)) as side:
+        kv = OutgoingKv("t", "d0", (1, 2), 13, 5)
+        offer = asyncio.create_task(side.sender.hand_over(kv, 10))
+        async with rogue_receiver(side.peer.address) as (call, hear):
+            await hear("offer")
+            await call.write(wire.to_sender(pull=pb.Pull(transfer="t", generation=1, blocks=2)))
+            assert (await hear("extent")).block_stop == 2
+            beating = asyncio.create_task(beat(call))
+            with pytest.raises(LinkBroken, match="credit for frame 0 took longer"):
+                await offer
+            beating.cancel()
+
+
+async def beat(call):
+    """Be alive, and nothing more."""
+    while True:
+        await call.write(wire.to_sender(heartbeat=pb.Heartbeat()))
+        await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
@@ -276,7 +295,7 @@ async def rogue_receiver(address, generation=1, layout=LAYOUT):
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ({"ready": pb.Ready(sequence=0)}, "not the next"),
+        ({"credit": pb.Credit(frames=0)}, "credit for 0 frames after 0"),
         ({"committed": pb.Committed(transfer="t")}, "before it was sent"),
         ({"hello": pb.Hello()}, "unexpected"),
     ],

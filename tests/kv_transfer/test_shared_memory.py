@@ -126,8 +126,8 @@ def test_a_segment_ends_with_its_tensor():
 def test_a_lane_leaves_no_descriptor(store):
     def move():
         with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
-            thread.submit(sender.send, filled(sender, 5000, 1), 5.0)
-            receiver.receive(blank(receiver, 5000), 5000, 5.0)
+            thread.submit(sender.send(filled(sender, 5000, 1)), 5.0)
+            receiver.receive(blank(receiver, 5000), 5000)(5.0)
 
     move()
     before = descriptors()
@@ -145,8 +145,8 @@ def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
     try:
         assert child.stdout.readline() == b"in\n"
         calls = {
-            "send": lambda: lane.send(filled(lane, 5000, 1), 30.0),
-            "receive": lambda: lane.receive(blank(lane, 5000), 5000, 30.0),
+            "send": lambda: lane.send(filled(lane, 5000, 1))(30.0),
+            "receive": lambda: lane.receive(blank(lane, 5000), 5000)(30.0),
         }
         with ThreadPoolExecutor(1) as thread:
             waiting = thread.submit(calls[call])
@@ -167,7 +167,7 @@ def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
 
 def test_abort_frees_a_waiter(store):
     with opened("shared_memory", store) as (_, receiver), ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(receiver.receive, blank(receiver, 10), 10, 30.0)
+        waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
         time.sleep(0.05)
         receiver.abort()
         with pytest.raises(LaneBroken, match="aborted"):
