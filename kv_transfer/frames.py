@@ -6,14 +6,15 @@ one, has just computed. Each extent is cut into frames of its own.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
 from engine.layout import KvLayout
 
-# An extent is cut into about so many frames, unless that would make them too small or too large.
-_FRAMES = 8
+# A frame costs about as much time by itself as these bytes take from blocks to blocks.
+_FRAME_COST_BYTES = 1 << 19
 _SMALL_FRAME_BYTES = 1 << 20
 
 
@@ -87,8 +88,7 @@ class Coverage:
 def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[FramePart, ...]:
     """Whole layers together, or even ranges of blocks of one layer, none above the size.
 
-    Smaller frames than that where the extent is small: several are under way at a time, each at
-    another station.
+    Smaller frames than that where the extent is small, so that several are under way at a time.
     """
     frame_bytes = _frame_size(layout, extent, frame_bytes)
     parts: list[FramePart] = []
@@ -113,7 +113,8 @@ def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[Fra
 def _frame_size(layout: KvLayout, extent: Extent, limit: int) -> int:
     blocks = extent.block_stop - extent.block_start
     whole = blocks * block_bytes(layout, extent.layer_start, extent.layer_stop)
-    wanted = max(_SMALL_FRAME_BYTES, -(-whole // _FRAMES))
+    # The first frame's way and what all frames cost by themselves are least together here.
+    wanted = max(_SMALL_FRAME_BYTES, math.isqrt(whole * _FRAME_COST_BYTES))
     layers = range(extent.layer_start, extent.layer_stop)
     largest = max(block_bytes(layout, layer, layer + 1) for layer in layers)
     return min(limit, max(wanted, largest))

@@ -56,10 +56,14 @@ class Outgoing:
         return self.finished.done()
 
     @property
+    def all_sent(self) -> bool:
+        """Whether every frame of what was announced has left."""
+        return self.parts_sent == len(self.plan)
+
+    @property
     def sent(self) -> bool:
         """Whether every frame of it has left, and its first token is known."""
-        through = self.announced.whole and self.parts_sent == len(self.plan)
-        return through and self.first_token is not None
+        return self.announced.whole and self.all_sent and self.first_token is not None
 
     @property
     def committed(self) -> bool:

@@ -86,12 +86,13 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._control.send(wire.to_receiver(offer=offer))
 
     def progress(self, outgoing: Outgoing) -> None:
-        """More of it is computed: announce that, in frames that are large where there is time."""
+        """More of it is computed: announce that, in frames that are large where others are sent."""
         if self._transfers.get(outgoing.kv.transfer) is not outgoing or outgoing.ended:
             return
         complete = outgoing.first_token is not None
         if outgoing.pulled:
-            self._extend(outgoing, at_least=0 if complete else self._frame_bytes // 2)
+            large = self._frame_bytes // (8 if outgoing.all_sent else 2)
+            self._extend(outgoing, at_least=0 if complete else large)
             self._end_if_sent(outgoing)
         elif complete:
             self.offer(outgoing)
@@ -236,7 +237,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         await self._lane_done(sending, f"sending frame {sequence}")
         self._buffers().give_back(buffer)
         outgoing.parts_sent += 1
-        self._end_if_sent(outgoing)
+        self.progress(outgoing)
 
     def _end_if_sent(self, outgoing: Outgoing) -> None:
         if outgoing.sent and not outgoing.ended:

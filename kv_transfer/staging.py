@@ -89,7 +89,8 @@ class LinkStaging:
     def __init__(self, pool: StagingPool, count: int, device: torch.device) -> None:
         self._pool = pool
         self._buffers: list[Buffer] = []
-        self._free: asyncio.Queue[Buffer] = asyncio.Queue()
+        # The one that was used last lies in the cache.
+        self._free: asyncio.LifoQueue[Buffer] = asyncio.LifoQueue()
         try:
             for _ in range(count):
                 self._buffers.append(pool.take(device))
