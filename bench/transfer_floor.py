@@ -90,7 +90,12 @@ def time_memcpy() -> float:
     """Bytes per second of copying frames in one process, between two buffers on each side."""
     sources = [np.ones(FRAME_BYTES, np.uint8) for _ in range(2)]
     targets = [np.zeros(FRAME_BYTES, np.uint8) for _ in range(2)]
-    return _rate(lambda index: np.copyto(targets[index % 2], sources[index % 2]))
+
+    def copy(messages: int) -> None:
+        for index in range(messages):
+            np.copyto(targets[index % 2], sources[index % 2])
+
+    return _rate(copy)
 
 
 def time_tcp(tell: Tell, hear: Hear, *, answered: bool) -> float:
@@ -104,10 +109,11 @@ def time_tcp(tell: Tell, hear: Hear, *, answered: bool) -> float:
         with connection:
             connection.settimeout(20)
 
-            def send(index: int) -> None:
-                connection.sendall(payload)
-                if answered or index in (_WARM - 1, MESSAGES - 1):
-                    connection.recv(1)
+            def send(messages: int) -> None:
+                for left in range(messages - 1, -1, -1):
+                    connection.sendall(payload)
+                    if answered or not left:
+                        connection.recv(1)
 
             rate = _rate(send)
     hear()
@@ -122,14 +128,10 @@ def time_lane(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
     tell(do="lane", warm=_WARM, messages=MESSAGES, **order)
     lane = open_lane(lane_spec(transport, store.port, prefix, SENDER_RANK))
     buffers = [_staging(transport) for _ in range(ahead)]
-    sender = Ahead(lambda index: lane.send(buffers[index % ahead]), ahead)
-    sender.post(_WARM)
-    started = time.perf_counter()
-    sender.post(MESSAGES)
-    seconds = time.perf_counter() - started
+    rate = _rate(Ahead(lambda index: lane.send(buffers[index % ahead]), ahead).post)
     hear()
     lane.close()
-    return MESSAGES * FRAME_BYTES / seconds
+    return rate
 
 
 class Ahead:
@@ -156,10 +158,9 @@ def _staging(transport: str) -> torch.Tensor:
     return torch.ones(FRAME_BYTES, dtype=torch.uint8)
 
 
-def _rate(move: Callable[[int], object]) -> float:
-    for index in range(_WARM):
-        move(index)
+def _rate(move: Callable[[int], None]) -> float:
+    """Of what moves that many frames."""
+    move(_WARM)
     started = time.perf_counter()
-    for index in range(MESSAGES):
-        move(index)
+    move(MESSAGES)
     return MESSAGES * FRAME_BYTES / (time.perf_counter() - started)
