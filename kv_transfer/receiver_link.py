@@ -141,6 +141,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         cache, config = self._shared.cache, self._shared.config
         hello = pb.Hello(
             receiver=receiver,
+            protocol=wire.PROTOCOL,
             generation=self._generation,
             layout=wire.layout_to_proto(cache.layout),
             transport=config.transport,
@@ -274,6 +275,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     async def _serve(self) -> None:
         connect_s = self._shared.config.connect_timeout_s
         welcome = await until(self._welcome, connect_s, "the sender's welcome")
+        if welcome.protocol != wire.PROTOCOL:
+            raise LinkRefused(f"protocol: {wire.PROTOCOL} here, {welcome.protocol} there")
         if not 0 < welcome.frame_bytes <= self._frame_bytes:
             raise LinkBroken(f"welcome with frames of {welcome.frame_bytes} bytes")
         self._frame_bytes = welcome.frame_bytes

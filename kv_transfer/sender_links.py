@@ -120,6 +120,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         link.welcome(
             pb.Welcome(
                 sender=self._id,
+                protocol=wire.PROTOCOL,
                 store_host=spec.store_host,
                 store_port=spec.store_port,
                 store_prefix=spec.prefix,
@@ -135,6 +136,8 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         config, cache = self._shared.config, self._shared.cache
         if self._store is None:
             raise LinkRefused("the sender is not running")
+        if hello.protocol != wire.PROTOCOL:
+            raise LinkRefused(f"protocol: {wire.PROTOCOL} here, {hello.protocol} there")
         difference = cache.layout.difference(wire.layout_from_proto(hello.layout))
         if difference is not None:
             raise LinkRefused(f"layout: {difference}")

@@ -11,6 +11,9 @@ from kv_transfer.frames import Extent, FramePart
 from kv_transfer.same_host import Witness
 from protos import kv_transfer_pb2 as pb
 
+# Counted up when what a link's messages mean changes, or how a transfer is cut into frames.
+PROTOCOL = 2
+
 
 def to_receiver(**message: Any) -> pb.SenderMessage:
     """A message of the sender, by the name of its kind."""

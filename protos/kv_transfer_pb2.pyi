@@ -47,7 +47,7 @@ class SenderMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness")
+    __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness", "protocol")
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Hello(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     WITNESS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     receiver: str
     generation: int
     layout: Layout
@@ -64,7 +65,8 @@ class Hello(_message.Message):
     process: str
     frame_bytes: int
     witness: Witness
-    def __init__(self, receiver: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., transport: _Optional[str] = ..., device: _Optional[str] = ..., process: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., witness: _Optional[_Union[Witness, _Mapping]] = ...) -> None: ...
+    protocol: int
+    def __init__(self, receiver: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., transport: _Optional[str] = ..., device: _Optional[str] = ..., process: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., witness: _Optional[_Union[Witness, _Mapping]] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Witness(_message.Message):
     __slots__ = ("boot", "pid", "descriptor", "nonce")
@@ -99,20 +101,22 @@ class LayerShape(_message.Message):
     def __init__(self, kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("sender", "store_host", "store_port", "store_prefix", "transport", "frame_bytes")
+    __slots__ = ("sender", "store_host", "store_port", "store_prefix", "transport", "frame_bytes", "protocol")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     STORE_PREFIX_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     sender: str
     store_host: str
     store_port: int
     store_prefix: str
     transport: str
     frame_bytes: int
-    def __init__(self, sender: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., store_prefix: _Optional[str] = ..., transport: _Optional[str] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
+    protocol: int
+    def __init__(self, sender: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., store_prefix: _Optional[str] = ..., transport: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class RefuseLink(_message.Message):
     __slots__ = ("reason",)

@@ -14,7 +14,7 @@ import torch
 from engine.errors import TransferFailed
 from kv_transfer import wire
 from kv_transfer.checksum import checksum
-from kv_transfer.errors import LinkBroken
+from kv_transfer.errors import LinkBroken, LinkRefused
 from kv_transfer.frames import Extent, FramePart
 from kv_transfer.loopback import LoopbackLane
 from kv_transfer.receiver import Peer
@@ -45,6 +45,8 @@ def lane_spec(prefix, rank):
 class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
     """Welcomes and offers as it should, then does what `play` says."""
 
+    protocol = wire.PROTOCOL
+
     def __init__(self, play):
         self._play = play
         self.heard = asyncio.Queue()
@@ -55,6 +57,7 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
         prefix = uuid.uuid4().hex
         welcome = pb.Welcome(sender="rogue", store_prefix=prefix, transport="loopback")
         welcome.frame_bytes = hello.frame_bytes
+        welcome.protocol = self.protocol
         await context.write(wire.to_receiver(welcome=welcome))
         lane = await asyncio.to_thread(LoopbackLane, lane_spec(prefix, SENDER_RANK))
         reader = asyncio.create_task(self._read(context))
@@ -258,14 +261,15 @@ async def beat(call):
 
 
 @asynccontextmanager
-async def rogue_receiver(address, generation=1, layout=LAYOUT):
+async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
     """A joined link, played by hand: (call, next message of a kind)."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = kv_transfer_pb2_grpc.KvTransferStub(channel).Link()
         hello = pb.Hello(
             receiver="d0",
             generation=generation,
-            layout=wire.layout_to_proto(layout),
+            layout=wire.layout_to_proto(LAYOUT),
+            protocol=protocol,
             transport="loopback",
             device="cpu",
             process=PROCESS,
@@ -308,6 +312,25 @@ async def test_a_receiver_that_breaks_the_protocol_loses_its_link(message, probl
             await call.write(wire.to_sender(**message))
             with pytest.raises(LinkBroken, match=problem):
                 await offer
+
+
+async def test_a_sender_of_another_protocol_is_not_linked_with(monkeypatch):
+    async def play(rogue, lane, say):
+        raise AssertionError("never joined")
+
+    monkeypatch.setattr(RogueSender, "protocol", 1)
+    async with facing(play) as (receive, _, _cache):
+        with pytest.raises(LinkRefused, match="protocol: 2 here, 1 there"):
+            await receive()
+
+
+async def test_a_receiver_of_another_protocol_is_refused():
+    async with sending(config=CONFIG) as side:
+        with pytest.raises(AssertionError, match="ended before welcome"):
+            async with rogue_receiver(side.peer.address, protocol=1):
+                pass
+        assert side.sender.counters.links_refused == 1
+        assert side.sender.links_open == 0
 
 
 async def test_a_newer_link_replaces_the_older_and_an_older_is_refused():
