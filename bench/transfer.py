@@ -57,9 +57,11 @@ def measure_lanes(other: Other) -> list[Lane]:
     """The lanes alone, beside plain copies of the same frames, by turns."""
     rates: dict[str, list[float]] = {}
     plain = plain_copies(other)
-    lanes = {name: partial(time_lane, name, AHEAD, other.tell, other.hear) for name in TRANSPORTS}
+    ways = dict(plain)
+    for name in TRANSPORTS:
+        ways[name] = partial(time_lane, name, AHEAD, other.tell, other.hear)
     for _ in range(RAW_ROUNDS):
-        for name, way in {**plain, **lanes}.items():
+        for name, way in ways.items():
             rates.setdefault(name, []).append(way())
     spreads = {name: Spread(tuple(values)) for name, values in rates.items()}
     fastest = max(plain.keys() - {"memcpy"}, key=lambda name: spreads[name].median)
