@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, NoReturn, TypeVar
 
 from kv_transfer.config import TransferConfig
-from kv_transfer.errors import LinkBroken
+from kv_transfer.errors import LinkBroken, LinkClosed
 from kv_transfer.waits import fail, quietly
 
 In = TypeVar("In")
@@ -18,6 +19,8 @@ Out = TypeVar("Out")
 _MESSAGES_PER_TRANSFER = 4
 _SPARE_MESSAGES = 256
 _READ_KNOWS_S = 0.2
+# For what was said before a side ended the link on purpose, a commit among it.
+_LAST_WORDS_S = 0.2
 
 
 class Control(Generic[In, Out]):
@@ -30,6 +33,7 @@ class Control(Generic[In, Out]):
         self._config = config
         self._silent_s = 0.0
         self._heard = False
+        self._ending = False
         loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[NoReturn] = quietly(loop.create_future())
 
@@ -49,34 +53,62 @@ class Control(Generic[In, Out]):
         read: Callable[[], Awaitable[In | None]],
         write: Callable[[Out], Awaitable[None]],
         receive: Callable[[In], None],
+        hang_up: Callable[[], Awaitable[None]] | None = None,
     ) -> NoReturn:
-        """Read, write and beat until the link is over; raises why. None from `read` is the end."""
+        """Read, write and beat until the link is over; raises why. None from `read` is the end.
+
+        `hang_up` says that nothing more is written, after which the peer ends the stream.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write(write))
-            tasks.create_task(self._read(read, receive))
+            reader = tasks.create_task(self._read(read, receive))
             tasks.create_task(self._watch())
-            await self._broken
+            try:
+                await self._broken
+            except LinkClosed:
+                if hang_up is not None:
+                    await self._last_words(hang_up, reader)
+                raise
         raise AssertionError("unreachable: none of these ends by itself")
 
-    async def _write(self, write: Callable[[Out], Awaitable[None]]) -> NoReturn:
+    async def _last_words(
+        self, hang_up: Callable[[], Awaitable[None]], reader: asyncio.Task[None]
+    ) -> None:
+        """Until the peer has read all: a stream that is cancelled loses what was not read yet."""
+        self._ending = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._outgoing.join()
+                await hang_up()
+                await asyncio.wait({reader})
+
+    async def _write(self, write: Callable[[Out], Awaitable[None]]) -> None:
         while True:
             message = await self._outgoing.get()
             try:
                 await write(message)
             except (Exception, asyncio.CancelledError) as error:
                 broken = as_broken(error)
+                if self._ending:
+                    return
                 # The read that fails with it knows why the stream is over.
                 await asyncio.sleep(_READ_KNOWS_S)
                 raise broken from error
+            self._outgoing.task_done()
 
     async def _read(
         self, read: Callable[[], Awaitable[In | None]], receive: Callable[[In], None]
-    ) -> NoReturn:
+    ) -> None:
         while True:
             try:
                 message = await read()
             except (Exception, asyncio.CancelledError) as error:
-                raise as_broken(error) from error
+                broken = as_broken(error)
+                if self._ending:
+                    return
+                raise broken from error
+            if message is None and self._ending:
+                return
             if message is None:
                 raise LinkBroken("the peer ended the link")
             self._heard = True

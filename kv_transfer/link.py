@@ -83,12 +83,13 @@ class Link(ABC, Generic[In, Out]):
         self,
         read: Callable[[], Awaitable[In | None]],
         write: Callable[[Out], Awaitable[None]],
+        hang_up: Callable[[], Awaitable[None]] | None = None,
     ) -> TransferFailed:
-        """Live until the link is over; returns why."""
+        """Live until the link is over; returns why. As `Control.run`."""
         reason: TransferFailed = LinkBroken("the stream ended")
         try:
             async with self._tasks as tasks:
-                tasks.create_task(self._control.run(read, write, self._receive))
+                tasks.create_task(self._control.run(read, write, self._receive, hang_up))
                 tasks.create_task(self._serve())
         except ExceptionGroup as group:
             reason = self._reason(first_cause(group))

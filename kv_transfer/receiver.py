@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
@@ -171,8 +172,12 @@ class KvReceiver:
                 message: pb.SenderMessage | None = wire.end_to_none(await call.read())
                 return message
 
+            async def hang_up() -> None:
+                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await call.done_writing()
+
             try:
-                await link.run(read, call.write)
+                await link.run(read, call.write, hang_up)
             finally:
                 call.cancel()
                 opened = self._open.get(peer.replica)
