@@ -1,3 +1,5 @@
+"""The lines and the pace of a batch: each request once, bad ones said, never too many at a time."""
+
 import json
 
 import pytest

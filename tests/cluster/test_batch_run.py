@@ -1,3 +1,5 @@
+"""A run of a batch against a scripted server: one result for each line, whatever comes between."""
+
 import asyncio
 import json
 from collections import Counter

@@ -1,3 +1,5 @@
+"""The configuration: what beats what, and what is said of a fault."""
+
 from __future__ import annotations
 
 import pickle

@@ -1,3 +1,5 @@
+"""The version of a configuration: the same for the same settings, and without secrets."""
+
 from __future__ import annotations
 
 import string

@@ -1,3 +1,5 @@
+"""What a stream mode means for holding tokens back and for telling progress."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The directory: records, rosters and leases, over a Redis of its own."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The embedded Redis: private, and gone with its parent however that ends."""
+
 from __future__ import annotations
 
 import os

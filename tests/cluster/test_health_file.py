@@ -1,3 +1,5 @@
+"""The file that probes look at, with the command that the chart gives them."""
+
 from __future__ import annotations
 
 import subprocess

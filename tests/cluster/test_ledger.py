@@ -1,3 +1,5 @@
+"""The line that each request leaves in the log when it has ended."""
+
 from __future__ import annotations
 
 import logging

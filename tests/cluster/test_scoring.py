@@ -1,3 +1,5 @@
+"""Scoring: texts in order, a few at a time, all or none; where they go, and what is refused."""
+
 import asyncio
 
 import pytest

@@ -1,3 +1,5 @@
+"""Metrics: declared once, recorded to every backend, or to none."""
+
 from __future__ import annotations
 
 import subprocess

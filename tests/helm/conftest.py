@@ -1,3 +1,5 @@
+"""What all tests of the chart share."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
