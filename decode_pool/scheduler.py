@@ -348,10 +348,7 @@ class DecodeScheduler:
                 break
 
     def _start(self, entry: _Entry) -> bool:
-        """Run a request from what is cached of it, if it fits.
-
-        Here as in `_expect`, each running one must be left a block to grow into.
-        """
+        """Run a request if it fits and, as in `_expect`, each running one keeps a block to grow."""
         headroom = self.running
         if headroom >= self.batch.limit or not self._cache.start(entry.sequence, headroom):
             return False
@@ -392,8 +389,7 @@ class DecodeScheduler:
         return True
 
     def _may_wait(self, entry: _Entry) -> bool:
-        """Whether blocks will come without this one giving up its own: it is alone, or there is a
-        newer one, of which a pass is under way."""
+        """Whether blocks will come all the same: it is alone, or a newer one is in a pass."""
         others = [other for other in self._in_state(_State.RUNNING) if other is not entry]
         return not others or others[-1].arrival > entry.arrival
 

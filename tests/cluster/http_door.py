@@ -10,9 +10,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import httpx
+
 from cluster.gateway_http import create_app
 from cluster.http_server import start
 from tests.cluster.scripted_generator import ScriptedGenerator
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
 
 def metrics() -> tuple[bytes, str]:
@@ -27,6 +33,27 @@ async def door(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[in
         yield server.port
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def asking(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server over `generator`."""
+    async with (
+        door(generator, **options) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        yield client
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, str | None]:
+    """The error of a reply with that status, in OpenAI's form and one line."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert set(response.json()) == {"error"}
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "\n" not in error["message"]
+    return error
 
 
 @asynccontextmanager
