@@ -12,14 +12,8 @@ from hypothesis.stateful import invariant, rule
 
 from decode_pool.batching import Continuous, Formed, Queue, make_batching
 from engine.blocks import BlockPool
-from tests.decode_pool.test_scheduler import (
-    DecodeMachine,
-    local_sequence,
-    scheduler,
-    sequence,
-    start,
-    step,
-)
+from tests.decode_pool.scheduling import local_sequence, scheduler, sequence, start, step
+from tests.decode_pool.test_scheduler import DecodeMachine
 
 WINDOW_S = 0.625
 

@@ -5,66 +5,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from decode_pool.batch_size import BatchSize
-from decode_pool.scheduler import DecodeScheduler
 from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
-from engine.prompt_order import PromptOrder
 from engine.prompt_turns import MOST_PASSES
-from engine.sampling import SamplingParams
 from engine.sequence import Sequence
+from tests.decode_pool.scheduling import (
+    BLOCK,
+    MODEL,
+    local_sequence,
+    run_out,
+    scheduler,
+    sequence,
+    start,
+    step,
+)
 from tests.paper_kv import PaperKv
-
-BLOCK = 4
-
-
-MODEL = "model"
-
-
-def sequence(owner: str, prompt: int, max_tokens: int = 8, tenant: str = "default") -> Sequence:
-    sampling = SamplingParams(max_tokens=max_tokens)
-    return Sequence(owner, [0] * (prompt + 1), prompt, sampling, tenant=tenant)
-
-
-def local_sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
-    return Sequence(owner, [0] * prompt, prompt, SamplingParams(max_tokens=max_tokens))
-
-
-def scheduler(
-    pool: BlockPool, *, batch=8, waiting=100, chunk=6, identity=None, batching=None
-) -> DecodeScheduler:
-    return DecodeScheduler(
-        pool,
-        PromptOrder(chunk),
-        BatchSize(batch, 1.0),
-        block_size=BLOCK,
-        max_waiting=waiting,
-        chunk_tokens=chunk,
-        identity=identity,
-        batching=batching,
-    )
-
-
-def start(subject: DecodeScheduler, new: Sequence) -> None:
-    subject.offer(new, 0.0)
-    assert new in subject.grant()
-    subject.commit(new.owner)
-
-
-def step(subject: DecodeScheduler, kv: PaperKv | None = None) -> list[Sequence]:
-    """One step in which every span that reaches its end gains a token; returns who finished."""
-    finished = []
-    passes = subject.schedule(), subject.schedule_chunk(0.0)
-    for span in (*passes[0], *passes[1]):
-        if kv is not None:
-            kv.compute(span)
-    for span in (*subject.complete(passes[0]), *subject.complete(passes[1])):
-        if span.sequence.remaining == 0:
-            span.sequence.tokens.append(0)
-            if span.sequence.output_tokens == span.sequence.sampling.max_tokens:
-                subject.remove(span.sequence.owner)
-                finished.append(span.sequence)
-    return finished
 
 
 def test_requests_join_and_leave_at_every_step():
@@ -130,11 +85,6 @@ def test_the_batch_is_bounded():
     for name in "abc":
         subject.offer(sequence(name, 4), 0.0)
     assert [new.owner for new in subject.grant()] == ["a", "b"]
-
-
-def run_out(subject: DecodeScheduler) -> None:
-    """Step until somebody finishes."""
-    assert any(step(subject) for _ in range(100))
 
 
 def test_a_local_request_starts_behind_what_a_finished_one_left():

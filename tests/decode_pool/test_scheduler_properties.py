@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from decode_pool.batching import Formed
 from engine.blocks import BlockPool
 from engine.errors import Overloaded
-from tests.decode_pool.test_scheduler import BLOCK, local_sequence, scheduler, sequence, step
+from tests.decode_pool.scheduling import BLOCK, local_sequence, scheduler, sequence, step
 
 kinds = st.lists(
     st.tuples(st.booleans(), st.integers(1, 26), st.integers(1, 9)), min_size=1, max_size=30
