@@ -94,13 +94,15 @@ class Admission:
         replicas: int = 1,
         expected: bool = False,
         ahead_s: float = 0.0,
+        late: bool = True,
     ) -> Verdict:
         """What to do with a request. One that was `expected` goes before those that were not.
 
-        `ahead_s` is the computing of those that wait here and go first.
+        `ahead_s` is the computing of those that wait here and go first. `late`: there is room for
+        it to wait, so it may be given its place later, though it fits.
         """
         reason = self._obstacle(ask, forecast, now, expected)
-        if reason is None and not (ask.batch or expected):
+        if reason is None and late and not (ask.batch or expected):
             reason = self._early(ask, forecast, now, ahead_s)
         if reason is None:
             return Admit()

@@ -34,6 +34,7 @@ from engine.errors import Internal, TandemError
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.025
+_SOONEST_S = 0.005
 _AT_ONE_LOOK = 32
 
 
@@ -80,6 +81,17 @@ class _Waiter:
     reason: Reason | None = None
     alone_s: float | None = None
 
+    @property
+    def capped(self) -> bool:
+        """Whether it waits for its own tenant's requests."""
+        return self.reason is not None and self.reason.startswith("tenant_")
+
+    def waits_for(self, reason: Reason) -> None:
+        """Why it is held; its computing is in others' way only where it waits for computing."""
+        self.reason = reason
+        if reason != "ttft":
+            self.alone_s = 0.0
+
 
 class Gate:
     """Admits requests to the pools; at most `max_held` wait here."""
@@ -103,6 +115,7 @@ class Gate:
         self._held: list[_Waiter] = []
         self._arrivals = 0
         self._look: asyncio.TimerHandle | None = None
+        self._looked_s = 0.0
 
     @property
     def held(self) -> int:
@@ -127,14 +140,21 @@ class Gate:
         expected, decided = self._admission.expected(ask, now), loop.create_future()
         listener = None if tell is None else self._places.listener(ask, tell, now)
         waiter = _Waiter(ask, expected, self._arrivals, decided, listener)
-        if not self._behind(waiter):
-            self._decide(waiter, now, self._ahead_s(waiter))
+        behind = self._behind(waiter)
+        if not behind:
+            room = len(self._held) < self._max_held
+            self._decide(waiter, now, self._ahead_s(waiter), late=room)
         if waiter.decided.done():
             return waiter.decided.result()
         if len(self._held) >= self._max_held:
             raise self._refusal(ask, "held_full", now)
         capped = self._fairness.wait(ask.tenant, need)
         if capped is not None:
+            # What fits needs no place to wait in.
+            if not behind:
+                self._decide(waiter, now, 0.0, late=False)
+            if waiter.decided.done():
+                return waiter.decided.result()
             raise self._refusal(ask, capped, now)
         self._hold(waiter)
         try:
@@ -207,27 +227,32 @@ class Gate:
     def _look_soon(self) -> None:
         """A replica has less to do than a moment ago."""
         if self._held:
-            self._look_in(0.0)
+            self._look_in(max(0.0, self._looked_s + _SOONEST_S - time.monotonic()))
 
     def _look_again(self) -> None:
         """Decide about the first that wait, and about whoever must know by now.
 
-        Of the batch lane the first that does not fit is last.
+        Of the batch lane the first that does not fit is last. Who waits for its own tenant is in
+        nobody's way.
         """
         self._look = None
-        now, ahead_s = time.monotonic(), 0.0
+        now = self._looked_s = time.monotonic()
+        looked, ahead_s = 0, 0.0
         held = sorted(self._held, key=self._order)
-        for place, waiter in enumerate(held):
-            if place >= _AT_ONE_LOOK and now < decided_by(waiter.ask):
+        for waiter in held:
+            if looked >= _AT_ONE_LOOK and now < decided_by(waiter.ask):
                 continue
             ahead_s += self._decide(waiter, now, ahead_s)
+            if waiter.capped:
+                continue
+            looked += 1
             if waiter.ask.batch and not waiter.decided.done():
                 break
         self._held = [waiter for waiter in self._held if not waiter.decided.done()]
-        self._places.tell([one.listener for one in held if not one.decided.done()], now)
         metrics.HELD.set(len(self._held))
         if self._held:
             self._look_in(_LOOK_S)
+        self._places.tell([one.listener for one in held if not one.decided.done()], now)
 
     def _ahead_s(self, waiter: _Waiter) -> float:
         """The computing of those that wait here and go before it."""
@@ -245,30 +270,35 @@ class Gate:
         replicas = len(self._pools.healthy("prefill"))
         return self._admission.wait_s(ask, plan.forecast, before, now, replicas=replicas)
 
-    def _decide(self, waiter: _Waiter, now: float, ahead_s: float) -> float:
-        """Returns the computing that goes on waiting, of this request."""
-        if waiter.decided.done():
+    def _decide(self, waiter: _Waiter, now: float, ahead_s: float, *, late: bool = True) -> float:
+        """Returns the computing that goes on waiting, of this request.
+
+        `late`: it may be held though it fits.
+        """
+        if waiter.decided.done() or self._capped(waiter, now):
             return 0.0
         try:
             plan = self._plan(waiter.ask, now)
             replicas = len(self._pools.healthy("prefill"))
-            self._note_work(waiter, plan.forecast.alone_s / max(1, replicas), now)
+            # A decode replica beside the pool computes it: those held here are not in its way.
+            apart = plan.pair.local and plan.pair.prefill.role != "both"
+            self._note_work(waiter, 0.0 if apart else plan.forecast.alone_s / replicas, now)
             verdict = self._admission.judge(
                 waiter.ask,
                 plan.forecast,
                 now,
                 replicas=replicas,
                 expected=waiter.expected,
-                ahead_s=ahead_s,
+                ahead_s=0.0 if apart else ahead_s,
+                late=late,
             )
             capped = self._fairness.cap(waiter.ask.tenant, _need(waiter.ask))
-            if capped is not None and isinstance(verdict, Admit):
+            if capped is not None and not isinstance(verdict, Refuse):
                 verdict = self._admission.wait(capped, waiter.ask, plan.forecast, now)
-                waiter.alone_s = 0.0
             if isinstance(verdict, Admit):
                 waiter.decided.set_result(self._place(waiter.ask, plan, now))
             elif isinstance(verdict, Wait):
-                waiter.reason = verdict.reason
+                waiter.waits_for(verdict.reason)
             else:
                 waiter.decided.set_exception(self._refused(verdict, now))
         except TandemError as error:
@@ -278,6 +308,12 @@ class Gate:
             log.exception("a request could not be judged", extra=named)
             waiter.decided.set_exception(Internal("internal error in admission"))
         return 0.0 if waiter.decided.done() else waiter.alone_s or 0.0
+
+    def _capped(self, waiter: _Waiter, now: float) -> bool:
+        """Whether it waits for its own tenant still, and need not be planned again."""
+        if not waiter.capped or now >= decided_by(waiter.ask):
+            return False
+        return self._fairness.cap(waiter.ask.tenant, _need(waiter.ask)) is not None
 
     def _note_work(self, waiter: _Waiter, alone_s: float, now: float) -> None:
         """What it takes of the replicas; the first time it counts as having come."""

@@ -58,6 +58,8 @@ class SharedKeys(ApiKeys):
         try:
             version = await self._directory.api_keys_version()
             if version is None and self._version is not None:
+                # Whatever comes next is read, though it may have the number of what was here.
+                self._version = 0
                 self._note("Redis has lost them")
                 return
             if version != self._version:

@@ -232,3 +232,45 @@ async def test_who_is_admitted_at_once_hears_nothing(gate):
     heard: list[Progress] = []
     (await gate.enter(ask(100), heard.append))[0].release()
     assert not heard
+
+
+async def test_a_prompt_that_decode_has_cached_waits_for_no_one_at_prefill(pools, placement):
+    """It is computed elsewhere than those that are held."""
+    placement = Placement(256, 64, costs=placement.costs)
+    gate = Gate(pools, placement, max_held=9)
+    running = (await gate.enter(ask(5000)))[0]
+    held = asyncio.create_task(gate.enter(ask(4000)))
+    await eventually(lambda: gate.held == 1)
+    digests = [bytes([n]) * 8 for n in range(200)]
+    placement.learn(pools.records["decode"][0], digests)
+    async with asyncio.timeout(2):
+        local = (await gate.enter(ask(3210, digests=digests)))[0]
+    assert local.plan.pair.local
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+    running.release()
+    local.release()
+
+
+async def test_what_fits_is_admitted_where_there_is_no_place_to_wait(pools, placement):
+    gate = Gate(pools, placement, max_held=0)
+    first = (await gate.enter(ask(5000)))[0]
+    second = (await gate.enter(ask(500)))[0]
+    assert second.plan.forecast.fits
+    first.release()
+    second.release()
+
+
+async def test_those_at_their_tenants_cap_are_in_nobodys_way(pools, placement):
+    """More of them than are looked at in one go."""
+    fairness = Fairness({"default": TenantConfig(), "capped": TenantConfig(max_concurrent=1)})
+    gate = Gate(pools, placement, 99, fairness)
+    one = (await gate.enter(ask(10, tenant="capped")))[0]
+    held = [asyncio.create_task(gate.enter(ask(10, tenant="capped"))) for _ in range(40)]
+    await eventually(lambda: gate.held == 40)
+    other = await asyncio.wait_for(gate.enter(ask(10, batch=True)), 2)
+    for task in held:
+        task.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+    one.release()
+    other[0].release()
