@@ -113,6 +113,7 @@ class Replica:
         self._sender: KvSender | None = None
         self._receiver: KvReceiver | None = None
         self._loops: list[asyncio.Task[None]] = []
+        self._start_s: dict[str, float] = {}
         self._heartbeat: Heartbeat | None = None
         self._improving: asyncio.Task[None] | None = None
 
@@ -303,8 +304,7 @@ class Replica:
         self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))
 
     async def _register(self, directory: Directory, start_s: Mapping[str, float]) -> None:
-        for stage, seconds in start_s.items():
-            replica_metrics.START.set(seconds, role=self.role, replica=self.id, stage=stage)
+        self._start_s = dict(start_s)
         record = ReplicaRecord(
             id=self.id,
             role=self.role,
@@ -314,7 +314,7 @@ class Replica:
             model_identity=self._engine.description.identity,
             kv_identity=digest_of(self._engine.cache.layout),
             started_at=time.time(),
-            start_s=dict(start_s),
+            start_s=self._start_s,
             load=self.load(),
         )
         await directory.register(record)
@@ -360,6 +360,7 @@ class Replica:
 
     def _report(self, load: ReplicaLoad, role: ReplicaRole) -> None:
         replica_metrics.show(load, role, self.id, self._config.decode.max_batch)
+        replica_metrics.show_start(self._start_s, role, self.id)
         pool = "prefill" if role == "prefill" else "decode"
         PREFIX_EVICTIONS.inc(self._pool.evictions - self._evictions_told, pool=pool)
         self._evictions_told = self._pool.evictions

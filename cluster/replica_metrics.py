@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cluster.membership import ReplicaLoad, ReplicaRole
 from engine.telemetry import Gauge
 
@@ -40,3 +42,9 @@ def show(load: ReplicaLoad, role: ReplicaRole, replica: str, max_batch: int) -> 
         BLOCKS.set(getattr(load, f"blocks_{state}"), **who, state=state)
     BATCH_LIMIT.set(load.batch_limit, **who)
     OCCUPANCY.set(load.streams / max_batch, **who)
+
+
+def show_start(start_s: Mapping[str, float], role: ReplicaRole, replica: str) -> None:
+    """Set the seconds of each stage of its start; again and again, as Ray forgets old gauges."""
+    for stage, seconds in start_s.items():
+        START.set(seconds, role=role, replica=replica, stage=stage)

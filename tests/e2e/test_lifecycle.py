@@ -38,6 +38,11 @@ NOT_BY_ONE_REQUEST = {
     "tandem_prefix_evictions_total",
     "tandem_prefix_hit_tokens_total",
     "tandem_kv_links_broken_total",
+    "tandem_canary_requests_total",
+    "tandem_canary_rolled_back",
+    "tandem_canary_ttft_seconds",
+    "tandem_pool_wanted_replicas",
+    "tandem_scored_tokens_total",
 }
 
 
