@@ -24,6 +24,7 @@ ONLY_THEN = {
     "tandem_canary_requests_total",
     "tandem_canary_ttft_seconds",
     "tandem_canary_rolled_back",
+    "tandem_scored_tokens_total",
 }
 # Set once by whoever starts, before these tests listen.
 GRACE_S = 10.0
