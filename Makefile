@@ -16,7 +16,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
+	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router \
 	bench-transfer soak-transfer clean
 
@@ -51,7 +51,11 @@ protos-check: .venv-protos/.installed  ## the generated code is what the protos 
 	echo "generated code is up to date"
 
 tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for some
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered \
+		--ignore tests/e2e/test_scaling.py $(ARGS)
+
+test-cluster: $(VENV)/.installed-dev  ## pools that grow and shrink under load, on a real Ray cluster
+	$(BIN)/python -m pytest tests/e2e/test_scaling.py $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
 	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \

@@ -116,6 +116,7 @@ PANELS = (
             per_second(engine.PROMPT_TOKENS, "pool", legend="prompt"),
             per_second(decode.TOKENS, legend="decode"),
             per_second(router.GENERATED, legend="to clients"),
+            per_second(router.SCORED, legend="scored"),
         ),
     ),
     Panel(
