@@ -127,3 +127,10 @@ async def test_refusals_are_counted_once_with_their_reason(config):
             await events.aclose()
         assert page.value("tandem_refused_total", reason="router_full", endpoint="chat") == 1
         assert page.value("tandem_refused_total") == 1
+
+
+async def test_scored_tokens_are_counted(config):
+    with recorded() as page:
+        async with cluster(config) as local:
+            await local.client.score([list(range(5, 40))])
+    assert page.value("tandem_scored_tokens_total") == 34
