@@ -2,6 +2,7 @@
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
+    tandem:left           ids that left on purpose, by when (seconds since the epoch)
     tandem:wanted         how many replicas pools should have, as JSON; expires
     tandem:routers        what each router last said to the others, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
@@ -18,6 +19,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -27,7 +29,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config import DirectoryConfig
-from cluster.membership import Pool, ReplicaRecord
+from cluster.membership import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
@@ -36,6 +38,8 @@ _KEYS = f"{PREFIX}api_keys"
 _KEYS_VERSION = f"{_KEYS}:version"
 _STOP_LEASE_MS = 60_000
 _WANTED_LEASE_MS = 60_000
+# For how long it is known that a replica left; longer than any reader forgives silence.
+_LEFT_S = 600
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
 
 logger = logging.getLogger(__name__)
@@ -54,6 +58,7 @@ class Directory:
         self.lease_s = lease_s
         self._prefix = f"{PREFIX}{namespace}:" if namespace else PREFIX
         self._index = f"{self._prefix}replicas"
+        self._left = f"{self._prefix}left"
         self._wanted = f"{self._prefix}wanted"
         self._routers = f"{self._prefix}routers"
         self._launcher = f"{self._prefix}launcher"
@@ -86,26 +91,43 @@ class Directory:
         return cls(client, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:
-        """Put a replica in the directory for one lease."""
-        await self.renew(record)
+        """Put a replica in the directory for one lease, also one that had left before."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.zrem(self._left, record.id)
+        self._put(pipe, record)
+        await self._call(pipe.execute())
 
     async def renew(self, record: ReplicaRecord) -> None:
         """Store the record anew and begin its lease again, also where it had run out."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.set(self._key(record.id), record.to_json(), px=self._lease_ms)
-        pipe.sadd(self._index, record.id)
+        self._put(pipe, record)
         await self._call(pipe.execute())
 
     async def remove(self, replica_id: str) -> None:
-        """Take a replica out at once. Unknown ids are no error."""
+        """Take a replica out at once, on purpose. Unknown ids are no error."""
+        now = time.time()
         pipe = self._client.pipeline(transaction=True)
         pipe.delete(self._key(replica_id))
         pipe.srem(self._index, replica_id)
+        # A beat that was cut off may arrive later than this.
+        pipe.zadd(self._left, {replica_id: now})
+        pipe.zremrangebyscore(self._left, "-inf", now - _LEFT_S)
         await self._call(pipe.execute())
 
     async def members(self) -> list[ReplicaRecord]:
         """Every replica whose lease holds, ordered by id."""
-        ids = sorted(await self._call(self._client.smembers(self._index)))
+        return list((await self.census()).members)
+
+    async def census(self) -> Census:
+        """Every replica whose lease holds, ordered by id, and who left on purpose."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.smembers(self._index)
+        pipe.zrange(self._left, 0, -1)
+        known, left = await self._call(pipe.execute())
+        ids = sorted(set(known).difference(left))
+        return Census(tuple(await self._read_all(ids)), frozenset(left))
+
+    async def _read_all(self, ids: Sequence[str]) -> list[ReplicaRecord]:
         if not ids:
             return []
         values = await self._call(self._client.mget([self._key(name) for name in ids]))
@@ -189,6 +211,10 @@ class Directory:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+    def _put(self, pipe: Any, record: ReplicaRecord) -> None:
+        pipe.set(self._key(record.id), record.to_json(), px=self._lease_ms)
+        pipe.sadd(self._index, record.id)
 
     def _key(self, replica_id: str) -> str:
         return f"{self._prefix}replica:{replica_id}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from cluster.directory import Directory
@@ -13,6 +13,10 @@ from cluster.membership import Change, ReplicaLoad, ReplicaRecord, ReplicaRole, 
 from engine.errors import Unavailable
 
 WATCH_INTERVAL_S = 0.25
+# A busy machine may miss a deadline: how often what is said once is said, and the time between.
+_JOIN_TRIES = 10
+_LEAVE_TRIES = 3
+_TRY_AGAIN_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ class Heartbeat:
         self._task = None
         if remove:
             try:
-                await self._directory.remove(self._record.id)
+                await _insist(lambda: self._directory.remove(self._record.id), _LEAVE_TRIES)
             except Unavailable as error:
                 logger.info("left without telling the directory", extra={"reason": str(error)})
 
@@ -135,13 +139,13 @@ class Watch:
     async def refresh(self) -> bool:
         """Read once; False where the directory could not be reached."""
         try:
-            records = await self._directory.members()
+            census = await self._directory.census()
         except Unavailable as error:
             self._roster.unreadable(time.monotonic())
             self._link.failed(error)
             return False
         self._link.succeeded()
-        self._announce(self._roster.update(records, time.monotonic()))
+        self._announce(self._roster.update(census, time.monotonic()))
         return True
 
     def _announce(self, change: Change) -> None:
@@ -162,6 +166,11 @@ class Watch:
                 await self.refresh()
             except Exception:
                 logger.exception("a reading of the directory failed")
+
+
+async def join_directory(directory: Directory, record: ReplicaRecord) -> None:
+    """Register, patiently; raises Unavailable where the directory does not answer at all."""
+    await _insist(lambda: directory.register(record), _JOIN_TRIES)
 
 
 def longest_pause_s(directory: Directory) -> float:
@@ -193,6 +202,17 @@ class _Link:
 
 def _fields(record: ReplicaRecord) -> dict[str, str]:
     return {"replica": record.id, "role": record.role, "address": record.address}
+
+
+async def _insist(call: Callable[[], Awaitable[None]], tries: int) -> None:
+    for _ in range(tries - 1):
+        try:
+            await call()
+        except Unavailable:
+            await asyncio.sleep(_TRY_AGAIN_S)
+        else:
+            return
+    await call()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

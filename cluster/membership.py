@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -95,6 +95,14 @@ class ReplicaRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Census:
+    """One reading of the directory: whose leases hold, and the ids of those that left."""
+
+    members: tuple[ReplicaRecord, ...] = ()
+    left: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What one reading of the directory changed."""
 
@@ -106,7 +114,8 @@ class Roster:
     """The members as last known, kept through an outage of the directory.
 
     When the directory comes back, leases have run out although their replicas live. So whoever
-    was known before stays for `grace_s` more, which is time enough to renew.
+    was known before stays for `grace_s` more, which is time enough to renew; whoever said that it
+    left does not.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -127,15 +136,16 @@ class Roster:
         """The directory did not answer: what is known stays."""
         self._forgiving_until = now + self._grace_s
 
-    def update(self, records: Iterable[ReplicaRecord], now: float) -> Change:
-        """The directory answered with these members."""
-        before, after = self._members, {record.id: record for record in records}
-        if len(before) > 1 and not after and self._forgiving_until is None:
+    def update(self, census: Census, now: float) -> Change:
+        """The directory answered."""
+        before, after = self._members, {record.id: record for record in census.members}
+        stayed = {name: record for name, record in before.items() if name not in census.left}
+        if len(stayed) > 1 and not after and self._forgiving_until is None:
             # All gone at once: more likely a directory that began anew than so many deaths.
             self.unreadable(now)
         if self._forgiving_until is not None:
             if now < self._forgiving_until:
-                after = {**before, **after}
+                after = {**stayed, **after}
             else:
                 self._forgiving_until = None
         self._members = after

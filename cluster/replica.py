@@ -21,7 +21,7 @@ from cluster.call_server import CallServer, Serve
 from cluster.config import TandemConfig
 from cluster.control import ControlServicer
 from cluster.directory import Directory
-from cluster.heartbeat import Heartbeat
+from cluster.heartbeat import Heartbeat, join_directory
 from cluster.listen import join
 from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.report_server import ReportServicer
@@ -317,7 +317,7 @@ class Replica:
             start_s=self._start_s,
             load=self.load(),
         )
-        await directory.register(record)
+        await join_directory(directory, record)
         self._heartbeat = Heartbeat(
             directory, record, self.load, self._config.directory.heartbeat_s
         )

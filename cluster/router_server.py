@@ -17,7 +17,7 @@ from cluster.directory import Directory
 from cluster.door import Door
 from cluster.fairness import Fairness
 from cluster.gateway_grpc import GrpcServer
-from cluster.heartbeat import Heartbeat, Watch
+from cluster.heartbeat import Heartbeat, Watch, join_directory
 from cluster.http_server import HttpServer
 from cluster.listen import join
 from cluster.membership import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
@@ -220,7 +220,7 @@ class RouterServer:
             generation=self._generation,
             started_at=time.time(),
         )
-        await self._directory.register(record)
+        await join_directory(self._directory, record)
         self._heartbeat = Heartbeat(
             self._directory, record, self._load, self._config.directory.heartbeat_s
         )

@@ -15,8 +15,8 @@ import redis.asyncio
 from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
-from cluster.heartbeat import Heartbeat, Watch
-from cluster.membership import Change, ReplicaLoad, ReplicaRecord, Roster
+from cluster.heartbeat import Heartbeat, Watch, join_directory
+from cluster.membership import Census, Change, ReplicaLoad, ReplicaRecord, Roster
 from engine.errors import ConfigError, Unavailable
 
 
@@ -98,23 +98,30 @@ def test_a_replica_of_both_roles_serves_either_pool() -> None:
 # --- roster ---
 
 
+def census(*members: ReplicaRecord, left: tuple[str, ...] = ()) -> Census:
+    return Census(members, frozenset(left))
+
+
 def test_the_roster_reports_who_joined_and_who_left() -> None:
     roster = Roster(grace_s=1)
-    assert roster.update([record("a"), record("b")], now=0).joined == (record("a"), record("b"))
-    change = roster.update([record("b", generation=2)], now=1)
+    assert roster.update(census(record("a"), record("b")), now=0).joined == (
+        record("a"),
+        record("b"),
+    )
+    change = roster.update(census(record("b", generation=2)), now=1)
     assert change.lost == (record("a"), record("b"))
     assert change.joined == (record("b", generation=2),)
 
 
 def test_the_roster_keeps_members_through_an_outage_and_a_grace_after_it() -> None:
     roster = Roster(grace_s=2)
-    roster.update([record("a"), record("b")], now=0)
+    roster.update(census(record("a"), record("b")), now=0)
     roster.unreadable(now=1)
     roster.unreadable(now=9)
     assert [member.id for member in roster.members()] == ["a", "b"]
-    assert roster.update([], now=10) == Change()
-    assert roster.update([record("b")], now=10.9) == Change()
-    assert roster.update([record("b")], now=11.1).lost == (record("a"),)
+    assert roster.update(census(), now=10) == Change()
+    assert roster.update(census(record("b")), now=10.9) == Change()
+    assert roster.update(census(record("b")), now=11.1).lost == (record("a"),)
     assert roster.get("a") is None
 
 
@@ -300,13 +307,74 @@ async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s:
     assert not heart.running
 
 
+def test_who_left_on_purpose_is_not_kept_by_an_outage() -> None:
+    roster = Roster(grace_s=30)
+    roster.update(census(record("a"), record("b"), record("c")), now=0)
+    roster.unreadable(now=1)
+    assert roster.update(census(record("a"), left=("b",)), now=2).lost == (record("b"),)
+    assert [member.id for member in roster.members()] == ["a", "c"]
+    assert roster.update(census(left=("b", "c")), now=3).lost == (record("c"),)
+
+
+def test_all_but_one_that_leave_are_no_directory_that_begins_anew() -> None:
+    roster = Roster(grace_s=30)
+    roster.update(census(record("a"), record("b")), now=0)
+    assert len(roster.update(census(left=("a", "b")), now=1).lost) == 2
+
+
+async def test_who_left_stays_away_though_its_last_beat_comes_late(directory: Directory) -> None:
+    await directory.register(record())
+    await directory.remove("prefill#a")
+    await directory.renew(record())
+    assert await directory.census() == census(left=("prefill#a",))
+    await directory.register(record(generation=2))
+    assert await directory.census() == census(record(generation=2))
+
+
+async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    hearts = [Heartbeat(directory, record(name), ReplicaLoad, 0.1) for name in ("a", "b")]
+    watch = Watch(directory, interval_s=0.05)
+    watch._roster = Roster(grace_s=60)
+    for heart in hearts:
+        heart.start()
+    await watch.start()
+    await until(lambda: len(watch.members()) == 2)
+    with Frozen(server):
+        await until(lambda: not watch.connected)
+    await until(lambda: watch.connected)
+    await hearts[1].stop()
+    await until(lambda: [one.id for one in watch.members()] == ["a"], seconds=1)
+    await hearts[0].stop()
+    await watch.stop()
+
+
+async def test_a_join_and_a_leave_outlast_a_missed_deadline(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    with Frozen(server):
+        joining = asyncio.create_task(join_directory(directory, record()))
+        await asyncio.sleep(0.3)
+        assert not joining.done()
+    await asyncio.wait_for(joining, 5)
+    heart.start()
+    with Frozen(server):
+        await until(lambda: not heart.connected)
+        leaving = asyncio.create_task(heart.stop())
+        await asyncio.sleep(0.3)
+    await asyncio.wait_for(leaving, 5)
+    assert "prefill#a" in (await directory.census()).left
+
+
 def test_a_directory_that_begins_anew_is_no_mass_death() -> None:
     roster = Roster(grace_s=6.0)
     both = [record("a"), record("b")]
-    roster.update(both, now=0.0)
-    assert roster.update([], now=1.0).lost == ()
-    assert roster.update(both[:1], now=2.0).lost == ()
-    assert [gone.id for gone in roster.update(both[:1], now=8.0).lost] == ["b"]
+    roster.update(census(*both), now=0.0)
+    assert roster.update(census(), now=1.0).lost == ()
+    assert roster.update(census(both[0]), now=2.0).lost == ()
+    assert [gone.id for gone in roster.update(census(both[0]), now=8.0).lost] == ["b"]
 
 
 async def test_the_password_comes_from_the_environment(
