@@ -165,4 +165,4 @@ class _Connection:
         receivers, self._receivers = self._receivers, {}
         self._empty.set()
         for receiver in receivers.values():
-            receiver.lost(ReplicaLost(f"the replica was lost: {reason}", retry_after_s=1.0))
+            receiver.lost(ReplicaLost(reason, retry_after_s=1.0))

@@ -182,6 +182,7 @@ PANELS = (
         (
             per_second(transfer.TRANSFERS, "outcome"),
             per_second(transfer.LINKS_BROKEN, legend="links broken"),
+            per_second(router.MOVED, "reason", legend="requests moved"),
             per_second(decode.LOCAL_PREFILLS, legend="local prefills"),
         ),
     ),

@@ -15,27 +15,40 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.call_stream import Call, CallStream
-from cluster.door import Prepared
-from cluster.gate import FirstToken
+from cluster.continuation import Continuation
 from cluster.membership import ReplicaRecord
+from cluster.placed import FirstToken
 from cluster.placement import Pair
-from cluster.stage_times import StageTimes
 from cluster.status import error_from_failure
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import sampling_to_proto, scores_from_proto, tokens_from_proto
+from protos.convert import scores_from_proto, tokens_from_proto
 
 log = logging.getLogger(__name__)
 
 Emit = Callable[[Scored | Tokens | Progress], None]
-Lost = Callable[[ReplicaRecord], None]
 # How long the echo of a failure waits for the failure itself.
 _VERDICT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who hears of a choice.
+
+    `emit` gets its events, `lost` a replica that was lost, `computed` the times of its first token;
+    `prefilled` is called once the prompt was computed, or never will be.
+    """
+
+    emit: Emit
+    lost: Callable[[ReplicaRecord], None]
+    prefilled: Callable[[], None]
+    computed: Callable[[FirstToken], None]
 
 
 class _Side:
@@ -67,7 +80,8 @@ class _Side:
     def lost(self, error: TandemError) -> None:
         if isinstance(error, ReplicaLost):
             replica = self.replica
-            error = ReplicaLost(f"{replica.role} replica {replica.id} was lost", retry_after_s=1.0)
+            what = f"{replica.role} replica {replica.id} was lost: {error.message}"
+            error = ReplicaLost(what, retry_after_s=1.0)
         self._end(error)
 
     def _end(self, error: TandemError | None) -> None:
@@ -76,43 +90,31 @@ class _Side:
 
 
 class ChoiceRun:
-    """Drives the two calls of a choice. `began_s` is when the request reached the router.
+    """Drives the two calls of a choice, from where its record says that it is.
 
-    `output` has the tokens sent so far.
+    Where it has begun to stream, all that follows comes from the pair's decode replica.
     """
 
     def __init__(
         self,
-        prepared: Prepared,
-        choice: int,
+        record: Continuation,
         pair: Pair,
         streams: tuple[CallStream, CallStream],
-        *,
-        began_s: float,
-        emit: Emit,
-        lost: Lost,
-        prefilled: Callable[[], None],
-        computed: Callable[[FirstToken], None],
+        hooks: Hooks,
     ) -> None:
-        self.output: list[int] = []
-        self._prepared = prepared
-        self._choice = choice
+        self._record = record
         self._pair = pair
         self._streams = streams
-        self._emit_event = emit
-        self._lost = lost
-        self._prefilled = prefilled
-        self._computed = computed
-        self._times = StageTimes(began_s)
+        self._hooks = hooks
         # Never the same twice: a client may send a request id again while its past is remembered.
-        self._transfer = f"{prepared.request_id}.{choice}.{secrets.token_hex(4)}"
+        self._transfer = f"{record.name}.{secrets.token_hex(4)}"
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sides: list[_Side] = []
         self._early: list[inference_pb2.Tokens] = []
         self._verdict: asyncio.TimerHandle | None = None
         self._echo: TandemError | None = None
-        self._finished = False
         self._retired = False
+        self._taken_up = bool(record.output)
         self._abandoned_s: float | None = None
 
     async def run(self) -> ChoiceSummary:
@@ -128,7 +130,7 @@ class ChoiceRun:
                 self._verdict.cancel()
             for side in self._sides:
                 side.cancel()
-        return self._times.summary(self._choice, self._pair)
+        return self._record.times.summary(self._record.choice, self._pair)
 
     def take(self, side: _Side, kind: str, event: CallEvent) -> None:
         """What a replica says, less its end."""
@@ -142,18 +144,18 @@ class ChoiceRun:
     def side_ended(self, side: _Side, error: TandemError | None) -> None:
         """A call is over, and nothing of it is held there any more, or the replica is lost."""
         if isinstance(error, ReplicaLost):
-            self._lost(side.replica)
+            self._hooks.lost(side.replica)
         if not self._pair.local and side is self._sides[0]:
-            self._prefilled()
+            self._hooks.prefilled()
         over = all(one.ended for one in self._sides)
         if over and self._abandoned_s is not None:
             metrics.TIME_TO_CANCEL.observe(time.monotonic() - self._abandoned_s)
         if self._outcome.done():
             return
         # Once the last token is out, what a replica does is no failure.
-        if error is not None and not self._finished:
+        if error is not None and not self._record.finished:
             self._weigh(error, over)
-        elif over and self._finished:
+        elif over and self._record.finished:
             self._settle(None)
         elif over:
             none = Internal("both replicas ended without a finish reason")
@@ -163,55 +165,18 @@ class ChoiceRun:
         prefill, decode = self._streams
         if not self._pair.local:
             self._sides.append(_Side(self, self._pair.prefill))
-            self._sides[-1].begin(prefill, self._prefill_request())
-        if self._pair.local or self._prepared.sampling.max_tokens != 1:
+            self._sides[-1].begin(prefill, self._record.prefill_request(self._transfer, self._pair))
+        if self._pair.local or self._record.prepared.sampling.max_tokens != 1:
             self._sides.append(_Side(self, self._pair.decode))
-            self._sides[-1].begin(decode, self._decode_request())
-
-    def _prefill_request(self) -> prefill_pb2.PrefillRequest:
-        return prefill_pb2.PrefillRequest(
-            transfer=self._transfer,
-            prompt_ids=self._prepared.prompt_ids,
-            sampling=sampling_to_proto(self._prepared.sampling),
-            choice=self._choice,
-            decode_replica="" if self._pair.prefill_only else self._pair.decode.id,
-            scoring=self._scoring(),
-            ttft_budget_s=self._prepared.ttft_budget_s,
-            lane=self._prepared.lane,
-            pressed=self._prepared.pressed,
-            request_id=self._prepared.request_id,
-            tenant=self._prepared.tenant,
-            progress=self._prepared.delivery.progress,
-        )
-
-    def _decode_request(self) -> decode_pb2.DecodeRequest:
-        return decode_pb2.DecodeRequest(
-            transfer=self._transfer,
-            prompt_ids=self._prepared.prompt_ids,
-            sampling=sampling_to_proto(self._prepared.sampling),
-            choice=self._choice,
-            prefill_replica=self._pair.prefill.id,
-            prefill_address=self._pair.prefill.address,
-            request_id=self._prepared.request_id,
-            tenant=self._prepared.tenant,
-            local_prefill=self._pair.local,
-            flush_s=self._prepared.delivery.hold_s,
-            flush_tokens=self._prepared.delivery.hold_tokens,
-            lane=self._prepared.lane,
-            ttft_budget_s=self._prepared.ttft_budget_s,
-            pressed=self._prepared.pressed,
-            progress=self._prepared.delivery.progress,
-            scoring=self._scoring(),
-        )
-
-    def _scoring(self) -> prefill_pb2.Scoring | None:
-        first, top = self._prepared.scored_from, self._prepared.top
-        return None if first is None else prefill_pb2.Scoring(first=first, top=top)
+            self._sides[-1].begin(decode, self._record.decode_request(self._transfer, self._pair))
 
     def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
         if kind == "tokens":
             # The other stream's first token may still be on its way.
-            if self.output:
+            if self._record.output:
+                if self._taken_up:
+                    self._taken_up = False
+                    self._hooks.prefilled()
                 self._emit(event.tokens)
             else:
                 self._early.append(event.tokens)
@@ -220,11 +185,13 @@ class ChoiceRun:
         elif kind == "progress":
             self._tell(event.progress)
         elif kind == "admitted":
-            self._times.transfer_s = event.admitted.transfer_s
-            self._times.admission_s = event.admitted.admission_s
+            times = self._record.times
+            times.transfer_s = event.admitted.transfer_s
+            times.admission_s = event.admitted.admission_s
         elif kind == "retired":
-            self._times.decode_s = event.retired.decode_s
-            self._times.preemptions = event.retired.preemptions
+            times = self._record.times
+            times.decode_s = event.retired.decode_s
+            times.preemptions = event.retired.preemptions
             self._retired = True
         if self._over:
             self._settle(None)
@@ -232,53 +199,55 @@ class ChoiceRun:
     @property
     def _over(self) -> bool:
         """Whether nothing more is to come: the last token was sent, and decode has closed."""
-        decoded = self._pair.local or len(self.output) > 1
-        return self._finished and (self._retired or not decoded)
+        decoded = self._pair.local or len(self._record.output) > 1
+        return self._record.finished and (self._retired or not decoded)
 
     def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
         if self._pair.local:
-            self._prefilled()
-        times = self._times
-        if self._prepared.scored_from is not None:
-            self._emit_scores(self._prepared.scored_from, first.scores)
+            self._hooks.prefilled()
+        times = self._record.times
+        if self._record.prepared.scored_from is not None:
+            self._emit_scores(self._record.prepared.scored_from, first.scores)
         self._emit(first.tokens)
         times.ttft_s = time.monotonic() - times.began_s
         times.queue_s = placed_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens
         flush_s = times.ttft_s - times.queue_s - times.prefill_s
-        self._computed(FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s))
+        self._hooks.computed(
+            FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
+        )
         for tokens in self._early:
             self._emit(tokens)
         self._early.clear()
 
     def _tell(self, wire: prefill_pb2.PromptProgress) -> None:
         """Pass on how far the prompt is, as long as that is news."""
-        if self.output:
+        if self._record.output:
             return
-        total = len(self._prepared.prompt_ids)
+        total = len(self._record.prepared.prompt_ids)
         if wire.queued:
             wait_s = wire.wait_s if wire.HasField("wait_s") else None
-            told = Progress(self._choice, "queued", 0, total, wire.position, wait_s)
+            told = Progress(self._record.choice, "queued", 0, total, wire.position, wait_s)
         else:
-            told = Progress(self._choice, "prefill", wire.computed, total)
-        self._emit_event(told)
+            told = Progress(self._record.choice, "prefill", wire.computed, total)
+        self._hooks.emit(told)
 
     def _emit(self, wire: inference_pb2.Tokens) -> None:
-        run = tokens_from_proto(wire)
-        if run.index != len(self.output) or self._finished:
-            raise Internal(f"token {run.index} came where {len(self.output)} was due")
-        self.output += run.ids
-        self._finished = run.finish_reason is not None
-        self._emit_event(
-            Tokens(self._choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
+        run, record = tokens_from_proto(wire), self._record
+        if run.index != len(record.output) or record.finished:
+            raise Internal(f"token {run.index} came where {len(record.output)} was due")
+        record.output += run.ids
+        record.finished = run.finish_reason is not None
+        self._hooks.emit(
+            Tokens(record.choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
         )
 
     def _emit_scores(self, first: int, wire: prefill_pb2.Scores) -> None:
-        scores, ids = scores_from_proto(wire), self._prepared.prompt_ids
+        scores, ids = scores_from_proto(wire), self._record.prepared.prompt_ids
         if len(scores.logprobs) != len(ids) - first:
             raise Internal(f"{len(scores.logprobs)} scores for {len(ids) - first} tokens")
-        self._emit_event(Scored(ids, first, scores))
+        self._hooks.emit(Scored(ids, first, scores))
 
     def _weigh(self, error: TandemError, over: bool) -> None:
         """End with the failure that explains it best.

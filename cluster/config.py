@@ -45,7 +45,8 @@ class RouterConfig:
     `max_requests` bounds the requests in flight; `max_held` those of them that wait here for
     room; `max_message_bytes` one message or body. The metrics tell `metric_tenants` tenants apart
     and count the others together. Requests are promised `kv_overcommit` times the
-    decode pool's blocks. `api_keys` is a file of hashed keys (`cluster/api_keys.py`),
+    decode pool's blocks. One whose replica was lost waits for another for `resume_s`; with 0 it
+    fails. `api_keys` is a file of hashed keys (`cluster/api_keys.py`),
     or `redis`, where the directory has them.
     """
 
@@ -58,6 +59,7 @@ class RouterConfig:
     kv_overcommit: float = 1.0
     api_keys: str | None = None
     request_timeout_s: float = 600.0
+    resume_s: float = 30.0
     tokenizer_threads: int = 2
     metric_tenants: int = 16
 
@@ -74,6 +76,7 @@ class RouterConfig:
         require(self.max_held >= 0, "max_held must not be negative")
         require(self.kv_overcommit > 0, "kv_overcommit must be positive")
         require(self.request_timeout_s > 0, "request_timeout_s must be positive")
+        require(self.resume_s >= 0, "resume_s must not be negative")
         require(self.tokenizer_threads >= 1, "tokenizer_threads must be at least 1")
         require(self.metric_tenants >= 0, "metric_tenants must not be negative")
 

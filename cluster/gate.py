@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +20,8 @@ from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
 from cluster.demand import Demand
 from cluster.fairness import Fairness
-from cluster.holds import Hold
 from cluster.membership import Pool
+from cluster.placed import FirstToken, Placed
 from cluster.placement import Ask, Placement, Plan, one_of
 from cluster.places import Listener, Places, Tell
 from cluster.pools import Pools
@@ -36,39 +35,6 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.025
 _SOONEST_S = 0.005
 _AT_ONE_LOOK = 32
-
-
-@dataclass(frozen=True, slots=True)
-class FirstToken:
-    """What is known when a first token has left: how long computing and the way back took."""
-
-    prefill_s: float
-    cached_tokens: int
-    flush_s: float
-    ttft_s: float
-
-
-@dataclass(slots=True)
-class Placed:
-    """One admitted choice: its pair, and its share in their load until it is released."""
-
-    ask: Ask
-    plan: Plan
-    holds: tuple[Hold, Hold]
-    placed_s: float
-    end: Callable[[int], None]
-    pressed: bool = False
-
-    def prefilled(self) -> None:
-        """The prompt was computed, or never will be. Idempotent."""
-        self.holds[0].release()
-
-    def release(self, output_tokens: int = 0) -> None:
-        """The choice has ended, with so many tokens. Idempotent."""
-        for hold in self.holds:
-            hold.release()
-        end, self.end = self.end, _ended
-        end(output_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -166,6 +132,17 @@ class Gate:
             self._fairness.leave(ask.tenant, need)
             if waiter in self._held:
                 self._held.remove(waiter)
+
+    def move(self, placed: Placed, ask: Ask, *, streaming: bool) -> None:
+        """Give an admitted choice another place, whatever that means for others.
+
+        One that is `streaming` goes to a decode replica, which computes what `ask` has as its
+        prompt. Raises Unavailable.
+        """
+        now, healthy = time.monotonic(), self._pools.healthy
+        plan = self._placement.plan_rest(healthy("decode"), ask, now) if streaming else None
+        placed.plan = plan or self._plan(ask, now)
+        placed.holds = self._placement.hold(placed.plan, ask, now)
 
     def show(self) -> None:
         """Set the gauges to what is so now."""
@@ -378,7 +355,3 @@ class Gate:
 def _need(ask: Ask) -> Need:
     """What it takes of its tenant's caps."""
     return Need(ask.choices, ask.prompt_tokens, ask.choices * ask.most_tokens)
-
-
-def _ended(output_tokens: int) -> None:
-    """Whose end was counted already."""

@@ -20,6 +20,11 @@ DOOR_ERRORS = Counter(
     "never reached the router, as with a wrong key.",
     ("door", "error"),
 )
+MOVED = Counter(
+    "tandem_requests_moved_total",
+    "Choices that went on elsewhere, as a replica or their KV on the way was lost.",
+    ("reason",),
+)
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
 HELD = Gauge("tandem_router_held_requests", "Requests that wait in this router for room.")
 ARM_REQUESTS = Counter(

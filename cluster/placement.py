@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
 from cluster.cost_model import CostModel
+from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
 from cluster.membership import ReplicaRecord
 from cluster.outlook import Due, Outlook, outlook
-from engine.errors import PromptTooLong, Unavailable
 
-RETRY_AFTER_S = 2.0
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
 _ALONE = 1.2
 # Of a token gap, the least share that a decode replica is taken to have for prompts.
@@ -162,10 +161,10 @@ class Placement:
         """
         if ask.scored_from is not None:
             return self._plan_scoring(prefill, ask, now, stale, margin_s)
-        second = _large_enough("decode", decode, ask.most_tokens)
+        second = large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
-        first = _with_partner(_large_enough("prefill", able, ask.prompt_tokens), second)
+        first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
         computing = [
             self._computing(record, ask, now, margin_s) for record in self._drawn(first, stale)
         ]
@@ -173,8 +172,14 @@ class Placement:
         here = best if best.record.role == "both" else self._local(second, ask, best, now, margin_s)
         if here is not None:
             return self._planned(here, here.record, ask)
-        rated = self._drawn([record for record in second if _pairs(best.record, record)], stale)
+        rated = self._drawn([record for record in second if pairs(best.record, record)], stale)
         return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), ask)
+
+    def plan_rest(self, decode: Sequence[ReplicaRecord], ask: Ask, now: float) -> Plan:
+        """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
+        able = large_enough("decode", decode, ask.most_tokens)
+        chosen = min(able, key=lambda record: self._room(record, ask))
+        return self._planned(self._computing(chosen, ask, now, 0.0), chosen, ask)
 
     def learn(self, replica: ReplicaRecord, digests: Sequence[bytes]) -> None:
         """The replica computes these blocks, or has them."""
@@ -222,7 +227,7 @@ class Placement:
         margin_s: float,
     ) -> Plan:
         """The replica that computes the prompt soonest, alone."""
-        able = self._drawn(_large_enough("prefill", prefill, ask.prompt_tokens), stale)
+        able = self._drawn(large_enough("prefill", prefill, ask.prompt_tokens), stale)
         computing = [self._computing(record, ask, now, margin_s) for record in able]
         best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
         if best.record.role == "both":
@@ -355,38 +360,3 @@ def _nothing() -> None:
 def _blocks(record: ReplicaRecord, ask: Ask) -> int:
     size = max(1, record.load.block_size)
     return -(-ask.most_tokens // size)
-
-
-def _large_enough(pool: str, replicas: Sequence[ReplicaRecord], tokens: int) -> list[ReplicaRecord]:
-    if not replicas:
-        raise Unavailable(f"no healthy {pool} replica", retry_after_s=RETRY_AFTER_S)
-    fitting = [record for record in replicas if tokens <= capacity(record)]
-    if not fitting:
-        most = max(capacity(record) for record in replicas)
-        raise PromptTooLong(
-            f"{tokens} tokens do not fit the {pool} pool, which holds {most}", field="prompt"
-        )
-    return fitting
-
-
-def _pairs(prefill: ReplicaRecord, decode: ReplicaRecord) -> bool:
-    """Whether KV of one means the same to the other: the same weights, in the same layout."""
-    return prefill.kv_identity == decode.kv_identity
-
-
-def _with_partner(
-    prefill: Sequence[ReplicaRecord], decode: Sequence[ReplicaRecord]
-) -> list[ReplicaRecord]:
-    """Those with somebody to hand KV to: while versions change there are replicas of both."""
-    found = [one for one in prefill if any(_pairs(one, other) for other in decode)]
-    if not found:
-        raise Unavailable(
-            "no prefill and decode replica have the same weights and KV layout",
-            retry_after_s=RETRY_AFTER_S,
-        )
-    return found
-
-
-def capacity(record: ReplicaRecord) -> int:
-    """How many tokens' KV a replica can hold when it is empty."""
-    return record.load.blocks_total * record.load.block_size

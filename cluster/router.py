@@ -24,18 +24,23 @@ from cluster.api import (
 )
 from cluster.call_streams import CallStreams
 from cluster.canaries import Canaries, Route
-from cluster.choice import ChoiceRun, Emit
+from cluster.carrier import Carrier
+from cluster.choice import Emit
 from cluster.config import RouterConfig
+from cluster.continuation import Continuation
 from cluster.decode_progress import DecodeProgress
 from cluster.door import Door, Prepared
 from cluster.fairness import Fairness
-from cluster.gate import FirstToken, Gate, Placed
+from cluster.fitting import capacity
+from cluster.gate import Gate
 from cluster.membership import ReplicaLoad
 from cluster.metric_labels import Labels, RequestLabels
 from cluster.outbox import Outbox
-from cluster.placement import Ask, Placement, capacity
+from cluster.placed import FirstToken, Placed
+from cluster.placement import Ask, Placement
 from cluster.pools import Pools
 from cluster.refusals import Refused, is_fault
+from cluster.stage_times import StageTimes
 from cluster.stream_record import StreamRecord
 from engine.errors import (
     Cancelled,
@@ -87,6 +92,8 @@ class Router:
         self._gate = Gate(pools, placement, config.max_held, fairness)
         self._labels = labels
         self._streams = CallStreams()
+        patience_s = config.resume_s
+        self._carrier = Carrier(self._gate, self._streams, pools.suspect, patience_s)
         self._running: dict[str, _Running] = {}
 
     @property
@@ -302,46 +309,36 @@ class Router:
         self, prepared: Prepared, choice: int, placed: Placed, running: _Running, began_s: float
     ) -> tuple[ChoiceSummary, int]:
         """Stream one placed choice; returns its summary and its number of tokens."""
-        pair, delivery = placed.plan.pair, prepared.delivery
+        delivery = prepared.delivery
         emit: Emit = running.events.put
         if delivery.at_end and delivery.progress:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
             left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
             prepared = replace(prepared, ttft_budget_s=left_s, pressed=placed.pressed)
-        record = StreamRecord(running.labels, placed, began_s, emit)
-
-        names = {"request_id": prepared.request_id, "choice": choice}
+        stream = StreamRecord(running.labels, placed, began_s, emit)
+        record = Continuation(prepared, choice, StageTimes(began_s))
+        pair, names = placed.plan.pair, record.named_in_log
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         log.info("request placed", extra=names | where)
 
         def computed(first: FirstToken) -> None:
             log.info("first token passed on", extra=names | {"ttft_s": first.ttft_s})
             running.ttft_s = first.ttft_s if running.ttft_s is None else running.ttft_s
-            record.first(first)
+            stream.first(first)
             self._gate.computed(placed, first)
 
-        run = ChoiceRun(
-            prepared,
-            choice,
-            pair,
-            (self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)),
-            began_s=began_s,
-            emit=record.take,
-            lost=self._pools.suspect,
-            prefilled=placed.prefilled,
-            computed=computed,
-        )
         try:
-            summary = await run.run()
-            record.finished(summary)
-            return summary, len(run.output)
+            summary = await self._carrier.carry(record, placed, stream.take, computed)
+            stream.finished(summary)
+            return summary, len(record.output)
         finally:
-            record.close()
+            stream.close()
+            pair, output = placed.plan.pair, record.output
             # The last token's own KV is never computed, and a first one may be prefill's alone.
-            if pair.local or len(run.output) > 1:
-                self._placement.learn(pair.decode, prepared.digests(run.output[:-1]))
-            self._gate.release(placed, len(run.output))
+            if pair.local or len(output) > 1:
+                self._placement.learn(pair.decode, prepared.digests(output[:-1]))
+            self._gate.release(placed, len(output))
 
 
 def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from cluster import metrics
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
-from cluster.gate import FirstToken, Placed
 from cluster.metric_labels import Labels
+from cluster.placed import FirstToken, Placed
 
 _LEAST_S = 1e-3
 

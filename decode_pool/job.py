@@ -37,8 +37,9 @@ class DecodeJob:
     """Collects what the loop samples until it is sent.
 
     What was not sent yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
-    The prompt of a `local` one is computed here, and its first token sampled. `drained` resolves
-    when the last token was collected, and fails with what ended the request.
+    The prompt of a `local` one is computed here, and its first token sampled; where its sequence
+    has output already, that was sent by another replica, and it goes on after it. `drained`
+    resolves when the last token was collected, and fails with what ended the request.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class DecodeJob:
     ) -> None:
         self.sequence = sequence
         self.local = local
+        self.taken_up = local and sequence.output_tokens > 0
         self._flush = flush or Flush()
         self._hold_s = 0.0
         self.first_s: float | None = None
@@ -67,7 +69,10 @@ class DecodeJob:
         self._tokens: list[SampledToken] = []
         self._text = ""
         self._finish_reason: FinishReason | None = None
-        self._next_index = 0 if local else 1
+        self._next_index = sequence.output_tokens if local else 1
+        if self.taken_up:
+            for token in sequence.tokens[sequence.prompt_tokens :]:
+                completion.push(token)
 
     def take_first(self, token: int) -> None:
         """Note the first token, which the prefill replica has sent already."""

@@ -55,9 +55,12 @@ class DecodeLoop:
     async def admit(self, job: DecodeJob) -> None:
         """Wait for blocks for all of the job's tokens; Overloaded if too many wait.
 
-        A local job is computed by this alone, from its turn on.
+        A local job is computed by this alone, from its turn on; one that is taken up does not wait.
         """
-        if job.local:
+        if job.taken_up:
+            self._scheduler.take_up(job.sequence, time.monotonic())
+            job.granted.set_result(None)
+        elif job.local:
             self._scheduler.offer_prompt(job.sequence, time.monotonic())
         else:
             self._scheduler.offer(job.sequence, time.monotonic())

@@ -7,51 +7,29 @@ A request's life here:
                                                      ▲ │  ▲
     offer_prompt ─▶ waiting ────── its turn ─────────┘ (out of blocks: the newest)
                                                        ▼  │
-                                                      preempted
+    take_up ──────────────────────────────────────▶ preempted
 
 A preempted request gives up its blocks and is computed again, in chunks, from its tokens, as far
-as they are no longer in the prefix cache. It goes before every waiting one. A local request, whose
-prompt is computed here, starts at its turn among the prompts, by `engine/prompt_order.py`; a more
-urgent one may overtake a pass that was begun, between two layers. `remove` ends a request in any
-state. `decode_pool/batching.py` says who may leave *waiting*.
+as they are no longer in the prefix cache. It goes before every waiting one. So does one that was
+streaming on a replica that was lost, and is taken up here. A local request, whose prompt is
+computed here, starts at its turn among the prompts, by `engine/prompt_order.py`; a more urgent one
+may overtake a pass that was begun, between two layers. `remove` ends a request in any state.
+`decode_pool/batching.py` says who may leave *waiting*.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
 
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Batching, Continuous, Queue
+from decode_pool.entry import Entry, State
 from engine.blocks import BlockPool, Phase
 from engine.errors import Overloaded, PromptTooLong
 from engine.prefix_cache import PrefixCache
 from engine.prompt_order import PromptOrder
 from engine.prompt_turns import Place, PromptTurns
 from engine.sequence import Sequence, Span
-
-
-class _State(Enum):
-    WAITING = "waiting"
-    ARRIVING = "arriving"
-    RUNNING = "running"
-    PREEMPTED = "preempted"
-
-
-@dataclass(slots=True)
-class _Entry:
-    sequence: Sequence
-    arrival: int
-    arrived_s: float = 0.0
-    local: bool = False
-    state: _State = _State.WAITING
-    preemptions: int = 0
-
-    @property
-    def is_prompt(self) -> bool:
-        """Whether a local one has not given its first token."""
-        return self.local and not self.sequence.output_tokens
 
 
 class DecodeScheduler:
@@ -79,28 +57,28 @@ class DecodeScheduler:
         self._cache = PrefixCache(pool, block_size, identity, "decode")
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
-        self._entries: dict[str, _Entry] = {}
-        self._offers: deque[_Entry] = deque()
+        self._entries: dict[str, Entry] = {}
+        self._offers: deque[Entry] = deque()
         self._under_way: set[str] = set()
         self._turns = PromptTurns(order)
-        self._blocked: _Entry | None = None
+        self._blocked: Entry | None = None
         self._leaving: set[str] = set()
         self._arrivals = 0
 
     @property
     def waiting(self) -> int:
         """Requests that hold no blocks: offered, or preempted."""
-        return self._count(_State.WAITING) + self._count(_State.PREEMPTED)
+        return self._count(State.WAITING) + self._count(State.PREEMPTED)
 
     @property
     def running(self) -> int:
         """Requests in the batch or with their KV on the way."""
-        return self._count(_State.RUNNING) + self._count(_State.ARRIVING)
+        return self._count(State.RUNNING) + self._count(State.ARRIVING)
 
     @property
     def streams(self) -> int:
         """Requests that a step gives a token, once what they lost is computed again."""
-        return sum(not entry.is_prompt for entry in self._in_state(_State.RUNNING))
+        return sum(not entry.is_prompt for entry in self._in_state(State.RUNNING))
 
     @property
     def tokens_due(self) -> int:
@@ -144,9 +122,13 @@ class DecodeScheduler:
         self._enter(sequence, now, local=True)
         self._turns.add(sequence, now)
 
+    def take_up(self, sequence: Sequence, now: float) -> None:
+        """Queue a request that has output already, from elsewhere. Overloaded as the others."""
+        self._enter(sequence, now, local=False).state = State.PREEMPTED
+
     def form_batch(self, now: float) -> float | None:
         """Let the next batch form; the seconds until one is due by time alone, or None."""
-        waiting = [] if self._batching.continuous else self._in_state(_State.WAITING)
+        waiting = [] if self._batching.continuous else self._in_state(State.WAITING)
         if not waiting:
             return None
         owners = [entry.sequence.owner for entry in waiting]
@@ -158,8 +140,8 @@ class DecodeScheduler:
         Only out of plenty: nobody waits, and a quarter of the pool is left. Its tokens are the
         prompt alone; the first one is to be there at `commit`.
         """
-        entry = _Entry(sequence, self._arrivals + 1)
-        if self._offers or self._count(_State.PREEMPTED):
+        entry = Entry(sequence, self._arrivals + 1)
+        if self._offers or self._count(State.PREEMPTED):
             return False
         if not self._expect(entry, reserve=self.pool.total // 4):
             return False
@@ -170,7 +152,7 @@ class DecodeScheduler:
     def grant(self) -> list[Sequence]:
         """Give blocks to requests whose KV waits elsewhere, oldest first, while there is room."""
         granted = []
-        while self._offers and not self._count(_State.PREEMPTED):
+        while self._offers and not self._count(State.PREEMPTED):
             entry = self._offers[0]
             # A prompt whose turn it is, and that waits for room for longer.
             earlier = self._blocked is not None and self._blocked.arrival < entry.arrival
@@ -184,7 +166,7 @@ class DecodeScheduler:
         """The KV of all tokens but the last has arrived: the request joins the batch."""
         entry = self._entries[owner]
         entry.sequence.computed = len(entry.sequence.tokens) - 1
-        entry.state = _State.RUNNING
+        entry.state = State.RUNNING
         self.pool.set_phase(owner, Phase.RUNNING)
         self._cache.publish(entry.sequence)
 
@@ -194,7 +176,7 @@ class DecodeScheduler:
         spans = []
         for entry in self._running():
             # Preempted since, to make room for an older one?
-            if entry.state is _State.RUNNING and entry.sequence.remaining == 1:
+            if entry.state is State.RUNNING and entry.sequence.remaining == 1:
                 spans += self._span(entry, 1)
         return spans
 
@@ -238,7 +220,7 @@ class DecodeScheduler:
         """Forget a request and free its blocks, after what is computed in them. Idempotent."""
         entry = self._entries.pop(owner, None)
         self._batching.left(owner)
-        if entry is not None and entry.state is _State.WAITING and not entry.local:
+        if entry is not None and entry.state is State.WAITING and not entry.local:
             self._offers.remove(entry)
         if entry is self._blocked:
             self._blocked = None
@@ -258,7 +240,7 @@ class DecodeScheduler:
                 self._leaving.discard(owner)
                 self.pool.release(owner)
 
-    def _room(self, waiting: list[_Entry]) -> int:
+    def _room(self, waiting: list[Entry]) -> int:
         """How many of these a batch has room for, counted as `_expect` does."""
         needed = 0
         for place, entry in enumerate(waiting):
@@ -267,11 +249,11 @@ class DecodeScheduler:
                 return min(place, self.batch.limit)
         return self.batch.limit
 
-    def _enter(self, sequence: Sequence, now: float, *, local: bool) -> _Entry:
-        if self._count(_State.WAITING) >= self._max_waiting:
+    def _enter(self, sequence: Sequence, now: float, *, local: bool) -> Entry:
+        if self._count(State.WAITING) >= self._max_waiting:
             raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
         self._arrivals += 1
-        entry = _Entry(sequence, self._arrivals, now, local)
+        entry = Entry(sequence, self._arrivals, now, local)
         self._entries[sequence.owner] = entry
         return entry
 
@@ -279,15 +261,15 @@ class DecodeScheduler:
         """Whether a step or a pass still writes to the blocks of a request that was removed."""
         return owner in self._leaving
 
-    def _count(self, state: _State) -> int:
+    def _count(self, state: State) -> int:
         return sum(entry.state is state for entry in self._entries.values())
 
-    def _running(self) -> list[_Entry]:
+    def _running(self) -> list[Entry]:
         """Those that a step or a pass could take up, oldest first."""
-        entries = self._in_state(_State.RUNNING)
+        entries = self._in_state(State.RUNNING)
         return [entry for entry in entries if entry.sequence.owner not in self._under_way]
 
-    def _span(self, entry: _Entry, count: int) -> list[Span]:
+    def _span(self, entry: Entry, count: int) -> list[Span]:
         """The request's next tokens, if there is room for them."""
         sequence = entry.sequence
         if not self._make_room(entry, sequence.computed + count):
@@ -302,7 +284,7 @@ class DecodeScheduler:
         for entry in self._running():
             count = min(entry.sequence.remaining, budget)
             lost = entry.sequence.remaining > 1 and not entry.is_prompt
-            if entry.state is _State.RUNNING and lost and count:
+            if entry.state is State.RUNNING and lost and count:
                 added = self._span(entry, count)
                 budget -= count if added else 0
                 spans += added
@@ -317,7 +299,7 @@ class DecodeScheduler:
             return []
         self._blocked = None
         in_step = self._under_way - self._turns.owners
-        lost = (entry.sequence.owner for entry in self._in_state(_State.PREEMPTED))
+        lost = (entry.sequence.owner for entry in self._in_state(State.PREEMPTED))
         spans = self._turns.take(now, self._admit, {*in_step, *lost}, most_tokens)
         self._under_way.update(span.sequence.owner for span in spans)
         return spans
@@ -325,10 +307,10 @@ class DecodeScheduler:
     def _admit(self, owner: str) -> int:
         """Start a waiting prompt if there is room and nobody waits for longer; its tokens."""
         entry = self._entries[owner]
-        if entry.state is _State.RUNNING:
+        if entry.state is State.RUNNING:
             return entry.sequence.remaining
         older = bool(self._offers) and self._offers[0].arrival < entry.arrival
-        if self._blocked is not None or older or self._count(_State.PREEMPTED):
+        if self._blocked is not None or older or self._count(State.PREEMPTED):
             return 0
         if not self._batching.may_join(owner):
             return 0
@@ -337,25 +319,25 @@ class DecodeScheduler:
             return 0
         return entry.sequence.remaining
 
-    def _in_state(self, state: _State) -> list[_Entry]:
+    def _in_state(self, state: State) -> list[Entry]:
         """Entries in that state, oldest first."""
         entries = (entry for entry in self._entries.values() if entry.state is state)
         return sorted(entries, key=lambda entry: entry.arrival)
 
     def _resume(self) -> None:
-        for entry in self._in_state(_State.PREEMPTED):
+        for entry in self._in_state(State.PREEMPTED):
             if not self._start(entry):
                 break
 
-    def _start(self, entry: _Entry) -> bool:
+    def _start(self, entry: Entry) -> bool:
         """Run a request if it fits and, as in `_expect`, each running one keeps a block to grow."""
         headroom = self.running
         if headroom >= self.batch.limit or not self._cache.start(entry.sequence, headroom):
             return False
-        entry.state = _State.RUNNING
+        entry.state = State.RUNNING
         return True
 
-    def _expect(self, entry: _Entry, reserve: int = 0) -> bool:
+    def _expect(self, entry: Entry, reserve: int = 0) -> bool:
         """Give a request blocks for its KV to arrive in, if it fits and that many are left."""
         headroom, sequence = self.running, entry.sequence
         needed = self._cache.blocks_for(len(sequence.tokens))
@@ -366,10 +348,10 @@ class DecodeScheduler:
             return False
         self._cache.start_fresh(sequence)
         self.pool.set_phase(sequence.owner, Phase.LEASED)
-        entry.state = _State.ARRIVING
+        entry.state = State.ARRIVING
         return True
 
-    def _make_room(self, entry: _Entry, tokens: int) -> bool:
+    def _make_room(self, entry: Entry, tokens: int) -> bool:
         """Blocks for that many tokens, preempting the newest where none are free.
 
         False when the request itself was preempted, or must wait: for KV on its way to land, or
@@ -388,12 +370,12 @@ class DecodeScheduler:
                 return False
         return True
 
-    def _may_wait(self, entry: _Entry) -> bool:
+    def _may_wait(self, entry: Entry) -> bool:
         """Whether blocks will come all the same: it is alone, or a newer one is in a pass."""
-        others = [other for other in self._in_state(_State.RUNNING) if other is not entry]
+        others = [other for other in self._in_state(State.RUNNING) if other is not entry]
         return not others or others[-1].arrival > entry.arrival
 
-    def _preempt(self, entry: _Entry) -> None:
+    def _preempt(self, entry: Entry) -> None:
         self._cache.stop(entry.sequence)
-        entry.state = _State.PREEMPTED
+        entry.state = State.PREEMPTED
         entry.preemptions += 1

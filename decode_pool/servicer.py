@@ -1,6 +1,6 @@
 """The decode service: one call is one request, from handed-over KV to its last token.
 
-Or from its prompt, where most of that is cached here.
+Or from its prompt, where most of that is cached here; or from where another replica left it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class DecodeServicer:
         self._loop.register(job)
         log.info("decode waits", extra=sequence.named_in_log | {"local": job.local})
         try:
-            if job.local:
+            if job.taken_up:
+                await self._loop.admit(job)
+                collect = _tokens_of(job)
+            elif job.local:
                 collect = await self._prefill_here(job, request.progress, outlet)
             else:
                 peer = Peer(request.prefill_replica, request.prefill_address)

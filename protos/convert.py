@@ -85,11 +85,15 @@ def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
 def sequence_from_proto(
     request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest,
 ) -> TokenSequence:
-    """The sequence that a router asks a replica for, owned by its transfer; no output yet."""
+    """The sequence that a router asks a replica for, owned by its transfer.
+
+    It has output only where it began on another replica.
+    """
     scoring, tokens = request.scoring, len(request.prompt_ids)
+    output = request.output_ids if isinstance(request, decode_pb2.DecodeRequest) else ()
     return TokenSequence(
         owner=request.transfer,
-        tokens=list(request.prompt_ids),
+        tokens=[*request.prompt_ids, *output],
         prompt_tokens=tokens,
         sampling=sampling_from_proto(request.sampling),
         choice=request.choice,

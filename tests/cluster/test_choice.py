@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from cluster.choice import ChoiceRun
+from cluster.choice import ChoiceRun, Hooks
+from cluster.continuation import Continuation
 from cluster.door import Prepared
 from cluster.membership import ReplicaRecord
 from cluster.metrics import TIME_TO_CANCEL
 from cluster.placement import Pair
+from cluster.stage_times import StageTimes
 from engine import telemetry
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.sampling import SamplingParams
@@ -56,22 +58,21 @@ def wire(index, ids, last):
 class Rig:
     """A run with its two streams, and what came out of it."""
 
-    def __init__(self, max_tokens=4):
+    def __init__(self, max_tokens=4, output=()):
         self.prefill, self.decode = FakeStream(), FakeStream()
         self.emitted, self.suspects, self.prefilled = [], [], 0
         sampling = SamplingParams(max_tokens=max_tokens, seed=1)
         records = [ReplicaRecord(f"{role}-0", role, "a:1", 1) for role in ("prefill", "decode")]
-        self.run = ChoiceRun(
-            Prepared("r", (1, 2), sampling, 1, 1.0),
-            0,
-            Pair(*records),
-            (self.prefill, self.decode),
-            began_s=0.0,
+        hooks = Hooks(
             emit=self.emitted.append,
             lost=self.suspects.append,
             prefilled=self._note_prefilled,
             computed=lambda first: None,
         )
+        prepared = Prepared("r", (1, 2), sampling, 1, 1.0)
+        self.record = Continuation(prepared, 0, StageTimes(0.0), list(output))
+        pair = Pair(records[1], records[1]) if output else Pair(*records)
+        self.run = ChoiceRun(self.record, pair, (self.prefill, self.decode), hooks)
         self.task = asyncio.create_task(self.run.run())
 
     def _note_prefilled(self):
@@ -100,7 +101,7 @@ async def test_tokens_of_decode_wait_for_the_first_one():
     rig.decode.tokens(3, 13, last=True)
     rig.decode.say(retired=Retired(preemptions=2))
     assert (await rig.outcome()).preemptions == 2
-    assert rig.run.output == [10, 11, 12, 13]
+    assert rig.record.output == [10, 11, 12, 13]
 
 
 @pytest.mark.parametrize("index", [1, 3])
@@ -167,6 +168,18 @@ async def test_a_lost_replica_is_suspected_and_named():
     with pytest.raises(ReplicaLost, match="decode replica decode-0 was lost"):
         await rig.outcome()
     assert [record.id for record in rig.suspects] == ["decode-0"]
+
+
+async def test_what_was_begun_elsewhere_goes_on_behind_what_was_sent():
+    rig = await begun(output=(10, 11))
+    assert rig.decode.receiver is None  # the stream of a local pair is that of its one replica
+    rig.prefill.tokens(2, 12)
+    assert rig.prefilled == 1
+    rig.prefill.tokens(3, 13, last=True)
+    rig.prefill.say(retired=Retired())
+    await rig.outcome()
+    assert rig.ids == [12, 13]
+    assert rig.record.output == [10, 11, 12, 13]
 
 
 async def test_a_failure_after_the_last_token_is_none():

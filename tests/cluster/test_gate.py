@@ -10,8 +10,9 @@ import pytest
 from cluster import places
 from cluster.api import Progress
 from cluster.fairness import Fairness
-from cluster.gate import FirstToken, Gate
+from cluster.gate import Gate
 from cluster.membership import ReplicaLoad, ReplicaRecord
+from cluster.placed import FirstToken
 from cluster.placement import Ask, Placement
 from cluster.refusals import Refused
 from cluster.tenant_caps import TenantConfig

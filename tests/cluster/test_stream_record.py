@@ -6,9 +6,9 @@ import pytest
 
 from cluster import stream_record
 from cluster.api import ChoiceSummary, Tokens
-from cluster.gate import FirstToken, Placed
 from cluster.holds import Hold
 from cluster.membership import ReplicaRecord
+from cluster.placed import FirstToken, Placed
 from cluster.placement import Ask, Forecast, Pair, Plan
 from cluster.stream_record import StreamRecord, is_meaningful
 from tests.metrics_page import Recorded, recorded

@@ -66,6 +66,24 @@ async def test_the_first_token_here_is_never_held_and_the_next_ones_wait():
     assert job.collect() is None
 
 
+async def test_what_another_replica_has_sent_is_not_sent_again():
+    tokenizer, sent = TOKENIZERS["byte_level"], [5, 6, 7]
+    sampling = SamplingParams(max_tokens=5, ignore_eos=True)
+
+    def job(output):
+        completion = Completion(tokenizer, [1], sampling, tokenizer.eos_ids, 1000)
+        return DecodeJob(Sequence("a", [1, *output], 1, sampling), completion, local=True)
+
+    whole, rest = job([]), job(sent)
+    assert not whole.taken_up and rest.taken_up
+    sample(whole, *sent)
+    whole.collect()
+    for one in (whole, rest):
+        sample(one, 8, 9)
+    assert rest.collect() == whole.collect()
+    await rest.drained
+
+
 async def test_who_listens_late_is_told():
     job = new_job()
     sample(job, 6, 7)

@@ -96,6 +96,40 @@ def test_room_for_the_oldest_offer_is_never_left_unused(asked, batch):
         step(subject)
 
 
+@settings(deadline=None)
+@given(kinds, st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6)), min_size=1, max_size=4))
+def test_what_was_streaming_elsewhere_goes_on_before_whoever_waits_and_all_end(asked, streaming):
+    subject = scheduler(BlockPool(9), batch=4)
+    for number, (local, prompt, new) in enumerate(asked):
+        owner = f"r{number}"
+        if local:
+            subject.offer_prompt(local_sequence(owner, prompt, new), 0.0)
+        else:
+            subject.offer(sequence(owner, prompt, new + 1), 0.0)
+    taken = [
+        sequence(f"t{number}", prompt, sent + 3) for number, (prompt, sent) in enumerate(streaming)
+    ]
+    for one in taken:
+        subject.take_up(one, 0.0)
+    granted = []
+    for _ in range(2000):
+        found = take(subject)
+        if found:
+            assert all(one.blocks or ended(one) for one in taken)
+        granted += found
+        step(subject)
+        if not subject.running and not subject.waiting:
+            break
+    assert all(map(ended, taken))
+    assert len(granted) == sum(not local for local, _, _ in asked)
+    assert subject.pool.counts().used == 0
+
+
+def ended(one):
+    """Whether a request has had its last token."""
+    return one.output_tokens == one.sampling.max_tokens
+
+
 @pytest.mark.parametrize("local", [True, False])
 def test_the_queue_is_bounded_in_every_mode(local):
     for batching in (None, Formed(), Formed(9.0)):

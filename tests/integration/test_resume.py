@@ -1,0 +1,218 @@
+"""Streams whose replica dies, or whose KV is lost on its way: they go on elsewhere, exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from cluster import carrier
+from cluster.api import Summary, Tokens
+from cluster.replica import Replica
+from engine.errors import ReplicaLost
+from tests.integration.local import HOST, cluster, held
+from tests.integration.test_prefixes import ask, expected
+
+LONG = 400
+PROMPTS = [[number * step % 256 for number in range(50 + step)] for step in (3, 7, 11, 13)]
+GREEDY = {"max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+SAMPLED = {
+    "max_tokens": 200,
+    "temperature": 1.1,
+    "seed": 5,
+    "repetition_penalty": 1.2,
+    "frequency_penalty": 0.3,
+    "logprobs": 2,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture
+def config(config):
+    return replace(
+        config,
+        prefill=replace(config.prefill, replicas=2, local_tokens=0),
+        decode=replace(config.decode, replicas=2),
+    )
+
+
+class Stream:
+    """A request that is read in the background."""
+
+    def __init__(self, local, prompt, **options):
+        self.ids, self.text, self.logprobs = [], "", []
+        self.summary = None
+        self.task = asyncio.create_task(self._read(local.client.generate(prompt, **options)))
+
+    async def _read(self, events):
+        async for event in events:
+            if isinstance(event, Tokens):
+                assert event.index == len(self.ids)
+                self.ids += event.ids
+                self.text += event.text
+                self.logprobs += [token.logprob for token in event.tokens]
+            elif isinstance(event, Summary):
+                self.summary = event.choices[0]
+
+    async def has(self, tokens):
+        """Wait until so many tokens have come."""
+        async with asyncio.timeout(30):
+            while len(self.ids) < tokens and not self.task.done():
+                await asyncio.sleep(0.005)
+
+
+async def die(replica):
+    """As if its process had been killed: its server is gone, and its lease runs out."""
+    await replica._heartbeat.stop(remove=False)
+    await replica._server.stop(0)
+
+
+def busy(replicas):
+    return next(replica for replica in replicas if held(replica))
+
+
+async def test_streams_go_on_when_their_decode_replica_dies(config, model):
+    async with cluster(config) as local:
+        streams = [Stream(local, prompt, **GREEDY) for prompt in PROMPTS]
+        for stream in streams:
+            await stream.has(20)
+        await die(local.decode[1])
+        await asyncio.gather(*(stream.task for stream in streams))
+        assert [stream.ids for stream in streams] == [expected(model, p, LONG) for p in PROMPTS]
+        assert {stream.summary.decode_replica for stream in streams} == {"decode-0"}
+        assert not held(local.decode[0]) and not held(local.prefill[0])
+
+
+async def test_sampling_penalties_text_and_logprobs_go_on_as_they_were(config):
+    async with cluster(config) as local:
+        undisturbed = Stream(local, PROMPTS[0], **SAMPLED)
+        await undisturbed.task
+        moved = Stream(local, PROMPTS[0], **SAMPLED)
+        await moved.has(20)
+        await die(busy(local.decode))
+        await moved.task
+        assert moved.ids == undisturbed.ids
+        assert moved.text == undisturbed.text
+        assert moved.logprobs == pytest.approx(undisturbed.logprobs, abs=1e-4)
+        assert moved.summary.decode_replica != undisturbed.summary.decode_replica
+
+
+async def test_prompts_are_computed_elsewhere_when_their_prefill_replica_dies(config, model):
+    """Whatever each of them was at in that moment."""
+    prompts = [[number * step % 256 for number in range(900)] for step in range(3, 27, 2)]
+    options = GREEDY | {"max_tokens": 30}
+    async with cluster(replace(config, kv=replace(config.kv, blocks=2000))) as local:
+        streams = [Stream(local, prompt, **options) for prompt in prompts]
+        while not held(local.prefill[1]):
+            await asyncio.sleep(0.001)
+        await die(local.prefill[1])
+        await asyncio.gather(*(stream.task for stream in streams))
+        assert [stream.ids for stream in streams] == [expected(model, p, 30) for p in prompts]
+        assert {stream.summary.prefill_replica for stream in streams} >= {"prefill-0"}
+
+
+async def test_a_broken_link_costs_no_request(config, model):
+    """Links end again and again, with KV on them."""
+    options = GREEDY | {"max_tokens": 12}
+    kv = replace(config.kv, prefix_cache=False, blocks=2000)
+    async with cluster(replace(config, kv=kv)) as local:
+
+        async def cut():
+            while True:
+                for replica in local.prefill:
+                    for link in replica._sender._links._links.values():
+                        link.end("cut by the test")
+                await asyncio.sleep(0.2)
+
+        cutting = asyncio.create_task(cut())
+        for _ in range(5):
+            streams = [Stream(local, prompt, **options) for prompt in PROMPTS]
+            await asyncio.gather(*(stream.task for stream in streams))
+            assert [one.ids for one in streams] == [expected(model, p, 12) for p in PROMPTS]
+        cutting.cancel()
+        await local.idle()
+
+
+async def test_a_stream_waits_for_the_replica_that_takes_the_place_of_the_only_one(config, model):
+    config = replace(
+        config,
+        prefill=replace(config.prefill, replicas=1),
+        decode=replace(config.decode, replicas=1),
+    )
+    async with cluster(config) as local:
+        stream = Stream(local, PROMPTS[0], **GREEDY)
+        await stream.has(20)
+        await die(local.decode[0])
+        await asyncio.sleep(0.5)
+        assert not stream.task.done()
+        local.decode.append(
+            await Replica.start(config, "decode", "decode-1", HOST, local.directory)
+        )
+        try:
+            await asyncio.wait_for(stream.task, 20)
+            assert stream.ids == expected(model, PROMPTS[0], LONG)
+            assert stream.summary.decode_replica == "decode-1"
+        finally:
+            await local.decode[1].stop()
+
+
+@pytest.mark.parametrize("resume_s", [0, 0.3])
+async def test_without_a_place_to_go_on_the_loss_is_told(config, resume_s):
+    config = replace(
+        config,
+        decode=replace(config.decode, replicas=1),
+        router=replace(config.router, resume_s=resume_s),
+    )
+    async with cluster(config) as local:
+        stream = Stream(local, PROMPTS[0], **GREEDY)
+        await stream.has(20)
+        await die(local.decode[0])
+        with pytest.raises(ReplicaLost, match="decode replica decode-0 was lost"):
+            await asyncio.wait_for(stream.task, 10)
+
+
+async def test_a_request_is_not_carried_on_for_ever(config, monkeypatch):
+    """One that brings down whoever computes it."""
+    monkeypatch.setattr(carrier, "_MOST_LOSSES", 1)
+    async with cluster(config) as local:
+        stream = Stream(local, PROMPTS[0], **GREEDY)
+        await stream.has(20)
+        await die(busy(local.decode))
+        before = len(stream.ids)
+        await stream.has(before + 20)
+        await die(busy([one for one in local.decode if held(one) and one._heartbeat.running]))
+        with pytest.raises(ReplicaLost):
+            await asyncio.wait_for(stream.task, 10)
+
+
+async def test_nothing_is_placed_where_somebody_left_after_an_outage(config, model, redis):
+    """An outage keeps those that are known for a while, but not those that say that they go."""
+    config = replace(config, router=replace(config.router, resume_s=0))
+    async with cluster(config) as local:
+        watch = local.router._watch
+        os.kill(redis.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(20):
+                while watch.connected:
+                    await asyncio.sleep(0.05)
+        finally:
+            os.kill(redis.pid, signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while not watch.connected:
+                await asyncio.sleep(0.05)
+        leaving = local.decode[1]
+        gone = asyncio.create_task(leaving.drain(20))
+        async with asyncio.timeout(10):
+            while watch.get("decode-1") is not None:
+                await ask(local, PROMPTS[1], max_tokens=3)
+        while not gone.done():
+            tokens, summary = await ask(local, PROMPTS[1], max_tokens=3)
+            assert tokens == expected(model, PROMPTS[1], 3)
+            assert summary.decode_replica == "decode-0"
+        await gone
+        for _ in range(20):
+            _, summary = await ask(local, PROMPTS[1], max_tokens=3)
+            assert summary.decode_replica == "decode-0"
