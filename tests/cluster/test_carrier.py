@@ -105,7 +105,7 @@ async def test_before_its_first_token_a_choice_begins_anew_on_another_pair(rig):
     prefill, decode = await rig.start()
     prefill.receiver.lost(ReplicaLost("gone"))
     again, other = await rig.calls(4)
-    assert again.address != prefill.address and prefill.cancelled and decode.cancelled
+    assert again.address != prefill.address and decode.cancelled
     assert again.request.transfer == other.request.transfer != prefill.request.transfer
     again.first(10)
     other.tokens(1, 11, 12, 13, last=True)

@@ -172,11 +172,11 @@ async def test_a_lost_replica_is_suspected_and_named():
 
 async def test_what_was_begun_elsewhere_goes_on_behind_what_was_sent():
     rig = await begun(output=(10, 11))
-    assert rig.decode.receiver is None  # the stream of a local pair is that of its one replica
-    rig.prefill.tokens(2, 12)
+    assert rig.prefill.receiver is None
+    rig.decode.tokens(2, 12)
     assert rig.prefilled == 1
-    rig.prefill.tokens(3, 13, last=True)
-    rig.prefill.say(retired=Retired())
+    rig.decode.tokens(3, 13, last=True)
+    rig.decode.say(retired=Retired())
     await rig.outcome()
     assert rig.ids == [12, 13]
     assert rig.record.output == [10, 11, 12, 13]

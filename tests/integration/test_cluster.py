@@ -241,8 +241,9 @@ async def test_a_full_router_refuses_and_says_when_to_come_back(config):
         await events.aclose()
 
 
-async def test_a_lost_replica_ends_its_requests_with_a_retryable_error(config):
-    config = replace(config, decode=replace(config.decode, replicas=2))
+async def test_a_lost_replica_ends_its_requests_with_a_retryable_error_where_none_goes_on(config):
+    router = replace(config.router, resume_s=0)
+    config = replace(config, router=router, decode=replace(config.decode, replicas=2))
     async with cluster(config) as local:
         streams = [local.client.generate("x", max_tokens=1500, ignore_eos=True) for _ in range(4)]
         for events in streams:

@@ -101,11 +101,11 @@ async def test_kv_that_waits_for_a_decode_replica_is_handed_over_before_the_end(
         assert got == [expected(model, prompt, 150) for prompt in PROMPTS]
 
 
-async def test_a_stream_that_outlasts_the_time_is_ended_with_an_error(config):
+async def test_a_stream_that_outlasts_the_time_goes_on_elsewhere(config, model):
     async with cluster(config) as local:
-        streams, _ = await begin(local, 1, 1000)
+        streams, got = await begin(local, 1)
         (leaving,) = (replica for replica in local.decode if held(replica))
         await leaving.drain(0.2)
         await leaving.stop()
-        (failure,) = await asyncio.gather(*streams, return_exceptions=True)
-        assert failure is None or "lost" in failure.message
+        await asyncio.gather(*streams)
+        assert got == [expected(model, PROMPTS[0], LONG)]

@@ -19,6 +19,7 @@ ONLY_THEN = {
     "tandem_decode_step_failures_total",
     "tandem_kv_links_broken_total",
     "tandem_replicas_lost_total",
+    "tandem_requests_moved_total",
     "tandem_decode_local_prefills_total",
     "tandem_pool_wanted_replicas",
     "tandem_canary_requests_total",
