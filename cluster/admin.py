@@ -1,10 +1,12 @@
-"""What `tandem status`, `tandem role` and `tandem stop` ask a router."""
+"""What `tandem status`, `role`, `rollout` and `stop` ask a router."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from cluster.canaries import Canaries, CanaryState
@@ -12,6 +14,7 @@ from cluster.control import ask_role, check_flip, working_role
 from cluster.directory import Directory
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole
 from cluster.pools import Pools
+from cluster.rollout import RolloutRequest, RolloutState
 from engine.errors import Unavailable
 from protos import router_pb2, router_pb2_grpc
 from protos.status import answers_errors
@@ -30,7 +33,9 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         directory: Directory,
         wanted: Mapping[Pool, int],
         canaries: Canaries | None = None,
+        config: str = "",
     ) -> None:
+        self._config = config
         self._pools = pools
         self._canaries = canaries or Canaries({})
         self._wanted = wanted
@@ -45,7 +50,11 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         replicas = [self._describe(record) for record in self._pools.members()]
         canaries = [_canary(state) for state in self._canaries.states()]
         return router_pb2.StatusResponse(
-            replicas=replicas, missing=self._short(), canaries=canaries
+            replicas=replicas,
+            missing=self._short(),
+            canaries=canaries,
+            config=self._config,
+            rollout=await self._last_rollout(),
         )
 
     @answers_errors
@@ -56,6 +65,17 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         if not await self._directory.request_stop():
             raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
         return router_pb2.StopResponse()
+
+    @answers_errors
+    async def Rollout(  # noqa: N802
+        self, request: router_pb2.RolloutRequest, context: Any
+    ) -> router_pb2.RolloutResponse:
+        """Ask the launcher for a rollout; Unavailable where no launcher listens."""
+        asked = RolloutState(secrets.token_hex(8))
+        wanted = RolloutRequest(asked.id, request.configuration)
+        if not await self._directory.ask_rollout(wanted.to_json(), asked.to_json()):
+            raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
+        return router_pb2.RolloutResponse(id=asked.id)
 
     @answers_errors
     async def GiveRole(  # noqa: N802
@@ -75,6 +95,14 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
                     while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
                         await asyncio.sleep(_LOOK_S)
         return router_pb2.GiveRoleResponse(before=before)
+
+    async def _last_rollout(self) -> router_pb2.RolloutStatus | None:
+        try:
+            text = await self._directory.rollout_state()
+            state = RolloutState.from_json(text) if text else None
+        except (Unavailable, ValueError):
+            return None
+        return router_pb2.RolloutStatus(**asdict(state)) if state else None
 
     def _has_role(self, replica: ReplicaRecord, role: ReplicaRole) -> bool:
         found = (record for record in self._pools.members() if record.id == replica.id)
@@ -98,6 +126,8 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
             waiting=load.waiting,
             running=load.running,
             start_s=record.start_s,
+            leaving=record.leaving,
+            config=record.config,
             blocks=router_pb2.BlockCounts(
                 total=load.blocks_total,
                 used=load.blocks_used,

@@ -1,4 +1,4 @@
-"""Asking a router how its cluster is, to stop it, and to give a replica another role."""
+"""Asking a router how its cluster is, to stop or replace it, or to give a replica a role."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ async def request_stop(address: str) -> None:
         stub = router_pb2_grpc.AdminStub(channel)
         try:
             await stub.Stop(router_pb2.StopRequest(), timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+
+
+async def request_rollout(address: str, configuration: str) -> str:
+    """Ask for another configuration, as JSON; returns the rollout's id. Raises a TandemError."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        request = router_pb2.RolloutRequest(configuration=configuration)
+        try:
+            return str((await stub.Rollout(request, timeout=_TIMEOUT_S)).id)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from None
 

@@ -1,4 +1,4 @@
-"""The command `tandem`: serve, chat, generate, batch, status, role, stop, keys, bench.
+"""The command `tandem`: serve, rollout, chat, generate, batch, status, role, stop, keys, bench.
 
 Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
 Whatever is heavy is imported by the command that needs it.
@@ -136,6 +136,13 @@ def _batch(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _rollout(options: argparse.Namespace) -> int:
+    from cluster.rollout_command import run
+
+    with _router_at(options.address):
+        return run(options)
+
+
 def _role(options: argparse.Namespace) -> int:
     from cluster.admin_client import request_role
 
@@ -200,6 +207,10 @@ def _parser() -> argparse.ArgumentParser:
     role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
     role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
     role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
+    text = "Another model or configuration for a cluster of `tandem serve`, as it serves."
+    rollout = _add_client(commands, "rollout", _rollout, text)
+    rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
+    rollout.add_argument("--model", metavar="PATH", help="folder of the model")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
     _add_batch(commands)

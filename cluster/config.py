@@ -105,8 +105,10 @@ class ShareConfig:
 class RayConfig:
     """The Ray cluster that runs the replicas; `address` null starts a local one.
 
-    `drain_s` is what a replica that ends leaves its requests; `shares` says what the replicas of a
-    deployment get, in place of an even share of the cluster as it is at the start.
+    `drain_s` is what a replica that ends leaves its requests. For another version a deployment has
+    `surge_percent` more replicas for a while; 0 replaces them one after the other. `shares` says
+    what the replicas of a deployment get, in place of an even share of the cluster as it is at the
+    start.
     """
 
     address: str | None = None
@@ -114,10 +116,12 @@ class RayConfig:
     dashboard_port: int = 8265
     ready_timeout_s: float = 300.0
     drain_s: float = 10.0
+    surge_percent: int = 100
     shares: dict[DeploymentName, ShareConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.drain_s >= 0, "drain_s must not be negative")
+        require(0 <= self.surge_percent <= 100, "surge_percent must be between 0 and 100")
         require(bool(self.dashboard_host), "dashboard_host must not be empty")
         require(_is_port(self.dashboard_port), "dashboard_port must be between 0 and 65535")
         require(self.ready_timeout_s > 0, "ready_timeout_s must be positive")

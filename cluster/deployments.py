@@ -20,7 +20,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import LoggingConfig
 
-from cluster.config import DeploymentName, TandemConfig, load_config
+from cluster.config import DeploymentName, RayConfig, TandemConfig, load_config
 from cluster.directory import Directory
 from cluster.health_file import HealthFile
 from cluster.logs import configure_logging
@@ -69,6 +69,7 @@ class PoolReplica:
         self._replica = await Replica.start(
             config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
+        await self._replica.take_turn(config.ray.ready_timeout_s)
 
     def check_health(self) -> None:
         """Called by Serve every second; raises when the replica must be replaced."""
@@ -143,20 +144,19 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
         ("prefill", "prefill"),
         ("decode", config.decode_role),
     )
-    drain_s = config.ray.drain_s
     pools = [
         _deployment(
             PoolReplica,
             name,
             _replicas(count, config.scaling.bounds.get(name)),
             _actor_options(shares[name]),
-            drain_s,
+            config.ray,
         ).bind(config, role, shares[name].per_device)
         for name, role in roles
         if (count := config.replicas[name])
     ]
     router = _deployment(
-        RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), drain_s
+        RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), config.ray
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory and makes no use of these handles.
@@ -247,7 +247,7 @@ def _deployment(
     name: str,
     replicas: dict[str, Any],
     actor_options: dict[str, Any],
-    drain_s: float,
+    ray_config: RayConfig,
 ) -> serve.Deployment:
     return serve.deployment(
         name=name,
@@ -256,7 +256,8 @@ def _deployment(
         health_check_period_s=1,
         health_check_timeout_s=10,
         graceful_shutdown_wait_loop_s=0.1,
-        graceful_shutdown_timeout_s=drain_s + 5,
+        graceful_shutdown_timeout_s=ray_config.drain_s + 5,
+        max_surge_percent=ray_config.surge_percent,
         max_constructor_retry_count=2,
         logging_config=QUIET,
     )(shell)

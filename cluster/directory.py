@@ -8,6 +8,7 @@
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
+    tandem:rollout        a configuration that is to take over, and :state, how far that is
 
 With a namespace: tandem:<namespace>:replica:<id>, and so on; the API keys are those of all
 namespaces. Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unavailable.
@@ -63,6 +64,8 @@ class Directory:
         self._routers = f"{self._prefix}routers"
         self._launcher = f"{self._prefix}launcher"
         self._stop = f"{self._prefix}stop"
+        self._rollout = f"{self._prefix}rollout"
+        self._rollout_state = f"{self._rollout}:state"
         self._client = client
         self._lease_ms = round(lease_s * 1000)
         self._timeout_s = timeout_s
@@ -195,14 +198,39 @@ class Directory:
         """Whether somebody asked the cluster to stop."""
         return bool(await self._call(self._client.exists(self._stop)))
 
+    async def ask_rollout(self, request: str, state: str) -> bool:
+        """Ask the `tandem serve` of this cluster for a rollout; False where none listens."""
+        if not await self._call(self._client.exists(self._launcher)):
+            return False
+        pipe = self._client.pipeline(transaction=True)
+        pipe.set(self._rollout, request, px=_STOP_LEASE_MS)
+        pipe.set(self._rollout_state, state)
+        await self._call(pipe.execute())
+        return True
+
+    async def take_rollout(self) -> str | None:
+        """The rollout that was asked for, once."""
+        found: str | None = await self._call(self._client.getdel(self._rollout))
+        return found
+
+    async def set_rollout_state(self, state: str) -> None:
+        """Say how far the last rollout is."""
+        await self._call(self._client.set(self._rollout_state, state))
+
+    async def rollout_state(self) -> str | None:
+        """How far the last rollout is; None where there was none."""
+        found: str | None = await self._call(self._client.get(self._rollout_state))
+        return found
+
     async def listen_for_stop(self) -> bool:
         """Called by the launcher again and again: says that it listens, and whether to stop."""
         await self._call(self._client.set(self._launcher, "1", px=max(self._lease_ms, 5000)))
         return await self.stop_requested()
 
     async def clear_stop(self) -> None:
-        """Forget an earlier stop request and who listened for it."""
-        await self._call(self._client.delete(self._stop, self._launcher))
+        """Forget earlier requests to the launcher, and who listened for them."""
+        keys = (self._stop, self._launcher, self._rollout, self._rollout_state)
+        await self._call(self._client.delete(*keys))
 
     async def ping(self) -> None:
         """Raise Unavailable unless Redis answers."""

@@ -44,6 +44,16 @@ class Heartbeat:
         return self._link.up
 
     @property
+    def directory(self) -> Directory:
+        """Where it beats."""
+        return self._directory
+
+    @property
+    def record(self) -> ReplicaRecord:
+        """What it says, but for the load."""
+        return self._record
+
+    @property
     def running(self) -> bool:
         """Whether it beats, well or not."""
         return self._task is not None and not self._task.done()
@@ -51,6 +61,11 @@ class Heartbeat:
     def set_role(self, role: ReplicaRole) -> None:
         """The role to report from the next beat on."""
         self._record = replace(self._record, role=role)
+
+    async def leave(self) -> None:
+        """Say, now and from now on, that this replica is about to go."""
+        self._record = replace(self._record, leaving=True)
+        await self.beat()
 
     def start(self) -> None:
         """Begin to beat, at once."""

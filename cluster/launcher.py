@@ -29,6 +29,7 @@ from cluster.embedded_redis import EmbeddedRedis
 from cluster.ports import reachable, settle_ports
 from cluster.processes import adopt_orphans, end_descendants
 from cluster.progress import Progress
+from cluster.rollout import Rollouts
 from cluster.terminal import stream_answer, timing
 from engine.config import is_hub_name
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
@@ -113,10 +114,25 @@ class Launcher:
         self._show_addresses()
         await self._demo()
         self._progress.say("\nready; stop with Ctrl-C or `tandem stop`")
-        async with self._directory() as directory:
+        async with self._directory() as directory, asyncio.TaskGroup() as group:
+            rolling = group.create_task(self._roll_out(directory))
             while not await self._stop_requested(directory):  # noqa: ASYNC110 - it polls Redis
                 await asyncio.sleep(_STOP_INTERVAL_S)
+            rolling.cancel()
         self._progress.say("stop requested")
+
+    async def _roll_out(self, directory: Directory) -> None:
+        """Put another configuration in the place of the one that runs, whenever asked to."""
+        assert self._ray is not None
+        rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say)
+        while True:
+            await asyncio.sleep(_STOP_INTERVAL_S)
+            try:
+                await rollouts.look(directory)
+            except Unavailable:
+                pass  # an outage of the directory is ridden out
+            except Exception:
+                logger.exception("a rollout ended in a fault")
 
     async def _stop_requested(self, directory: Directory) -> bool:
         if self._redis is not None and not self._redis.alive():

@@ -57,7 +57,8 @@ class ReplicaRecord:
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
-    `start_s` are the stages of its start.
+    `config` is the version of its configuration; `start_s` are the stages of its start. One that is
+    `leaving` is given work only where no other can do it.
     """
 
     id: str
@@ -71,6 +72,8 @@ class ReplicaRecord:
     home: ReplicaRole | None = None
     kv_identity: str = ""
     start_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    leaving: bool = False
+    config: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""
@@ -92,6 +95,16 @@ class ReplicaRecord:
         if record.role not in get_args(ReplicaRole):
             raise ValueError(f"not a replica record: role {record.role!r}")
         return record
+
+
+def whole(records: Iterable[ReplicaRecord]) -> bool:
+    """Whether both pools are there, of one KV layout, without those that leave."""
+    pools: dict[str, set[Pool]] = {}
+    for record in records:
+        if not record.leaving:
+            served = {pool for pool in get_args(Pool) if record.serves(pool)}
+            pools.setdefault(record.kv_identity, set()).update(served)
+    return any(served == set(get_args(Pool)) for served in pools.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ class PoolKeeper:
 
     def _counts(self, record: ReplicaRecord) -> bool:
         pools = self._pools
+        if record.leaving:
+            return False
         return pools.trusted(record) and (record.role == "router" or pools.ours(record))
 
     async def _publish(self, controller: PoolController) -> None:

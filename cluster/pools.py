@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from cluster.membership import Pool, ReplicaRecord, ReplicaRole
+from cluster.membership import Pool, ReplicaRecord, ReplicaRole, whole
 from cluster.reports import Reports
 
 SUSPECT_S = 3.0
@@ -49,9 +49,11 @@ class Pools:
         return self._members.members()
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
-        """The replicas of a pool that may be given work."""
-        members = self._members.members(pool)
-        return [self.latest(one) for one in members if self.ours(one) and self.trusted(one)]
+        """Who may be given work of a pool; one that leaves, only for want of others."""
+        able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
+        if any(one.leaving for one in able) and whole(able):
+            able = [one for one in able if not one.leaving]
+        return [self.latest(one) for one in able if one.serves(pool)]
 
     def ours(self, record: ReplicaRecord) -> bool:
         """Whether it serves the weights that this router serves."""

@@ -77,6 +77,29 @@ class RayCluster:
             # Ray makes the folder anew some time after it has started.
             place_dashboard(self._session)
 
+    def begin(self, config: TandemConfig) -> None:
+        """Have Serve replace what runs by this configuration, and return at once."""
+        application = build(config, share_of_cluster(config))
+        target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
+        with _failing("Serve did not deploy"), _quiet():
+            serve.run_many(
+                [target],
+                wait_for_ingress_deployment_creation=False,
+                wait_for_applications_running=False,
+            )
+        self._config = config
+
+    def failure(self) -> str | None:
+        """Why what was deployed last will not come up; None while it may."""
+        application = serve.status().applications.get(APPLICATION)
+        if application is None:
+            return "the application is gone"
+        for state in self._states().values():
+            if state.failure:
+                return state.failure
+        hopeless = str(application.status.value) == "DEPLOY_FAILED"
+        return failure_reason(application.message) if hopeless else None
+
     def stop(self) -> None:
         """Drain and end the application, and Ray where it was started here. Idempotent."""
         if not ray.is_initialized():

@@ -19,12 +19,14 @@ import grpc.aio
 from cluster import replica_metrics
 from cluster.call_server import CallServer, Serve
 from cluster.config import TandemConfig
+from cluster.config_version import config_version
 from cluster.control import ControlServicer
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat, join_directory
 from cluster.listen import join
 from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.report_server import ReportServicer
+from cluster.turnover import stay_while_needed, take_turn
 from cluster.warm import warm
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import make_batching
@@ -178,11 +180,16 @@ class Replica:
     async def drain(self, timeout_s: float) -> None:
         """Leave the directory, and let the requests in progress end. Idempotent.
 
-        Routers that have not read the directory yet still send some: those are served too.
+        While routers have nobody else it stays there, and routers that have not read the directory
+        yet still send some: those are served too.
         """
+        until_s = time.monotonic() + timeout_s
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
+            if timeout_s and not any(loop.done() for loop in self._loops):
+                await stay_while_needed(heartbeat, timeout_s)
             await heartbeat.stop()
+            timeout_s = max(0.0, until_s - time.monotonic())
             await asyncio.sleep(min(timeout_s, _UNSEEN_S))
         if self._warming is not None:
             self._warming.cancel()
@@ -193,6 +200,11 @@ class Replica:
                 while self.load().used or not self._calls.idle:  # noqa: ASYNC110 - blocks are freed in many places
                     await asyncio.sleep(_DRAIN_POLL_S)
         await self._server.stop(0)
+
+    async def take_turn(self, timeout_s: float) -> None:
+        """Wait, where another version serves, until this one is all there: then that may go."""
+        if self._heartbeat is not None:
+            await take_turn(self._heartbeat, timeout_s)
 
     async def stop(self) -> None:
         """End everything that this replica started. Idempotent."""
@@ -313,6 +325,7 @@ class Replica:
             generation=time.time_ns(),
             model_identity=self._engine.description.identity,
             kv_identity=digest_of(self._engine.cache.layout),
+            config=config_version(self._config),
             started_at=time.time(),
             start_s=self._start_s,
             load=self.load(),

@@ -33,6 +33,7 @@ from cluster.router_exchange import RouterExchange, router_name
 from cluster.shared_keys import SharedKeys, keys_of
 from cluster.tenant_caps import caps_of
 from cluster.tenant_shares import Shares
+from cluster.turnover import elsewhere
 from engine import telemetry
 from engine.errors import Internal
 from engine.model import ModelDescription, describe
@@ -43,6 +44,7 @@ from protos import router_pb2_grpc
 log = logging.getLogger(__name__)
 
 _ADMIN = "tandem.internal.v1.Admin"
+_TURN_LOOK_S = 0.1
 
 
 class RouterServer:
@@ -55,6 +57,7 @@ class RouterServer:
         self.http_address = ""
         self.grpc_address = ""
         self._config = config
+        self._identity = identity
         self._directory = directory
         self._keys = keys_of(config.router.api_keys, directory)
         self._metrics = PrometheusBackend()
@@ -90,6 +93,7 @@ class RouterServer:
         await server._watch.start()
         server._reports.follow(server._pools.members())
         server._router = server._new_router(description, tokenizer)
+        await server._take_turn()
         await server._exchange.start()
         if isinstance(server._keys, SharedKeys):
             await server._keys.start()
@@ -110,18 +114,20 @@ class RouterServer:
             raise Internal("the heartbeat ended")
 
     async def drain(self, timeout_s: float) -> None:
-        """Leave the directory, take nothing new, and let running requests end. Idempotent."""
+        """Take nothing new, let running requests end, leave the directory. Idempotent.
+
+        In this order: replicas that leave at the same time stay while a router needs them.
+        """
         grpc_server, self._grpc = self._grpc, None
         http, self._http = self._http, None
         if self._keeping is not None:
             self._keeping.cancel()
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
+            await heartbeat.leave()
+        await asyncio.gather(*(door.stop(timeout_s) for door in (http, grpc_server) if door))
+        if heartbeat is not None:
             await heartbeat.stop()
-        if http is not None:
-            await http.stop()
-        if grpc_server is not None:
-            await grpc_server.stop(timeout_s)
 
     async def stop(self) -> None:
         """End everything that this router started. Idempotent."""
@@ -185,16 +191,31 @@ class RouterServer:
             self._canaries,
         )
 
+    async def _take_turn(self) -> None:
+        """Where other routers serve, open no doors that nobody stands behind."""
+        until_s = time.monotonic() + self._config.ray.ready_timeout_s
+        while self._pools.missing() and elsewhere(self.id, self._pools.members()):
+            if time.monotonic() >= until_s:
+                missing = {"replica": self.id, "missing": self._pools.missing()}
+                log.warning("the doors open with no replicas behind them", extra=missing)
+                return
+            await asyncio.sleep(_TURN_LOOK_S)
+
     async def _open_doors(self, router: Router) -> None:
         config = self._config.router
         admin = AdminServicer(
-            self._pools, self._directory, self._config.least_replicas, self._canaries
+            self._pools,
+            self._directory,
+            self._config.least_replicas,
+            self._canaries,
+            config_version(self._config),
         )
         self._grpc = await gateway_grpc.start(
             router,
             config.host,
             config.grpc_port,
             max_message_bytes=config.max_message_bytes,
+            reuse_port=True,
             keys=self._keys,
             also=[
                 (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
@@ -207,7 +228,11 @@ class RouterServer:
             keys=self._keys,
         )
         self._http = await http_server.start(
-            app, config.host, config.http_port, max_message_bytes=config.max_message_bytes
+            app,
+            config.host,
+            config.http_port,
+            reuse_port=True,
+            max_message_bytes=config.max_message_bytes,
         )
         self.grpc_address = join(config.host, self._grpc.port)
         self.http_address = join(config.host, self._http.port)
@@ -218,6 +243,8 @@ class RouterServer:
             role="router",
             address=self.grpc_address,
             generation=self._generation,
+            model_identity=self._identity,
+            config=config_version(self._config),
             started_at=time.time(),
         )
         await join_directory(self._directory, record)

@@ -21,12 +21,16 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
     return {
         "healthy": healthy(status),
         "missing": list(status.missing),
+        "config": status.config,
+        "rollout": _rollout(status.rollout) if status.HasField("rollout") else None,
         "replicas": [
             {
                 "id": replica.id,
                 "role": replica.role,
                 "address": replica.address,
                 "healthy": replica.healthy,
+                "leaving": replica.leaving,
+                "config": replica.config,
                 "waiting": replica.waiting,
                 "running": replica.running,
                 "start_s": {name: round(replica.start_s[name], 3) for name in replica.start_s},
@@ -54,11 +58,15 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
     }
 
 
+def _rollout(rollout: router_pb2.RolloutStatus) -> dict[str, str]:
+    return {name: getattr(rollout, name) for name in ("id", "version", "state", "reason")}
+
+
 def as_table(status: router_pb2.StatusResponse) -> str:
     """The answer as aligned columns; block counts follow the requests."""
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for replica in sorted(status.replicas, key=lambda entry: (entry.role, entry.id)):
-        health = "ok" if replica.healthy else "lost"
+        health = "leaving" if replica.leaving else "ok" if replica.healthy else "lost"
         # A router has no KV pool.
         counts = [getattr(replica.blocks, name) for name in _BLOCKS]
         blocks = [str(count) for count in counts] if replica.blocks.total else ["-"] * len(counts)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/router.proto\x12\x12tandem.internal.v1\"\x0f\n\rStatusRequest\"\x8a\x01\n\x0eStatusResponse\x12\x33\n\x08replicas\x18\x01 \x03(\x0b\x32!.tandem.internal.v1.ReplicaStatus\x12\x0f\n\x07missing\x18\x02 \x03(\t\x12\x32\n\x08\x63\x61naries\x18\x03 \x03(\x0b\x32 .tandem.internal.v1.CanaryStatus\"\x99\x01\n\x0c\x43\x61naryStatus\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tserved_as\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x18\n\x0brolled_back\x18\x04 \x01(\tH\x00\x88\x01\x01\x12+\n\x04\x61rms\x18\x05 \x03(\x0b\x32\x1d.tandem.internal.v1.ArmStatusB\x0e\n\x0c_rolled_back\"c\n\tArmStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\r\x12\x17\n\nttft_p95_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_ttft_p95_s\"\x8d\x02\n\rReplicaStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12/\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1f.tandem.internal.v1.BlockCounts\x12>\n\x07start_s\x18\x08 \x03(\x0b\x32-.tandem.internal.v1.ReplicaStatus.StartSEntry\x1a-\n\x0bStartSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"q\n\x0b\x42lockCounts\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x03 \x01(\r\x12\x0e\n\x06leased\x18\x04 \x01(\r\x12\x13\n\x0bquarantined\x18\x05 \x01(\r\x12\x10\n\x08orphaned\x18\x06 \x01(\r\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse\"0\n\x0fGiveRoleRequest\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"\"\n\x10GiveRoleResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t2\xfa\x01\n\x05\x41\x64min\x12O\n\x06Status\x12!.tandem.internal.v1.StatusRequest\x1a\".tandem.internal.v1.StatusResponse\x12I\n\x04Stop\x12\x1f.tandem.internal.v1.StopRequest\x1a .tandem.internal.v1.StopResponse\x12U\n\x08GiveRole\x12#.tandem.internal.v1.GiveRoleRequest\x1a$.tandem.internal.v1.GiveRoleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/router.proto\x12\x12tandem.internal.v1\"\x0f\n\rStatusRequest\"\xdf\x01\n\x0eStatusResponse\x12\x33\n\x08replicas\x18\x01 \x03(\x0b\x32!.tandem.internal.v1.ReplicaStatus\x12\x0f\n\x07missing\x18\x02 \x03(\t\x12\x32\n\x08\x63\x61naries\x18\x03 \x03(\x0b\x32 .tandem.internal.v1.CanaryStatus\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x37\n\x07rollout\x18\x05 \x01(\x0b\x32!.tandem.internal.v1.RolloutStatusH\x00\x88\x01\x01\x42\n\n\x08_rollout\"K\n\rRolloutStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x99\x01\n\x0c\x43\x61naryStatus\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tserved_as\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x18\n\x0brolled_back\x18\x04 \x01(\tH\x00\x88\x01\x01\x12+\n\x04\x61rms\x18\x05 \x03(\x0b\x32\x1d.tandem.internal.v1.ArmStatusB\x0e\n\x0c_rolled_back\"c\n\tArmStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\r\x12\x17\n\nttft_p95_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_ttft_p95_s\"\xae\x02\n\rReplicaStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12/\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1f.tandem.internal.v1.BlockCounts\x12>\n\x07start_s\x18\x08 \x03(\x0b\x32-.tandem.internal.v1.ReplicaStatus.StartSEntry\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x0e\n\x06\x63onfig\x18\n \x01(\t\x1a-\n\x0bStartSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"q\n\x0b\x42lockCounts\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x03 \x01(\r\x12\x0e\n\x06leased\x18\x04 \x01(\r\x12\x13\n\x0bquarantined\x18\x05 \x01(\r\x12\x10\n\x08orphaned\x18\x06 \x01(\r\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse\"\'\n\x0eRolloutRequest\x12\x15\n\rconfiguration\x18\x01 \x01(\t\"\x1d\n\x0fRolloutResponse\x12\n\n\x02id\x18\x01 \x01(\t\"0\n\x0fGiveRoleRequest\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"\"\n\x10GiveRoleResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t2\xce\x02\n\x05\x41\x64min\x12O\n\x06Status\x12!.tandem.internal.v1.StatusRequest\x1a\".tandem.internal.v1.StatusResponse\x12I\n\x04Stop\x12\x1f.tandem.internal.v1.StopRequest\x1a .tandem.internal.v1.StopResponse\x12R\n\x07Rollout\x12\".tandem.internal.v1.RolloutRequest\x1a#.tandem.internal.v1.RolloutResponse\x12U\n\x08GiveRole\x12#.tandem.internal.v1.GiveRoleRequest\x1a$.tandem.internal.v1.GiveRoleResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,25 +36,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREQUEST']._serialized_start=43
   _globals['_STATUSREQUEST']._serialized_end=58
   _globals['_STATUSRESPONSE']._serialized_start=61
-  _globals['_STATUSRESPONSE']._serialized_end=199
-  _globals['_CANARYSTATUS']._serialized_start=202
-  _globals['_CANARYSTATUS']._serialized_end=355
-  _globals['_ARMSTATUS']._serialized_start=357
-  _globals['_ARMSTATUS']._serialized_end=456
-  _globals['_REPLICASTATUS']._serialized_start=459
-  _globals['_REPLICASTATUS']._serialized_end=728
-  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_start=683
-  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_end=728
-  _globals['_BLOCKCOUNTS']._serialized_start=730
-  _globals['_BLOCKCOUNTS']._serialized_end=843
-  _globals['_STOPREQUEST']._serialized_start=845
-  _globals['_STOPREQUEST']._serialized_end=858
-  _globals['_STOPRESPONSE']._serialized_start=860
-  _globals['_STOPRESPONSE']._serialized_end=874
-  _globals['_GIVEROLEREQUEST']._serialized_start=876
-  _globals['_GIVEROLEREQUEST']._serialized_end=924
-  _globals['_GIVEROLERESPONSE']._serialized_start=926
-  _globals['_GIVEROLERESPONSE']._serialized_end=960
-  _globals['_ADMIN']._serialized_start=963
-  _globals['_ADMIN']._serialized_end=1213
+  _globals['_STATUSRESPONSE']._serialized_end=284
+  _globals['_ROLLOUTSTATUS']._serialized_start=286
+  _globals['_ROLLOUTSTATUS']._serialized_end=361
+  _globals['_CANARYSTATUS']._serialized_start=364
+  _globals['_CANARYSTATUS']._serialized_end=517
+  _globals['_ARMSTATUS']._serialized_start=519
+  _globals['_ARMSTATUS']._serialized_end=618
+  _globals['_REPLICASTATUS']._serialized_start=621
+  _globals['_REPLICASTATUS']._serialized_end=923
+  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_start=878
+  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_end=923
+  _globals['_BLOCKCOUNTS']._serialized_start=925
+  _globals['_BLOCKCOUNTS']._serialized_end=1038
+  _globals['_STOPREQUEST']._serialized_start=1040
+  _globals['_STOPREQUEST']._serialized_end=1053
+  _globals['_STOPRESPONSE']._serialized_start=1055
+  _globals['_STOPRESPONSE']._serialized_end=1069
+  _globals['_ROLLOUTREQUEST']._serialized_start=1071
+  _globals['_ROLLOUTREQUEST']._serialized_end=1110
+  _globals['_ROLLOUTRESPONSE']._serialized_start=1112
+  _globals['_ROLLOUTRESPONSE']._serialized_end=1141
+  _globals['_GIVEROLEREQUEST']._serialized_start=1143
+  _globals['_GIVEROLEREQUEST']._serialized_end=1191
+  _globals['_GIVEROLERESPONSE']._serialized_start=1193
+  _globals['_GIVEROLERESPONSE']._serialized_end=1227
+  _globals['_ADMIN']._serialized_start=1230
+  _globals['_ADMIN']._serialized_end=1564
 # @@protoc_insertion_point(module_scope)

@@ -11,14 +11,30 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("replicas", "missing", "canaries")
+    __slots__ = ("replicas", "missing", "canaries", "config", "rollout")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     CANARIES_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaStatus]
     missing: _containers.RepeatedScalarFieldContainer[str]
     canaries: _containers.RepeatedCompositeFieldContainer[CanaryStatus]
-    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ..., canaries: _Optional[_Iterable[_Union[CanaryStatus, _Mapping]]] = ...) -> None: ...
+    config: str
+    rollout: RolloutStatus
+    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ..., canaries: _Optional[_Iterable[_Union[CanaryStatus, _Mapping]]] = ..., config: _Optional[str] = ..., rollout: _Optional[_Union[RolloutStatus, _Mapping]] = ...) -> None: ...
+
+class RolloutStatus(_message.Message):
+    __slots__ = ("id", "version", "state", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    version: str
+    state: str
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CanaryStatus(_message.Message):
     __slots__ = ("endpoint", "served_as", "share", "rolled_back", "arms")
@@ -47,7 +63,7 @@ class ArmStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., ttft_p95_s: _Optional[float] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks", "start_s")
+    __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks", "start_s", "leaving", "config")
     class StartSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +79,8 @@ class ReplicaStatus(_message.Message):
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     START_S_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     address: str
@@ -71,7 +89,9 @@ class ReplicaStatus(_message.Message):
     running: int
     blocks: BlockCounts
     start_s: _containers.ScalarMap[str, float]
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., healthy: bool = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., blocks: _Optional[_Union[BlockCounts, _Mapping]] = ..., start_s: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    leaving: bool
+    config: str
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., healthy: bool = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., blocks: _Optional[_Union[BlockCounts, _Mapping]] = ..., start_s: _Optional[_Mapping[str, float]] = ..., leaving: bool = ..., config: _Optional[str] = ...) -> None: ...
 
 class BlockCounts(_message.Message):
     __slots__ = ("total", "used", "cached", "leased", "quarantined", "orphaned")
@@ -96,6 +116,18 @@ class StopRequest(_message.Message):
 class StopResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RolloutRequest(_message.Message):
+    __slots__ = ("configuration",)
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    configuration: str
+    def __init__(self, configuration: _Optional[str] = ...) -> None: ...
+
+class RolloutResponse(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class GiveRoleRequest(_message.Message):
     __slots__ = ("replica", "role")

@@ -44,6 +44,11 @@ class AdminStub(object):
                 request_serializer=protos_dot_router__pb2.StopRequest.SerializeToString,
                 response_deserializer=protos_dot_router__pb2.StopResponse.FromString,
                 _registered_method=True)
+        self.Rollout = channel.unary_unary(
+                '/tandem.internal.v1.Admin/Rollout',
+                request_serializer=protos_dot_router__pb2.RolloutRequest.SerializeToString,
+                response_deserializer=protos_dot_router__pb2.RolloutResponse.FromString,
+                _registered_method=True)
         self.GiveRole = channel.unary_unary(
                 '/tandem.internal.v1.Admin/GiveRole',
                 request_serializer=protos_dot_router__pb2.GiveRoleRequest.SerializeToString,
@@ -62,6 +67,13 @@ class AdminServicer(object):
 
     def Stop(self, request, context):
         """Ends the cluster that `tandem serve` started; refused where something else started it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollout(self, request, context):
+        """Has the `tandem serve` that started this cluster put another configuration in its place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,6 +98,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=protos_dot_router__pb2.StopRequest.FromString,
                     response_serializer=protos_dot_router__pb2.StopResponse.SerializeToString,
+            ),
+            'Rollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollout,
+                    request_deserializer=protos_dot_router__pb2.RolloutRequest.FromString,
+                    response_serializer=protos_dot_router__pb2.RolloutResponse.SerializeToString,
             ),
             'GiveRole': grpc.unary_unary_rpc_method_handler(
                     servicer.GiveRole,
@@ -147,6 +164,33 @@ class Admin(object):
             '/tandem.internal.v1.Admin/Stop',
             protos_dot_router__pb2.StopRequest.SerializeToString,
             protos_dot_router__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.internal.v1.Admin/Rollout',
+            protos_dot_router__pb2.RolloutRequest.SerializeToString,
+            protos_dot_router__pb2.RolloutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,10 +27,12 @@ class Serving:
     http: str
     dashboard: str
 
-    def tandem(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def tandem(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run another `tandem` command against it."""
         command = [sys.executable, "-m", "cluster.cli", *arguments, "--address", self.grpc]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
 
     def replicas(self) -> list[dict[str, object]]:
         """What `tandem status --json` says."""
@@ -72,11 +74,11 @@ def serve(*arguments: str, folder: Path) -> Iterator[Serving]:
         stop(process)
 
 
-def stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Ctrl-C; a process that does not end by itself fails the test."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-    process.wait(STOP_TIMEOUT_S)
+    process.wait(timeout_s)
 
 
 def descendants(pid: int) -> set[int]:

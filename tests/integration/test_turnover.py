@@ -1,0 +1,139 @@
+"""One version gives way to another: the old one ends what it has, the new one waits for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from cluster.client import Client
+from cluster.directory import Directory
+from cluster.replica import Replica
+from cluster.router_server import RouterServer
+from tests import tiny
+from tests.integration.local import HOST, cluster, held
+from tests.integration.test_drain import PROMPTS, read
+from tests.integration.test_prefixes import ask, expected
+
+LONG = 400
+
+
+@pytest.fixture(scope="module")
+def other_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other_model(other_folder):
+    return tiny.make(other_folder, initializer_range=0.27)
+
+
+@pytest.fixture
+def config(config):
+    """One at a time in the batch, so that some wait when the end comes."""
+    return replace(
+        config,
+        kv=replace(config.kv, prefix_cache=False),
+        decode=replace(config.decode, max_batch=1),
+        router=replace(config.router, kv_overcommit=100.0),
+    )
+
+
+@pytest.fixture
+def other(config, other_model, other_folder):
+    return replace(config, model=replace(config.model, path=str(other_folder)))
+
+
+async def drained(*leaving):
+    await asyncio.gather(*(one.drain(60) for one in leaving))
+
+
+async def test_a_version_that_leaves_all_at_once_ends_what_came_before(
+    config, other, model, other_model
+):
+    """As Serve and Kubernetes end it: routers and replicas at the same moment."""
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(cluster(config, "old-"))
+        new = await stack.enter_async_context(cluster(other, "new-"))
+        got = [[] for _ in range(8)]
+        options = {"max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+        streams = [
+            asyncio.create_task(read(old.client.generate(PROMPTS[n % 4], **options), got[n]))
+            for n in range(8)
+        ]
+        async with asyncio.timeout(30):
+            while not any(len(one) > 2 for one in got):
+                await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(drained(old.router, *old.replicas))
+        tokens, summary = await ask(new, PROMPTS[0])
+        assert summary.decode_replica == "new-decode-0"
+        assert tokens == expected(other_model, PROMPTS[0])
+        await asyncio.gather(*streams)
+        await asyncio.wait_for(leaving, 30)
+        assert got == [expected(model, PROMPTS[n % 4], LONG) for n in range(8)]
+        assert not any(held(replica) for replica in old.replicas)
+        left = {record.id for record in await new.directory.members()}
+        assert left == {"new-prefill-0", "new-decode-0", "new-router-0"}
+
+
+async def test_a_stream_over_http_outlives_its_router_s_leaving(config):
+    """And what comes after finds the door shut."""
+    async with cluster(config) as local, httpx.AsyncClient(timeout=60) as client:
+        url = f"http://{local.router.http_address}/v1/completions"
+        body = {"model": "tiny", "prompt": PROMPTS[0], "ignore_eos": True, "stream": True}
+        async with client.stream("POST", url, json=body | {"max_tokens": 1500}) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            # uvicorn cuts off what outlives its grace; this one is short, the drain's is not.
+            local.router._http._server.config.timeout_graceful_shutdown = 0
+            leaving = asyncio.create_task(local.router.drain(60))
+            rest = [line async for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        await asyncio.wait_for(leaving, 30)
+        with pytest.raises(httpx.ConnectError):
+            await client.post(url, json=body)
+
+
+async def test_a_new_version_is_ready_when_all_of_it_is(config, other, other_model):
+    directory = Directory.connect(config.directory)
+    parts = []
+
+    async def start(role):
+        replica = await Replica.start(other, role, f"new-{role}", HOST, directory)
+        parts.append(replica)
+        return asyncio.create_task(replica.take_turn(60))
+
+    async with cluster(config, "old-"):
+        try:
+            router = asyncio.create_task(RouterServer.start(other, "new-router", directory))
+            prefill = await start("prefill")
+            await asyncio.sleep(0.5)
+            assert not (prefill.done() or router.done())
+            decode = await start("decode")
+            parts.append(await asyncio.wait_for(router, 20))
+            await asyncio.wait_for(asyncio.gather(prefill, decode), 20)
+            async with Client(parts[-1].grpc_address) as client:
+                answer = await client.complete(
+                    [1, 2, 3], max_tokens=4, temperature=0, ignore_eos=True
+                )
+            tokens = [token.token for token in answer.choices[0].tokens]
+            assert tokens == expected(other_model, [1, 2, 3], 4)
+        finally:
+            for part in reversed(parts):
+                await part.stop()
+            await directory.close()
+
+
+async def test_a_first_version_waits_for_nobody(config):
+    directory = Directory.connect(config.directory)
+    replica = await Replica.start(config, "prefill", "alone", HOST, directory)
+    try:
+        await asyncio.wait_for(replica.take_turn(60), 5)
+    finally:
+        await replica.stop()
+        await directory.close()
