@@ -52,10 +52,11 @@ protos-check: .venv-protos/.installed  ## the generated code is what the protos 
 
 tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for some
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered \
-		--ignore tests/e2e/test_scaling.py $(ARGS)
+		--ignore tests/e2e/test_scaling.py \
+		--ignore tests/e2e/test_rollout.py $(ARGS)
 
 test-cluster: $(VENV)/.installed-dev  ## pools that grow and shrink under load, on a real Ray cluster
-	$(BIN)/python -m pytest tests/e2e/test_scaling.py $(ARGS)
+	$(BIN)/python -m pytest tests/e2e/test_scaling.py tests/e2e/test_rollout.py $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
 	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \

@@ -111,7 +111,7 @@ class Rollouts:
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
             await _tell(directory, state)
-            if state.version != config_version(self.config):
+            if config != self.config:
                 await self._replace(config, state.version, directory)
             state = replace(state, state="serving")
         except (TandemError, ValueError) as error:
