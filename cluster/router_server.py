@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _ADMIN = "tandem.internal.v1.Admin"
 _TURN_LOOK_S = 0.1
+# What HTTP has to write its last answers.
+_LEAST_GRACE_S = 1.0
 
 
 class RouterServer:
@@ -125,7 +127,10 @@ class RouterServer:
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.leave()
-        await asyncio.gather(*(door.stop(timeout_s) for door in (http, grpc_server) if door))
+        doors = [grpc_server.stop(timeout_s)] if grpc_server is not None else []
+        if http is not None:
+            doors.append(http.stop(max(timeout_s, _LEAST_GRACE_S)))
+        await asyncio.gather(*doors)
         if heartbeat is not None:
             await heartbeat.stop()
 
