@@ -61,6 +61,13 @@ class Answer:
                 continue
         return None
 
+    def decided_s(self) -> float | None:
+        """How long after its arrival the server says that it decided to refuse, in seconds."""
+        try:
+            return float(headers(self._whole())["x-decided-ms"]) / 1000
+        except (KeyError, ValueError):
+            return None
+
     def body(self) -> bytes:
         """The body of an answer with status 200; raises BadAnswer."""
         return b"".join(data for _, data in _body(self.reads))

@@ -140,6 +140,8 @@ def _refusals(run: Run) -> Values:
     over = over_drain(refused, drained(run.load, run.outcomes))
     return {
         "refusal": _rounded(one.ended_s - one.due_s for one in refused),
+        "decided": _rounded(one.decided_s for one in refused),
+        "told": _rounded(one.told_s for one in refused),
         "named": _rounded(one.retry_after_s for one in refused),
         "over_drain": _rounded(over),
     }

@@ -25,6 +25,7 @@ from cluster.heartbeat import Heartbeat
 from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
+from engine.prompt_turns import Place
 from engine.sequence import SampledToken, Sequence
 from engine.text import Piece
 from kv_transfer.incoming import OfferedKv, ReceivedKv
@@ -37,6 +38,7 @@ _BLOCKS = 100_000_000
 _LOAD = ReplicaLoad(
     blocks_total=_BLOCKS, blocks_free=_BLOCKS, block_size=16, context_tokens=1_000_000
 )
+Close = Callable[[], Awaitable[None]]
 _Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
 
 
@@ -58,10 +60,28 @@ class PlaceText:
         return Piece(text, "length" if self._place >= self._most else None)
 
 
-class InstantPrefill:
-    """Stands in for `PrefillLoop`: the first token is there at once."""
+class InstantHandOver:
+    """Stands in for `HandOver`: the KV is there at once."""
 
-    def submit(self, sequence: Sequence, ttft_budget_s: float) -> PrefillJob:
+    def complete(self, first_token: int) -> None:
+        """Nothing is kept."""
+
+    async def committed(self, lease_s: float) -> int:
+        """It was a byte."""
+        return 1
+
+    async def close(self, reason: str) -> None:
+        """Nothing is read."""
+
+
+class InstantPrefill:
+    """Stands in for `PrefillLoop` and `KvSender`: the first token is there at once."""
+
+    def places(self) -> dict[str, Place]:
+        """Nobody waits."""
+        return {}
+
+    def submit(self, sequence: Sequence) -> PrefillJob:
         """Sample the first token without computing anything."""
         first = asyncio.get_running_loop().create_future()
         first.set_result(FirstToken(SampledToken(0), 0.0, 0.0))
@@ -73,9 +93,9 @@ class InstantPrefill:
     async def vacated(self, job: PrefillJob) -> None:
         """Nothing was held."""
 
-    async def hand_over(self, offer: Any, timeout_s: float) -> int:
-        """Stands in for `KvSender`: the KV is there at once."""
-        return 1
+    def begin(self, kv: Any) -> InstantHandOver:
+        """Hand it over."""
+        return InstantHandOver()
 
     async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
         """Nobody waits."""
@@ -87,6 +107,10 @@ class SteadyDecode:
     def __init__(self) -> None:
         self._paces: dict[tuple[int, int], dict[str, DecodeJob]] = defaultdict(dict)
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
+
+    def places(self) -> dict[str, Place]:
+        """Nobody waits."""
+        return {}
 
     def register(self, job: DecodeJob) -> None:
         """Take it on."""
@@ -139,35 +163,40 @@ async def _echo(request: bytes, context: Any) -> AsyncIterator[bytes]:
     yield request
 
 
-async def _serve(role: Pool, directory: Directory) -> tuple[Heartbeat, grpc.aio.Server]:
+async def serve(role: Pool, directory: Directory) -> tuple[ReplicaRecord, Close]:
+    """Start one and register it; what it is, and how to end it."""
     server = grpc.aio.server()
     if role == "prefill":
         prefill: Any = InstantPrefill()
-        serve: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
+        answer: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
         _, service, method = ECHO.split("/")
         handlers: dict[str, Any] = {method: grpc.unary_stream_rpc_method_handler(_echo)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     else:
         decode: Any = SteadyDecode()
-        serve = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
-    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: serve}), server)
+        answer = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
+    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: answer}), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     record = ReplicaRecord(f"{role}-0", role, f"127.0.0.1:{port}", time.time_ns(), load=_LOAD)
     await directory.register(record)
     heartbeat = Heartbeat(directory, record, lambda: _LOAD)
     heartbeat.start()
-    print(json.dumps({role: record.address}), flush=True)
-    return heartbeat, server
+
+    async def close() -> None:
+        await heartbeat.stop()
+        await server.stop(0)
+
+    return record, close
 
 
 async def main(url: str, role: Pool) -> None:
     """Serve one replica until standard input ends."""
     directory = Directory.connect(DirectoryConfig(url=url))
-    heartbeat, server = await _serve(role, directory)
+    record, close = await serve(role, directory)
+    print(json.dumps({role: record.address}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await heartbeat.stop()
-    await server.stop(0)
+    await close()
     await directory.close()
 
 

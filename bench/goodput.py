@@ -73,6 +73,7 @@ class PhaseFigures:
 class Refusals:
     """Refusals among all tries: how soon after they were due, what time they named, and returning.
 
+    `decided` is from a request's arrival to the decision, `told` from there to the client.
     `over_drain` is the time named over the time from the refusal to the end of the drain.
     `returned` of the refused came back, `then_answered` of those in full, `then_good` of those
     within the budgets, counted from their return.
@@ -80,6 +81,8 @@ class Refusals:
 
     count: int
     answer: Quantiles
+    decided: Quantiles
+    told: Quantiles
     named: Quantiles
     over_drain: Quantiles
     returned: int
@@ -196,6 +199,8 @@ def _refusals(outcomes: Sequence[Outcome], budgets: Budgets, drained_s: float | 
     return Refusals(
         count=len(refused),
         answer=Quantiles.of(one.ended_s - one.due_s for one in refused),
+        decided=Quantiles.of(one.decided_s for one in refused),
+        told=Quantiles.of(one.told_s for one in refused),
         named=Quantiles.of(one.retry_after_s for one in refused),
         over_drain=Quantiles.of(over_drain(refused, drained_s)),
         returned=len(returned),

@@ -132,7 +132,9 @@ def figure_lines(found: LoadFigures) -> list[str]:
     if refusals.count:
         lines.append(
             f"{refusals.count} refusals, answered in {milliseconds(refusals.answer.p50)} ms"
-            f" (p99 {milliseconds(refusals.answer.p99)}); {refusals.returned} came back,"
+            f" (p99 {milliseconds(refusals.answer.p99)}: decided in"
+            f" {milliseconds(refusals.decided.p99)}, told in {milliseconds(refusals.told.p99)});"
+            f" {refusals.returned} came back,"
             f" {refusals.then_answered} were answered then, {refusals.then_good} in budget."
         )
     return lines

@@ -22,6 +22,7 @@ class Outcome:
     `due_s` is when it was to be sent and `asked_s` when it was; `messages` is what reached the
     client at once and when: tokens, at least one. `tokens` is what the server counted, or the sum.
     `meaningful_s` is when the first letter or digit came; `finish` is why the server ended it.
+    `decided_s` is the time from its arrival to the decision to refuse it, by the server's clock.
     """
 
     index: int
@@ -37,6 +38,7 @@ class Outcome:
     messages: tuple[tuple[float, int], ...] = ()
     meaningful_s: float | None = None
     retry_after_s: float | None = None
+    decided_s: float | None = None
     finish: str | None = None
     error: str | None = None
 
@@ -44,6 +46,11 @@ class Outcome:
     def refused(self) -> bool:
         """The server said that it has no room now."""
         return self.status == TOO_MANY
+
+    @property
+    def told_s(self) -> float | None:
+        """From that decision to the refusal's end at the client, and the request's way there."""
+        return None if self.decided_s is None else self.ended_s - self.asked_s - self.decided_s
 
     @property
     def complete(self) -> bool:
@@ -120,6 +127,7 @@ def read(tried: Try, arrival: Arrival, zero: float, count: Count = one_each) -> 
     try:
         about["status"] = tried.answer.status()
         about["retry_after_s"] = tried.answer.retry_after_s()
+        about["decided_s"] = tried.answer.decided_s()
         if about["status"] == 200:
             about |= _stream(tried.answer.events(), zero, count)
         elif about["status"] != TOO_MANY:

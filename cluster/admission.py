@@ -33,6 +33,9 @@ _LEAST_MARGIN = 0.08
 _MOST_MARGIN = 0.25
 _SHALLOW = 0.1
 _SOONEST_S = 0.05
+# What is decided at the last moment is decided late; of a budget, and in seconds.
+_LATENESS = 0.05
+_MOST_LATENESS_S = 0.05
 # The share of admitted requests that may be late, and by how much one changes the margin.
 _LATE = 0.02
 _STEP_S = 0.05
@@ -177,7 +180,10 @@ class Admission:
 
 def decided_by(ask: Ask) -> float:
     """When a request is admitted or refused at the latest; one of the batch lane waits for ever."""
-    return float("inf") if ask.batch else ask.arrived_s + _DECIDED_IN * ask.budget_s
+    if ask.batch:
+        return float("inf")
+    late_s = min(_LATENESS * ask.budget_s, _MOST_LATENESS_S)
+    return ask.arrived_s + _DECIDED_IN * ask.budget_s - late_s
 
 
 def _worth_a_wait(reason: Reason, ask: Ask, forecast: Forecast) -> bool:

@@ -39,7 +39,10 @@ _AT_ONE_LOOK = 32
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    """Who waits; `left` is what is to be computed of its prompt, as far as caches are known."""
+
     ask: Ask
+    left: int
     expected: bool
     arrival: int
     decided: asyncio.Future[list[Placed]]
@@ -105,7 +108,8 @@ class Gate:
         loop = asyncio.get_running_loop()
         expected, decided = self._admission.expected(ask, now), loop.create_future()
         listener = None if tell is None else self._places.listener(ask, tell, now)
-        waiter = _Waiter(ask, expected, self._arrivals, decided, listener)
+        left = self._placement.left(self._pools.healthy("prefill"), ask)
+        waiter = _Waiter(ask, left, expected, self._arrivals, decided, listener)
         behind = self._behind(waiter)
         if not behind:
             room = len(self._held) < self._max_held
@@ -187,14 +191,19 @@ class Gate:
         if ask.batch:
             return True, not waiter.expected, 0.0, 0, waiter.arrival
         served = self._fairness.served(ask.tenant)
-        return False, not waiter.expected, served, ask.prompt_tokens, waiter.arrival
+        return False, not waiter.expected, served, waiter.left, waiter.arrival
 
     def _hold(self, waiter: _Waiter) -> None:
         log.info("request held", extra={"request_id": waiter.ask.request_id})
         self._held.append(waiter)
         metrics.HELD.set(len(self._held))
         if self._look is None:
-            self._look_in(_LOOK_S)
+            self._look_in(self._look_due_s(time.monotonic()))
+
+    def _look_due_s(self, now: float) -> float:
+        """Seconds until the next look: sooner where somebody must be told by then."""
+        due_s = min(decided_by(waiter.ask) for waiter in self._held) - now
+        return min(max(due_s, _SOONEST_S), _LOOK_S)
 
     def _look_in(self, seconds: float) -> None:
         if self._look is not None:
@@ -228,7 +237,7 @@ class Gate:
         self._held = [waiter for waiter in self._held if not waiter.decided.done()]
         metrics.HELD.set(len(self._held))
         if self._held:
-            self._look_in(_LOOK_S)
+            self._look_in(self._look_due_s(now))
         self._places.tell([one.listener for one in held if not one.decided.done()], now)
 
     def _ahead_s(self, waiter: _Waiter) -> float:
@@ -256,6 +265,7 @@ class Gate:
             return 0.0
         try:
             plan = self._plan(waiter.ask, now)
+            waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
             replicas = len(self._pools.healthy("prefill"))
             # A decode replica beside the pool computes it: those held here are not in its way.
             apart = plan.pair.local and plan.pair.prefill.role != "both"
@@ -277,7 +287,7 @@ class Gate:
             elif isinstance(verdict, Wait):
                 waiter.waits_for(verdict.reason)
             else:
-                waiter.decided.set_exception(self._refused(verdict, now))
+                waiter.decided.set_exception(self._refused(waiter.ask, verdict, now))
         except TandemError as error:
             waiter.decided.set_exception(error)
         except Exception:
@@ -337,12 +347,12 @@ class Gate:
         replicas = len(self._pools.healthy("prefill"))
         forecast = self._plan(ask, now).forecast
         verdict = self._admission.refuse(reason, ask, forecast, now, replicas=replicas)
-        return self._refused(verdict, now)
+        return self._refused(ask, verdict, now)
 
-    def _refused(self, verdict: Refuse, now: float) -> Refused:
+    def _refused(self, ask: Ask, verdict: Refuse, now: float) -> Refused:
         self._refusals.note(verdict, now)
         self._unmet.refused(verdict.reason, now)
-        return Refused.by(verdict)
+        return Refused.by(verdict, now - ask.arrived_s)
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """Who was admitted and is gone takes up no room."""

@@ -22,7 +22,8 @@ class Row:
     `config` is the version of the configuration that served it (`cluster/config_version.py`), `arm`
     is `stable` or `canary`, where the endpoint has a canary.
     Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
-    the request did not get so far. `reason` is what the client was told where it did not end well.
+    the request did not get so far. `reason` is what the client was told where it did not end well,
+    `decided_s` how long after its arrival it was decided to refuse it.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class Row:
     outcome: str
     tenant: str = ""
     reason: str | None = None
+    decided_s: float | None = None
     arm: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -181,6 +181,11 @@ class Placement:
         chosen = min(able, key=lambda record: self._room(record, ask))
         return self._planned(self._computing(chosen, ask, now, 0.0), chosen, ask)
 
+    def left(self, replicas: Sequence[ReplicaRecord], ask: Ask) -> int:
+        """Tokens of the prompt to be computed on the one that has most of it cached."""
+        cached = max((self._cached(record, ask) for record in replicas), default=0)
+        return ask.prompt_tokens - cached
+
     def learn(self, replica: ReplicaRecord, digests: Sequence[bytes]) -> None:
         """The replica computes these blocks, or has them."""
         self._known.learn(replica.id, digests, replica.load.blocks_total)

@@ -31,20 +31,30 @@ _WHY: dict[Reason, str] = {
 
 
 class Refused(Overloaded):
-    """Not admitted; `reason` says what stood in the way."""
+    """Not admitted; `reason` says what stood in the way.
+
+    `decided_s` is the time from the request's arrival to this decision, where that is known.
+    """
 
     def __init__(
-        self, message: str, *, retry_after_s: float | None = None, reason: Reason = "ttft"
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        reason: Reason = "ttft",
+        decided_s: float | None = None,
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         self.reason = reason
+        self.decided_s = decided_s
 
     @classmethod
-    def by(cls, refusal: Refuse) -> Refused:
+    def by(cls, refusal: Refuse, decided_s: float) -> Refused:
         """What a refused client is told."""
         wait_s = refusal.retry_after_s
         message = f"no room now: {_WHY[refusal.reason]}; try again in {wait_s:.1f} s"
-        return cls(message, retry_after_s=wait_s, reason=refusal.reason)
+        reason = refusal.reason
+        return cls(message, retry_after_s=wait_s, reason=reason, decided_s=decided_s)
 
 
 class Refusals:

@@ -238,7 +238,8 @@ class Router:
     ) -> ledger.Row:
         reason = last.message if isinstance(last, TandemError) else None
         row = ledger.Row(request_id, route.endpoint, route.config, outcome, request.tenant)
-        return replace(row, reason=reason, arm=route.arm)
+        decided_s = last.decided_s if isinstance(last, Refused) else None
+        return replace(row, reason=reason, decided_s=decided_s, arm=route.arm)
 
     def _note(
         self,

@@ -40,6 +40,9 @@ from protos.status import (
     retry_after,
 )
 
+# Of a refusal over HTTP: how long after its arrival it was decided.
+DECIDED_HEADER = "x-decided-ms"
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -96,6 +99,9 @@ def http_error(error: TandemError) -> tuple[int, dict[str, Any], dict[str, str]]
     if wait_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(wait_s)))
         headers["retry-after-ms"] = str(math.ceil(wait_s * 1000))
+    decided_s = getattr(error, "decided_s", None)
+    if decided_s is not None:
+        headers[DECIDED_HEADER] = f"{decided_s * 1000:.1f}"
     if status.http == 401:
         headers["www-authenticate"] = "Bearer"
     field = getattr(error, "field", None)

@@ -85,10 +85,12 @@ def test_a_first_token_without_text_is_one_but_means_nothing():
 
 def test_a_refusal_is_none_of_the_failures():
     head = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\nRetry-After-Ms: 2345\r\n"
-    found = _read([(12.6, head + b"content-length: 2\r\n\r\n{}")])
+    found = _read([(12.6, head + b"x-decided-ms: 80.5\r\ncontent-length: 2\r\n\r\n{}")])
     assert found.refused
     assert not found.complete
     assert found.retry_after_s == pytest.approx(2.345)
+    assert found.decided_s == pytest.approx(0.0805)
+    assert found.told_s == pytest.approx(found.ended_s - found.asked_s - 0.0805)
     assert found.error is None
 
 

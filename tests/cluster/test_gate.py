@@ -84,6 +84,16 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     assert placement.holds.requests(placed.plan.pair.decode) == 0
 
 
+async def test_who_is_held_in_vain_is_told_when_it_was_decided(gate):
+    """No sooner than it must be: until then there could have been room."""
+    first = (await gate.enter(ask()))[0]
+    with pytest.raises(Refused) as refused:
+        await gate.enter(ask(50, most=15500, budget_s=0.4))
+    assert refused.value.reason == "kv_blocks"
+    assert refused.value.decided_s > 0.189
+    first.release()
+
+
 async def test_who_has_gone_holds_nothing(gate, placement, pools):
     first = (await gate.enter(ask()))[0]
     held = asyncio.create_task(gate.enter(ask(4800)))
@@ -251,6 +261,25 @@ async def test_a_prompt_that_decode_has_cached_waits_for_no_one_at_prefill(pools
     await asyncio.gather(held, return_exceptions=True)
     running.release()
     local.release()
+
+
+async def test_whose_prompt_is_mostly_cached_goes_before_a_shorter_one(
+    pools, placement, monkeypatch
+):
+    monkeypatch.setattr(places, "TELL_S", 0.01)
+    gate = Gate(pools, placement, max_held=9)
+    running = (await gate.enter(ask(5000)))[0]
+    digests = [bytes([n]) * 8 for n in range(200)]
+    placement.learn(pools.records["prefill"][0], digests)
+    heard: list[Progress] = []
+    shorter = asyncio.create_task(gate.enter(ask(1000), heard.append))
+    cached = asyncio.create_task(gate.enter(ask(3210, digests=digests), heard.append))
+    await eventually(lambda: len({told.position for told in heard}) == 2)
+    assert {told.total_tokens: told.position for told in heard[-2:]} == {3210: 1, 1000: 2}
+    for task in (shorter, cached):
+        task.cancel()
+    await asyncio.gather(shorter, cached, return_exceptions=True)
+    running.release()
 
 
 async def test_what_fits_is_admitted_where_there_is_no_place_to_wait(pools, placement):

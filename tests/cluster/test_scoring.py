@@ -1,6 +1,8 @@
 """Scoring: texts in order, a few at a time, all or none; where they go, and what is refused."""
 
 import asyncio
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +10,7 @@ from cluster import scoring
 from cluster.api import (
     ChatPrompt,
     GenerateRequest,
+    Scored,
     ScorePrompt,
     TextPrompt,
     TokenPrompt,
@@ -23,6 +26,8 @@ from cluster.streams import closing
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.prefix import Chain
 from engine.sampling import SamplingParams
+from engine.scoring import Scores
+from tests.cluster.http_door import TEXT, asking
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator
 
 ONE = SamplingParams(max_tokens=1)
@@ -82,6 +87,24 @@ async def test_an_answer_has_a_bound(monkeypatch):
     assert len(await score_all(ScriptedGenerator(), requests(prompt, prompt))) == 2
     with pytest.raises(InvalidRequest, match="more than 100 log-probabilities"):
         await score_all(ScriptedGenerator(), requests(prompt, prompt, prompt))
+
+
+async def test_a_token_that_cannot_come_is_a_number_over_http_too():
+    """JSON has no infinity; OpenAI's servers send a number that no real token has."""
+    never = Scores([-math.inf, -0.5], [7, 1], [-math.inf, -0.5])
+
+    class Masked(ScriptedGenerator):
+        async def generate(self, request):
+            async for event in super().generate(request):
+                yield replace(event, scores=never) if isinstance(event, Scored) else event
+
+    body = {"prompt": [0, 1, 2], "echo": True, "max_tokens": 0, "logprobs": 1}
+    async with asking(Masked()) as client:
+        reply = await client.post(TEXT, json=body)
+    assert reply.status_code == 200, reply.text
+    listing = reply.json()["choices"][0]["logprobs"]
+    assert listing["token_logprobs"] == [None, -9999.0, -0.5]
+    assert listing["top_logprobs"][1] == {" eight": -9999.0, " two": -9999.0}
 
 
 async def test_over_grpc_texts_keep_their_forms():

@@ -9,6 +9,8 @@ import pytest
 import engine.blocks  # noqa: F401 - for its errors
 import engine.errors as errors
 import kv_transfer.errors
+from cluster.admission import Refuse
+from cluster.refusals import Refused
 from cluster.status import TABLE, error_from_rpc, http_error, status_of
 from protos.status import CLASS_TRAILER, MAX_MESSAGE_BYTES, one_line, trailers
 
@@ -72,6 +74,11 @@ def test_what_may_be_tried_again_says_when(kind):
     assert status >= 429
     assert sent(kind("busy", retry_after_s=2.5)).retry_after_s == 2.5
     assert sent(kind("busy")).retry_after_s == 1.0
+
+
+def test_a_refusal_over_http_says_when_it_was_decided():
+    refused = Refused.by(Refuse("ttft", 2.5), 0.45678)
+    assert http_error(refused)[2]["x-decided-ms"] == "456.8"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if not kind.retryable])
