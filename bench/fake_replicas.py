@@ -13,6 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -23,6 +24,7 @@ from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
 from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
+from cluster.report_server import ReportServicer
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
 from engine.prompt_turns import Place
@@ -31,7 +33,7 @@ from engine.text import Piece
 from kv_transfer.incoming import OfferedKv, ReceivedKv
 from prefill_pool.loop import FirstToken, PrefillJob
 from prefill_pool.servicer import PrefillServicer
-from protos import calls_pb2_grpc
+from protos import calls_pb2_grpc, report_pb2_grpc
 
 ECHO = "/tandem.bench.Echo/Once"
 _BLOCKS = 100_000_000
@@ -76,6 +78,10 @@ class InstantHandOver:
 
 class InstantPrefill:
     """Stands in for `PrefillLoop` and `KvSender`: the first token is there at once."""
+
+    def load(self) -> ReplicaLoad:
+        """Nothing to do."""
+        return _LOAD
 
     def places(self) -> dict[str, Place]:
         """Nobody waits."""
@@ -150,6 +156,10 @@ class SteadyDecode:
             for job in list(jobs.values()):
                 self._give(job, tokens, jobs)
 
+    def load(self) -> ReplicaLoad:
+        """What it is doing."""
+        return replace(_LOAD, running=sum(map(len, self._paces.values())))
+
     def _give(self, job: DecodeJob, tokens: int, jobs: dict[str, DecodeJob]) -> None:
         for _ in range(tokens):
             job.take(SampledToken(1))
@@ -168,19 +178,23 @@ async def serve(role: Pool, directory: Directory) -> tuple[ReplicaRecord, Close]
     server = grpc.aio.server()
     if role == "prefill":
         prefill: Any = InstantPrefill()
+        load = prefill.load
         answer: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
         _, service, method = ECHO.split("/")
         handlers: dict[str, Any] = {method: grpc.unary_stream_rpc_method_handler(_echo)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     else:
         decode: Any = SteadyDecode()
+        load = decode.load
         answer = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
+    # Or routers would open a stream of reports again and again.
+    report_pb2_grpc.add_ReportsServicer_to_server(ReportServicer(load), server)
     calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: answer}), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     record = ReplicaRecord(f"{role}-0", role, f"127.0.0.1:{port}", time.time_ns(), load=_LOAD)
     await directory.register(record)
-    heartbeat = Heartbeat(directory, record, lambda: _LOAD)
+    heartbeat = Heartbeat(directory, record, load)
     heartbeat.start()
 
     async def close() -> None:
