@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -59,7 +60,7 @@ def create_app(
             Route("/healthz", _answering(gateway.healthz)),
             Route("/metrics", _answering(gateway.metrics)),
         ],
-        exception_handlers={HTTPException: _http_failure},
+        exception_handlers={HTTPException: _raised},
     )
     app.router.redirect_slashes = False
     return app
@@ -132,14 +133,11 @@ class HttpGateway:
         request.state.request_id = call.request_id
         headers = {"x-request-id": call.request_id}
         reply = Reply(form, call, self._generator)
-        gone = disconnected(request.receive)
-        if not call.stream:
-            whole = await unless(gone, reply.whole())
-            return _gone() if whole is None else _json(whole, headers=headers)
-        events = reply.events()
-        # Nothing is sent before the first token, so that a refusal still has its own status.
-        first = await unless(gone, _first(events))
-        return _gone() if first is None else EventStream(first, events, headers, self._stall_s)
+        if call.stream:
+            failed = partial(_failed, request)
+            return EventStream(reply.events(), headers, self._stall_s, failed)
+        whole = await unless(disconnected(request.receive), reply.whole())
+        return _gone() if whole is None else _json(whole, headers=headers)
 
     def _tenant(self, request: Request) -> str:
         """By its key; without keys a name that separates caches and nothing else."""
@@ -165,23 +163,32 @@ def _answering(endpoint: Endpoint) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except TandemError as error:
-            failure = error
-        except (HTTPException, ClientDisconnect) as error:
-            return await _http_failure(request, error)
-        except Exception:
-            log.exception("%s %s ended in a fault", request.method, request.url.path)
-            failure = Internal("internal error")
-        DOOR_ERRORS.inc(door="http", error=type(failure).__name__)
-        status, body, headers = http_error(failure)
-        return _json(body, status, headers | {"x-request-id": _request_id(request)})
+        except Exception as error:
+            return _failed(request, error)
 
     return answer
 
 
-async def _http_failure(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
+def _failed(request: Request, error: Exception) -> Response:
+    """The answer that says what went wrong."""
+    if isinstance(error, ClientDisconnect):
         return _gone()
+    if isinstance(error, HTTPException):
+        return _http_failure(request, error)
+    if not isinstance(error, TandemError):
+        place = f"{request.method} {request.url.path}"
+        log.error("%s ended in a fault", place, exc_info=error)
+        error = Internal("internal error")
+    DOOR_ERRORS.inc(door="http", error=type(error).__name__)
+    status, body, headers = http_error(error)
+    return _json(body, status, headers | {"x-request-id": _request_id(request)})
+
+
+async def _raised(request: Request, error: Exception) -> Response:
+    return _failed(request, error)
+
+
+def _http_failure(request: Request, error: HTTPException) -> Response:
     codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
     message = error.detail
     if error.status_code in (404, 405):
@@ -190,10 +197,6 @@ async def _http_failure(request: Request, error: Exception) -> Response:
     body = error_body(message, "invalid_request_error", code, None)
     headers = dict(error.headers or {}) | {"x-request-id": _request_id(request)}
     return _json(body, error.status_code, headers)
-
-
-async def _first(events: AsyncIterator[bytes]) -> bytes:
-    return await anext(events)
 
 
 def _request_id(request: Request) -> str:

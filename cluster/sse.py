@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -43,9 +43,10 @@ async def disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A response of events: `first`, then `rest`, which is closed in any case.
+    """A response of events, which are closed in any case.
 
-    An error on the way is sent as an event with OpenAI's error form, after which the stream ends
+    Nothing is sent before the first: an error in its place is answered by what `failed` makes of
+    it. One on the way is sent as an event with OpenAI's error form, after which the stream ends
     without `[DONE]`. A client that takes nothing for `stall_s` is let go.
     """
 
@@ -53,34 +54,42 @@ class EventStream(Response):
 
     def __init__(
         self,
-        first: bytes,
-        rest: AsyncIterator[bytes],
+        events: AsyncIterator[bytes],
         headers: Mapping[str, str],
         stall_s: float,
+        failed: Callable[[Exception], Response],
     ) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
-        self._first = first
-        self._rest = rest
+        self._events = events
         self._stall_s = stall_s
+        self._failed = failed
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until they, or the client, end."""
         try:
-            await unless(disconnected(receive), self._send_all(send))
+            await unless(disconnected(receive), self._answer(scope, receive, send))
         finally:
-            close = getattr(self._rest, "aclose", None)
+            close = getattr(self._events, "aclose", None)
             if close is not None:
                 await close()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            first = await anext(self._events)
+        except Exception as error:
+            await self._failed(error)(scope, receive, send)
+        else:
+            await self._send_all(first, send)
+
+    async def _send_all(self, first: bytes, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async with StallWatch(self._stall_s) as watch:
-                async for event in self._guarded():
+                async for event in self._guarded(first):
                     body = {"type": "http.response.body", "body": event, "more_body": True}
                     await watch.write(send(body))
         except TimeoutError:
@@ -88,11 +97,11 @@ class EventStream(Response):
         else:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _guarded(self) -> AsyncIterator[bytes]:
+    async def _guarded(self, first: bytes) -> AsyncIterator[bytes]:
         """The events, the last of which may tell of an error."""
-        yield self._first
+        yield first
         try:
-            async for event in self._rest:
+            async for event in self._events:
                 yield event
         except TandemError as error:
             yield data(http_error(error)[1])
