@@ -9,9 +9,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from cluster import ledger, metrics
 from cluster.api import (
@@ -54,8 +55,7 @@ from engine.prefix import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
 
-# Turns of the event loop until a choice has begun its calls and the streams have written them.
-_BEGIN_TURNS = 2
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -286,19 +286,13 @@ class Router:
     async def _run_choices(
         self, prepared: Prepared, placed: list[Placed], running: _Running, began_s: float
     ) -> Summary:
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._run_choice(prepared, choice, one, running, began_s))
-                    for choice, one in enumerate(placed)
-                ]
-                # The calls are on their way before time is spent on telling the client.
-                for _ in range(_BEGIN_TURNS):
-                    await asyncio.sleep(0)
-                running.events.wake()
-        except* TandemError as errors:
-            raise errors.exceptions[0] from None
-        results = [task.result() for task in tasks]
+        runs = [
+            self._run_choice(prepared, choice, one, running, began_s)
+            for choice, one in enumerate(placed)
+        ]
+        # Not now: the calls are on their way before time is spent on telling the client.
+        asyncio.get_running_loop().call_soon(running.events.wake)
+        results = await _together(runs)
         return Summary(
             prompt_tokens=len(prepared.prompt_ids),
             completion_tokens=sum(tokens for _, tokens in results),
@@ -340,6 +334,18 @@ class Router:
             if pair.local or len(output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(output[:-1]))
             self._gate.release(placed, len(output))
+
+
+async def _together(runs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """What all of them return; the first failure ends the others. One needs no task of its own."""
+    if len(runs) == 1:
+        return [await runs[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run) for run in runs]
+    except* TandemError as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:
