@@ -1,6 +1,6 @@
 """A router process without Ray: a directory's address in, the addresses of its doors out.
 
-Its model is the bundled one's tokenizer with a context that no stream reaches the end of.
+Its model is `endless_model`: the bundled one's, with a context that no stream reaches the end of.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,16 +47,15 @@ def config_for(url: str, model: str) -> TandemConfig:
     )
 
 
-async def main(url: str) -> None:
+async def main(url: str, model: str) -> None:
     """Serve until standard input ends."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = config_for(url, endless_model(Path(folder)))
-        directory = Directory.connect(config.directory)
-        router = await RouterServer.start(config, "router-0", directory)
-        print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        await router.stop()
+    config = config_for(url, model)
+    directory = Directory.connect(config.directory)
+    router = await RouterServer.start(config, "router-0", directory)
+    print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await router.stop()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from cluster.call_server import CallServer, Serve
+from cluster.call_server import CallServer, Serve, new_server
 from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
@@ -50,10 +50,12 @@ class PlaceText:
     def __init__(self, sequence: Sequence) -> None:
         self._most = sequence.sampling.max_tokens or 1
         self._place = 0
+        self._sampled = 1
 
     def ends_with(self, token: int) -> bool:
-        """Whether the next token is the last."""
-        return self._place + 1 >= self._most
+        """Whether the token sampled now is the last; the first one is prefill's."""
+        self._sampled += 1
+        return self._sampled >= self._most
 
     def push(self, token: int) -> Piece:
         """The text of the next token."""
@@ -173,9 +175,9 @@ async def _echo(request: bytes, context: Any) -> AsyncIterator[bytes]:
     yield request
 
 
-async def serve(role: Pool, directory: Directory) -> tuple[ReplicaRecord, Close]:
-    """Start one and register it; what it is, and how to end it."""
-    server = grpc.aio.server()
+async def serve(role: Pool, directory: Directory, model: str) -> tuple[ReplicaRecord, Close]:
+    """Start one and register it; what it is, and how to end it. `model` is the model's identity."""
+    server = new_server()
     if role == "prefill":
         prefill: Any = InstantPrefill()
         load = prefill.load
@@ -192,7 +194,8 @@ async def serve(role: Pool, directory: Directory) -> tuple[ReplicaRecord, Close]
     calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: answer}), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    record = ReplicaRecord(f"{role}-0", role, f"127.0.0.1:{port}", time.time_ns(), load=_LOAD)
+    where, born = f"127.0.0.1:{port}", time.time_ns()
+    record = ReplicaRecord(f"{role}-0", role, where, born, model_identity=model, load=_LOAD)
     await directory.register(record)
     heartbeat = Heartbeat(directory, record, load)
     heartbeat.start()
@@ -204,10 +207,10 @@ async def serve(role: Pool, directory: Directory) -> tuple[ReplicaRecord, Close]
     return record, close
 
 
-async def main(url: str, role: Pool) -> None:
+async def main(url: str, role: Pool, model: str) -> None:
     """Serve one replica until standard input ends."""
     directory = Directory.connect(DirectoryConfig(url=url))
-    record, close = await serve(role, directory)
+    record, close = await serve(role, directory, model)
     print(json.dumps({role: record.address}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await close()
@@ -215,4 +218,5 @@ async def main(url: str, role: Pool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], "prefill" if sys.argv[2] == "prefill" else "decode"))
+    asked = "prefill" if sys.argv[2] == "prefill" else "decode"
+    asyncio.run(main(sys.argv[1], asked, sys.argv[3]))

@@ -15,14 +15,16 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import grpc.aio
 
+from bench.bare_router import config_for, endless_model
 from bench.machine import as_line, describe_machine, now
 from bench.router_figures import FirstToken, Throughput, report
 from bench.stream_load import (
@@ -35,6 +37,7 @@ from bench.stream_load import (
     one_hop_s,
 )
 from cluster.embedded_redis import EmbeddedRedis
+from engine.model import describe
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0
@@ -98,12 +101,14 @@ def _parse() -> argparse.Namespace:
 @contextmanager
 def _site(url: str) -> Iterator[Site]:
     module = "bench.fake_replicas"
-    with (
-        _process(module, url, "prefill") as (_, read),
-        _process(module, url, "decode") as (decode, read_decode),
-    ):
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        model = endless_model(Path(folder))
+        identity = describe(config_for(url, model).model).identity
+        _, read = stack.enter_context(_process(module, url, "prefill", identity))
+        decode, read_decode = stack.enter_context(_process(module, url, "decode", identity))
         prefill, _ = read()["prefill"], read_decode()
-        with _process("bench.bare_router", url) as (router, read):
+        with _process("bench.bare_router", url, model) as (router, read):
             doors = read()
             yield Site(router.pid, decode.pid, doors["grpc"], doors["http"], prefill)
 

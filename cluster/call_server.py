@@ -23,7 +23,23 @@ from protos.status import failure_to_proto
 
 log = logging.getLogger(__name__)
 
+_MAX_MESSAGE_BYTES = 64 << 20
 Serve = Callable[[Any, Outlet], Awaitable[None]]
+
+
+def new_server() -> grpc.aio.Server:
+    """A server for `CallServer` and what else routers and replicas ask of a replica."""
+    return grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            # Routers ping every 10 s, also while a request waits; the default would hang up.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # A router that was cut off breaks no stream, and its calls would go on for ever.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+        ]
+    )
 
 
 class CallServer(calls_pb2_grpc.CallsServicer):

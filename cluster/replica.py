@@ -14,10 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import grpc.aio
-
 from cluster import replica_metrics
-from cluster.call_server import CallServer, Serve
+from cluster.call_server import CallServer, Serve, new_server
 from cluster.config import TandemConfig
 from cluster.config_version import config_version
 from cluster.control import ControlServicer
@@ -57,7 +55,6 @@ from protos import calls_pb2_grpc, replica_pb2_grpc, report_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-_MAX_MESSAGE_BYTES = 64 << 20
 _DRAIN_POLL_S = 0.05
 # Routers read the directory every quarter of a second, and an answer may take a second.
 _UNSEEN_S = 1.5
@@ -90,17 +87,7 @@ class Replica:
         self._identity = identity_of(engine.cache.layout) if config.kv.prefix_cache else None
         self._evictions_told = 0
         self._worker = EngineWorker(engine, thread)
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-                # Routers ping every 10 s, also while a request waits; the default would hang up.
-                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                # A router that was cut off breaks no stream, and its calls would go on for ever.
-                ("grpc.keepalive_time_ms", 10_000),
-                ("grpc.keepalive_timeout_ms", 5_000),
-            ]
-        )
+        self._server = new_server()
         self._serves: dict[str, Serve] = {}
         self._calls = CallServer(self._serves)
         calls_pb2_grpc.add_CallsServicer_to_server(self._calls, self._server)

@@ -14,6 +14,7 @@ from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.router_server import RouterServer
+from engine.model import describe
 
 ASK = Ask("coalesced", 2, 24, 100)
 
@@ -21,9 +22,10 @@ ASK = Ask("coalesced", 2, 24, 100)
 async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
     redis = await asyncio.to_thread(EmbeddedRedis.start)
     directory = Directory.connect(DirectoryConfig(url=redis.url))
-    prefill, end_prefill = await serve("prefill", directory)
-    _, end_decode = await serve("decode", directory)
     config = config_for(redis.url, endless_model(tmp_path))
+    identity = describe(config.model).identity
+    prefill, end_prefill = await serve("prefill", directory, identity)
+    _, end_decode = await serve("decode", directory, identity)
     router = await RouterServer.start(config, "router-0", directory)
     try:
         for client in (GrpcStreams(router.grpc_address), SseStreams(router.http_address)):
