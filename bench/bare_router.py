@@ -35,12 +35,13 @@ def endless_model(folder: Path) -> str:
 
 
 def config_for(url: str, model: str) -> TandemConfig:
-    """The defaults, on free ports, with room for many."""
+    """The defaults, on free ports, with room for many, and all prompts on prefill replicas."""
     base = TandemConfig()
     return replace(
         base,
         model=replace(base.model, path=model),
         router=replace(base.router, http_port=0, grpc_port=0, max_requests=4096),
+        prefill=replace(base.prefill, local_tokens=0),
         decode=replace(base.decode, max_batch=4096),
         endpoints=ENDPOINTS,
         directory=replace(base.directory, url=url),
