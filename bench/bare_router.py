@@ -15,10 +15,14 @@ from cluster.config import EndpointConfig, FlushConfig, TandemConfig, located
 from cluster.directory import Directory
 from cluster.router_server import RouterServer
 
+# Nothing is refused, whatever admission makes of replicas that do not compute.
+_ANY = EndpointConfig(
+    max_output_tokens=1_000_000, ttft_budget_ms=60_000, token_gap_budget_ms=600_000
+)
 # `each` sends every token by itself, `coalesced` as the default endpoint does.
 ENDPOINTS = {
-    "each": EndpointConfig(max_output_tokens=1_000_000, stream="tokens"),
-    "coalesced": EndpointConfig(max_output_tokens=1_000_000, flush=FlushConfig(40, 24)),
+    "each": replace(_ANY, stream="tokens"),
+    "coalesced": replace(_ANY, flush=FlushConfig(40, 24)),
 }
 
 

@@ -91,6 +91,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=100, help="streams at full speed")
     parser.add_argument("--open", type=int, default=500, help="streams beside the first tokens")
     parser.add_argument("--step-ms", type=int, default=250, help="between two messages of those")
+    parser.add_argument(
+        "--load-nice", type=int, default=0, help="niceness of the client of those streams"
+    )
     parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--json", help="a file to write the figures to")
@@ -180,7 +183,8 @@ async def _first_tokens(
     """First tokens one after another, and single hops between them, beside open streams."""
     arguments = (door, site.grpc if door == "grpc" else site.http)
     loads = [str(streams), str(options.step_ms)]
-    with _process("bench.router", "--load", *arguments, *loads) as (_, read):
+    with _process("bench.router", "--load", *arguments, *loads) as (load, read):
+        os.setpriority(os.PRIO_PROCESS, load.pid, options.load_nice)
         await asyncio.to_thread(read)
         client, ask = site.streams(door), Ask("coalesced", options.step_ms, _COALESCED, 1)
         async with grpc.aio.insecure_channel(site.prefill) as channel:
