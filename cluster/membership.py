@@ -138,8 +138,7 @@ class Roster:
 
     def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
         """The members that take work of that role, or all, ordered by id."""
-        known = sorted(self._members.values(), key=lambda record: record.id)
-        return [record for record in known if role is None or record.serves(role)]
+        return [one for one in self._members.values() if role is None or one.serves(role)]
 
     def get(self, replica_id: str) -> ReplicaRecord | None:
         """One member by id."""
@@ -161,7 +160,7 @@ class Roster:
                 after = {**stayed, **after}
             else:
                 self._forgiving_until = None
-        self._members = after
+        self._members = dict(sorted(after.items()))
         return Change(joined=_absent(after, before), lost=_absent(before, after))
 
 

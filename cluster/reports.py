@@ -29,10 +29,14 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class _Followed:
+    """A replica and what it said last; `merged` is the record that was asked about, with it."""
+
     record: ReplicaRecord
     task: asyncio.Task[None]
     report: report_pb2.Report | None = None
     ticks: int = 0
+    asked: ReplicaRecord | None = None
+    merged: ReplicaRecord | None = None
 
 
 class Reports:
@@ -71,7 +75,11 @@ class Reports:
         followed = self._followed.get(record.id)
         if followed is None or followed.report is None or followed.ticks >= _STALE_TICKS:
             return record
-        return replace(record, load=_merged(record.load, followed.report))
+        # Asked for several times by every request, and changed a few times a second.
+        if followed.merged is None or followed.asked is not record:
+            followed.asked = record
+            followed.merged = replace(record, load=_merged(record.load, followed.report))
+        return followed.merged
 
     def stale(self) -> set[str]:
         """Replicas that have not reported for a second."""
@@ -116,7 +124,7 @@ class Reports:
         followed = self._followed[record.id]
         if followed.ticks >= _SILENT_TICKS:
             log.warning("replica reports again", extra={"replica": record.id})
-        followed.report, followed.ticks = report, 0
+        followed.report, followed.ticks, followed.merged = report, 0, None
         self._heard(record.id, _merged(record.load, report))
 
     async def _tick(self) -> None:
