@@ -214,9 +214,9 @@ class ChoiceRun:
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens
         flush_s = times.ttft_s - times.queue_s - times.prefill_s
-        self._hooks.computed(
-            FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
-        )
+        known = FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
+        # The client's turn comes first: its token does not wait for what is learned from it.
+        asyncio.get_running_loop().call_soon(self._hooks.computed, known)
         for tokens in self._early:
             self._emit(tokens)
         self._early.clear()
