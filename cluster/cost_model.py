@@ -139,7 +139,9 @@ class CostModel:
 
     def prefill(self, replica: str) -> PrefillCost:
         """Of a prompt on that replica, beside whatever else it does."""
-        return self._prefill.setdefault(replica, PrefillCost())
+        if replica not in self._prefill:
+            self._prefill[replica] = PrefillCost()
+        return self._prefill[replica]
 
     def step_s(self, replica: str, batch: int) -> float:
         """Predicted seconds of a decode step with so many sequences."""

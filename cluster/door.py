@@ -65,6 +65,8 @@ class Prepared:
         """Those of the full blocks of prompt and output."""
         if self.chain is None:
             return []
+        if not output:
+            return self.chain.digests
         chain, tokens = self.chain.fork(), [*self.prompt_ids, *output]
         chain.follow(tokens, len(tokens))
         return chain.digests

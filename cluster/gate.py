@@ -329,8 +329,6 @@ class Gate:
             for taken in placed:
                 taken.release()
             raise
-        replica = plan.pair.prefill.id
-        metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
         return placed
 
     def _take(self, ask: Ask, plan: Plan, now: float) -> Placed:

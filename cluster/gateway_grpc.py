@@ -74,7 +74,9 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         async with _answering(context):
             asked = request_from_proto(_parsed(request))
             tenant = identify(self._keys, _authorization(context), asked.tenant)
-            events = self._generator.generate(replace(asked, tenant=tenant))
+            if tenant != asked.tenant:
+                asked = replace(asked, tenant=tenant)
+            events = self._generator.generate(asked)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:

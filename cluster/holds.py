@@ -222,4 +222,6 @@ class Holds:
         }
 
     def _of(self, replica: str) -> _Held:
-        return self._held.setdefault(replica, _Held())
+        if replica not in self._held:
+            self._held[replica] = _Held()
+        return self._held[replica]

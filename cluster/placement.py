@@ -355,7 +355,7 @@ class Placement:
 
 def one_of(ask: Ask) -> Ask:
     """The share of one of its choices."""
-    return replace(ask, choices=1)
+    return ask if ask.choices == 1 else replace(ask, choices=1)
 
 
 def _nothing() -> None:

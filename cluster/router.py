@@ -209,8 +209,9 @@ class Router:
         route = self._canaries.route(endpoint, request.tenant, request_id)
         last: Event | TandemError = Cancelled("the request was cancelled")
         try:
-            served = replace(request, endpoint=route.served_as)
-            last = await self._serve(served, request_id, running)
+            if route.served_as != request.endpoint:
+                request = replace(request, endpoint=route.served_as)
+            last = await self._serve(request, request_id, running)
             outcome = "ok"
             metrics.TOTAL.observe(last.total_s, **labels)
         except TandemError as error:

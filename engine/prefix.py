@@ -15,6 +15,7 @@ import struct
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict
+from functools import lru_cache
 from hashlib import blake2b
 
 from engine.layout import KvLayout
@@ -42,7 +43,7 @@ class Chain:
         self.digests: list[bytes] = []
         self._block_size = block_size
         self._format = f"<{block_size}I"
-        self._last = _hash(json.dumps([tenant, identity]).encode())
+        self._last = _salt(tenant, identity)
 
     def follow(self, tokens: Sequence[int], count: int) -> None:
         """Go on over the blocks that the first `count` tokens fill.
@@ -62,6 +63,11 @@ class Chain:
         other = copy(self)
         other.digests = list(self.digests)
         return other
+
+
+@lru_cache(maxsize=256)
+def _salt(tenant: str, identity: str) -> bytes:
+    return _hash(json.dumps([tenant, identity]).encode())
 
 
 def _hash(data: bytes) -> bytes:
