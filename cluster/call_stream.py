@@ -17,10 +17,6 @@ from protos.prefill_pb2 import PrefillRequest
 
 log = logging.getLogger(__name__)
 
-# Events given to their requests in one go; between two such goes everything else has its turn.
-# Or a first token would wait until the tokens of a large batch are written.
-_AT_ONCE = 4
-
 
 class Receiver(Protocol):
     """Who began a call."""
@@ -133,7 +129,7 @@ class _Connection:
 
     async def _dispatch(self, message: ReplicaMessage) -> None:
         tokens = 0
-        for place, event in enumerate(message.events, 1):
+        for event in message.events:
             receiver = self._receivers.get(event.call)
             if receiver is None:
                 continue
@@ -141,8 +137,8 @@ class _Connection:
                 self._forget(event.call)
             tokens += len(event.tokens.ids) or len(event.first_token.tokens.ids)
             self._give(receiver, event)
-            if place % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+            # Or a first token would wait until the tokens of a large batch are written.
+            await asyncio.sleep(0)
         metrics.GENERATED.inc(tokens)
 
     def _give(self, receiver: Receiver, event: CallEvent) -> None:

@@ -90,7 +90,7 @@ async def test_who_is_held_in_vain_is_told_when_it_was_decided(gate):
     with pytest.raises(Refused) as refused:
         await gate.enter(ask(50, most=15500, budget_s=0.4))
     assert refused.value.reason == "kv_blocks"
-    assert refused.value.decided_s > 0.189
+    assert refused.value.decided_s > 0.179
     first.release()
 
 
