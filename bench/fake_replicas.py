@@ -218,5 +218,5 @@ async def main(url: str, role: Pool, model: str) -> None:
 
 
 if __name__ == "__main__":
-    asked = "prefill" if sys.argv[2] == "prefill" else "decode"
+    asked: Pool = "prefill" if sys.argv[2] == "prefill" else "decode"
     asyncio.run(main(sys.argv[1], asked, sys.argv[3]))
