@@ -8,8 +8,10 @@ from collections.abc import Iterable
 import grpc.aio
 
 from cluster.call_stream import CallStream
+from protos.channel import DIRECT
 
 _OPTIONS = (
+    DIRECT,
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 1),

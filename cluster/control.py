@@ -11,6 +11,7 @@ from cluster.membership import Pool, ReplicaRecord, ReplicaRole
 from cluster.status import error_from_rpc
 from engine.errors import InvalidRequest, NotFound
 from protos import replica_pb2, replica_pb2_grpc
+from protos.channel import DIRECT
 from protos.status import answers_errors
 
 WORKING_ROLES: tuple[ReplicaRole, ...] = (*get_args(Pool), "both")
@@ -59,7 +60,7 @@ def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole)
 
 async def ask_role(record: ReplicaRecord, role: ReplicaRole) -> str:
     """Tell a replica its new role; returns the one it had. Raises a TandemError."""
-    async with grpc.aio.insecure_channel(record.address) as channel:
+    async with grpc.aio.insecure_channel(record.address, options=[DIRECT]) as channel:
         stub = replica_pb2_grpc.ControlStub(channel)
         try:
             answer = await stub.TakeRole(replica_pb2.TakeRoleRequest(role=role), timeout=_TIMEOUT_S)

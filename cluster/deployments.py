@@ -100,7 +100,9 @@ class RouterReplica:
         self._drain_s = config.ray.drain_s
         self._health = HealthFile.from_environment(_replica_id())
         self._directory = Directory.connect(config.directory)
-        self._router = await RouterServer.start(config, _replica_id(), self._directory)
+        self._router = await RouterServer.start(
+            config, _replica_id(), self._directory, _host(config)
+        )
 
     def check_health(self) -> None:
         """Called by Serve every second; raises when the router must be replaced."""
@@ -274,6 +276,6 @@ def _replica_id() -> str:
 
 
 def _host(config: TandemConfig) -> str:
-    """Where to listen: a directory on a Unix socket means that all is on this host."""
+    """This host's address to the others: a directory on a Unix socket means that all are here."""
     local = (config.directory.url or "").startswith("unix:")
     return "127.0.0.1" if local else str(ray.util.get_node_ip_address())

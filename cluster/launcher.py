@@ -66,13 +66,19 @@ class Launcher:
         self._config = settle_ports(config) if self._local else config
         self._out = out
         self._progress = Progress(out)
+        self._router_host = config.router.host
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
 
     @property
     def grpc_address(self) -> str:
         """Where clients on this machine reach the router."""
-        return reachable(self._config.router.host, self._config.router.grpc_port)
+        return reachable(self._router_host, self._config.router.grpc_port)
+
+    @property
+    def http_address(self) -> str:
+        """The same for HTTP."""
+        return reachable(self._router_host, self._config.router.http_port)
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM or a stop request; raises a TandemError."""
@@ -110,6 +116,8 @@ class Launcher:
             await directory.clear_stop()
 
     async def _stay(self) -> None:
+        if not self._local:
+            await self._find_router()
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
@@ -143,6 +151,14 @@ class Launcher:
         except Unavailable:
             return False  # replicas and routers ride an outage out, and so does this
 
+    async def _find_router(self) -> None:
+        """On a cluster of several hosts the router may be on another one; its record says where."""
+        async with self._directory() as directory:
+            routers = [one for one in await directory.members() if one.role == "router"]
+        if routers:
+            newest = max(routers, key=lambda record: record.started_at)
+            self._router_host = newest.address.rpartition(":")[0].strip("[]")
+
     async def _pools_ready(self) -> None:
         """The router's own view follows the directory by a fraction of a second."""
         deadline = time.monotonic() + _POOLS_TIMEOUT_S
@@ -152,10 +168,9 @@ class Launcher:
             await asyncio.sleep(0.1)
 
     def _show_addresses(self) -> None:
-        router, ray = self._config.router, self._config.ray
-        say = self._progress.say
+        ray, say = self._config.ray, self._progress.say
         say(f"\n  gRPC           {self.grpc_address}")
-        say(f"  HTTP           http://{reachable(router.host, router.http_port)}/v1")
+        say(f"  HTTP           http://{self.http_address}/v1")
         if self._local:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
             ray_command = Path(sys.executable).with_name("ray")

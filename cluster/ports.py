@@ -9,6 +9,8 @@ from cluster.config import TandemConfig
 from cluster.listen import join, listening_socket
 from engine.errors import ConfigError
 
+_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
 
 def settle_ports(config: TandemConfig) -> TandemConfig:
     """The configuration with each port 0 replaced; ConfigError names a port that is taken."""
@@ -28,9 +30,13 @@ def settle_ports(config: TandemConfig) -> TandemConfig:
     )
 
 
-def reachable(host: str, port: int) -> str:
-    """The address by which this machine reaches a server that listens on `host`."""
-    return join({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+def reachable(host: str, port: int, node: str | None = None) -> str:
+    """The address by which a server that listens on `host` is reached.
+
+    From this machine, where it listens on all addresses; from others with `node`, its own.
+    """
+    here = _ALL_ADDRESSES.get(host)
+    return join(host if here is None else node or here, port)
 
 
 def _hold(held: list[socket.socket], host: str, port: int, flag: str) -> int:

@@ -11,6 +11,7 @@ import grpc.aio
 
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from protos import report_pb2, report_pb2_grpc
+from protos.channel import DIRECT
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ _STALE_TICKS = 10
 _SILENT_TICKS = 12
 _REOPEN_S = 0.25
 _OPTIONS = (
+    DIRECT,
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -19,13 +19,13 @@ from cluster.fairness import Fairness
 from cluster.gateway_grpc import GrpcServer
 from cluster.heartbeat import Heartbeat, Watch, join_directory
 from cluster.http_server import HttpServer
-from cluster.listen import join
 from cluster.membership import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.metric_labels import RequestLabels
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
 from cluster.pool_keeper import PoolKeeper
 from cluster.pools import Pools
+from cluster.ports import reachable
 from cluster.pressure import Limits
 from cluster.reports import Reports
 from cluster.router import Router
@@ -50,16 +50,22 @@ _LEAST_GRACE_S = 1.0
 
 
 class RouterServer:
-    """Serves gRPC and HTTP on the configured ports; `*_address` are those bound."""
+    """Serves gRPC and HTTP on the configured ports; `*_address` is where others reach them."""
 
     def __init__(
-        self, config: TandemConfig, router_id: str, directory: Directory, identity: str
+        self,
+        config: TandemConfig,
+        router_id: str,
+        directory: Directory,
+        identity: str,
+        node: str | None,
     ) -> None:
         self.id = router_id
         self.http_address = ""
         self.grpc_address = ""
         self._config = config
         self._identity = identity
+        self._node = node
         self._directory = directory
         self._keys = keys_of(config.router.api_keys, directory)
         self._metrics = PrometheusBackend()
@@ -86,11 +92,14 @@ class RouterServer:
 
     @classmethod
     async def start(
-        cls, config: TandemConfig, router_id: str, directory: Directory
+        cls, config: TandemConfig, router_id: str, directory: Directory, node: str | None = None
     ) -> RouterServer:
-        """Read the model's card and tokenizer, watch the directory, open the doors."""
+        """Read the model's card and tokenizer, watch the directory, open the doors.
+
+        `node` is this host's address to others, for a router that listens on all of its addresses.
+        """
         description, tokenizer = await asyncio.to_thread(_load, config)
-        server = cls(config, router_id, directory, description.identity)
+        server = cls(config, router_id, directory, description.identity, node)
         telemetry.install(server._metrics)
         await server._watch.start()
         server._reports.follow(server._pools.members())
@@ -239,8 +248,8 @@ class RouterServer:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
         )
-        self.grpc_address = join(config.host, self._grpc.port)
-        self.http_address = join(config.host, self._http.port)
+        self.grpc_address = reachable(config.host, self._grpc.port, self._node)
+        self.http_address = reachable(config.host, self._http.port, self._node)
 
     async def _register(self) -> None:
         record = ReplicaRecord(

@@ -22,12 +22,13 @@ from kv_transfer.select import open_lane
 from kv_transfer.transport import LaneOpener
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
+from protos.channel import DIRECT
 
 __all__ = ["KvReceiver", "OfferedKv", "Peer", "ReceivedKv"]
 
 _log = logging.getLogger(__name__)
 # A channel of its own per link: a shared one would make a new link wait for the old one's backoff.
-_CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+_CHANNEL_OPTIONS = [DIRECT, ("grpc.use_local_subchannel_pool", 1)]
 
 
 @dataclass(frozen=True, slots=True)

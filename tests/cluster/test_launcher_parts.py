@@ -53,6 +53,8 @@ def test_a_server_on_all_interfaces_is_reached_on_loopback() -> None:
     assert reachable("0.0.0.0", 1) == "127.0.0.1:1"
     assert reachable("::", 1) == "[::1]:1"
     assert reachable("10.0.0.1", 1) == "10.0.0.1:1"
+    assert reachable("0.0.0.0", 1, "10.0.0.7") == "10.0.0.7:1"
+    assert reachable("10.0.0.1", 1, "10.0.0.7") == "10.0.0.1:1"
 
 
 def test_the_reason_is_found_in_a_traceback() -> None:

@@ -64,8 +64,12 @@ rayVersion: {{ .Values.ray.version | quote }}
 enableInTreeAutoscaling: {{ include "tandem.autoscaling" . }}
 authOptions: {mode: {{ .Values.ray.auth }}}
 {{- if .Values.ray.faultTolerance.enabled }}
+{{- if and .Values.ray.faultTolerance.namespace (eq .Values.mode "service") (eq .Values.ray.upgrade.type "NewCluster") }}
+{{- fail "ray.faultTolerance.namespace: an upgrade makes a second cluster, which would take over the state of the first; leave it empty, or set ray.upgrade.type: None" }}
+{{- end }}
+{{- $redis := include "tandem.redisAddress" . | trimPrefix "redis://" | splitList "/" | first }}
 gcsFaultToleranceOptions:
-  redisAddress: {{ include "tandem.redisAddress" . | trimPrefix "redis://" | splitList "/" | first }}
+  redisAddress: {{ ternary $redis (printf "%s:6379" $redis) (regexMatch ":[0-9]+$" $redis) }}
   {{- with .Values.redis.passwordSecret }}
   {{- if .name }}
   redisPassword: {valueFrom: {secretKeyRef: {{ toJson . }}}}
