@@ -20,7 +20,7 @@ from bench.machine import as_line, describe_machine, now
 from bench.tables import table
 from cluster.api import Tokens
 from cluster.client import Client
-from cluster.config import TandemConfig, located
+from cluster.config import EndpointConfig, TandemConfig, located
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.membership import Pool
@@ -31,6 +31,7 @@ from engine import telemetry
 from engine.telemetry import Metric, Sink
 
 _LONG_TOKENS = 1500
+_ALL_THERE_S = 60.0
 _HOST = "127.0.0.1"
 
 
@@ -101,6 +102,8 @@ async def _cluster(model: str, url: str) -> AsyncIterator[tuple[Replica, Client]
         kv=replace(base.kv, blocks=4096),
         router=replace(base.router, http_port=0, grpc_port=0),
         directory=replace(base.directory, url=url),
+        # All long prompts are to be on the replica, and none held in the router or refused.
+        endpoints={"chat": EndpointConfig(ttft_budget_ms=600_000, token_gap_budget_ms=600_000)},
     )
     directory = Directory.connect(config.directory)
     roles: tuple[Pool, Pool] = ("prefill", "decode")
@@ -135,8 +138,9 @@ async def _first_token_s(client: Client, salt: int) -> float:
 async def _abandon(client: Client, prefill: Replica, count: int, salt: int) -> None:
     """Ask for long prompts, wait until the replica has them all, and go away."""
     tasks = [asyncio.create_task(_ask_long(client, salt, number)) for number in range(count)]
-    while prefill.load().waiting + prefill.load().running < count:  # noqa: ASYNC110
-        await asyncio.sleep(0.002)
+    async with asyncio.timeout(_ALL_THERE_S):
+        while prefill.load().waiting + prefill.load().running < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
