@@ -43,6 +43,10 @@ _ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 
+# GNU OpenMP's threads keep a core for milliseconds when their work is done. Beside decode replicas
+# that costs more than it brings to prompts, whose operations are long.
+_PATIENCE = {"GOMP_SPINCOUNT": "1000"}
+
 _ALWAYS = {
     "TQDM_DISABLE": "1",  # a progress bar is no line of a log
     # Seconds between what a replica tells Serve of its pool's wanted size; 10 by default.
@@ -151,7 +155,7 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
             PoolReplica,
             name,
             _replicas(count, config.scaling.bounds.get(name)),
-            _actor_options(shares[name]),
+            _actor_options(shares[name], _PATIENCE if role == "prefill" else {}),
             config.ray,
         ).bind(config, role, shares[name].per_device)
         for name, role in roles
@@ -217,10 +221,10 @@ def _shares(config: TandemConfig, even: Share) -> dict[DeploymentName, Share]:
     }
 
 
-def _actor_options(share: Share) -> dict[str, Any]:
+def _actor_options(share: Share, more: Mapping[str, str] | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "num_cpus": 0.1,
-        "runtime_env": {"env_vars": _environment(share.threads)},
+        "runtime_env": {"env_vars": _environment(share.threads) | dict(more or {})},
     }
     if share.gpus:
         options["num_gpus"] = share.gpus

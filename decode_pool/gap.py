@@ -7,6 +7,11 @@ from statistics import median
 
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9
+# Of the time that may be between two steps, what is taken where the cores are of use to others;
+# less where that is the whole budget, of which a busy host takes its part.
+_PACE = 0.8
+_PRESSED_PACE = 0.65
+_LEAST_REST_S = 0.0005
 # With no stream to hold up, how long a slice takes until somebody else is looked for.
 _ALONE_S = 0.02
 
@@ -53,3 +58,12 @@ class TokenGap:
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
         return max(0.0, (self._budget_s if pressed else self.gap_s) - self._step_s)
+
+    def rest_s(self, since_s: float, pressed: bool = False) -> float:
+        """How long to rest, for prompts that others compute, where the last step began then.
+
+        The streams' next tokens take less of the cores, as more of them come at once.
+        """
+        paced_s = _PRESSED_PACE * self._budget_s if pressed else _PACE * self.gap_s
+        rest_s = paced_s - since_s
+        return rest_s if rest_s >= _LEAST_REST_S else 0.0

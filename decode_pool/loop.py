@@ -10,6 +10,7 @@ from decode_pool import metrics
 from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
+from engine.cores import Haste
 from engine.errors import Internal, Overloaded, TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
@@ -125,10 +126,21 @@ class DecodeLoop:
             await self._worker.scrub(self._scheduler.pool)
             due_s = self._scheduler.form_batch(time.monotonic())
             self._tell(self._scheduler.grant())
-            stepped = await self._step()
+            rest_s = self._rest_s()
+            stepped = rest_s is None and await self._step()
             if not await self._slice() and not stepped:
                 self._read()
-                await self.wake.wait(due_s)
+                self._worker.rest()
+                waits = [seconds for seconds in (due_s, rest_s) if seconds is not None]
+                await self.wake.wait(min(waits, default=None))
+
+    def _rest_s(self) -> float | None:
+        """How long the next step waits, so that others have the cores; None: not at all."""
+        haste = self._worker.haste
+        if self._stepped_s is None or haste is Haste.NONE:
+            return None
+        since_s = time.monotonic() - (self._stepped_s - self._step_s)
+        return self.gap.rest_s(since_s, haste is Haste.PRESSED) or None
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""

@@ -3,7 +3,8 @@
 Engines of one user on one host find each other through small files in shared memory: each keeps one
 open, locked for as long as it lives, and writes there when it computes. So two replicas on two
 cores take one thread each while both are busy, and two while the other rests; threads beyond the
-cores would spin against each other, which costs far more than they bring.
+cores would spin against each other, which costs far more than they bring. One that computes
+prompts says so there, and how pressing they are: others may then rest between their steps.
 """
 
 from __future__ import annotations
@@ -18,17 +19,26 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 import torch
 
 # How long after its last step an engine still counts as busy, and how long a step can last.
-_RECENT_S = 0.03
+_RECENT_S = 0.01
 _LONGEST_STEP_S = 5.0
 _SCAN_S = 1.0
 # Below this a step is so short that threads cost more than they bring.
 _LEAST_WEIGHT_BYTES = 32 << 20
-_STATE = struct.Struct("dd")  # seconds since boot of the last step's begin and end
+_STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its haste
+
+
+class Haste(IntEnum):
+    """How urgent a step is to which others' tokens are in the way."""
+
+    NONE = 0
+    PROMPTS = 1
+    PRESSED = 2  # more prompts come than can be computed
 
 
 @dataclass(slots=True)
@@ -38,14 +48,17 @@ class _Neighbour:
     file: mmap.mmap
 
     def busy(self, now: float) -> bool:
-        began, ended = _STATE.unpack_from(self.file)
+        began, ended, _ = _STATE.unpack_from(self.file)
         if began > ended:
             return bool(now - began < _LONGEST_STEP_S)
         return bool(now - ended < _RECENT_S)
 
+    def haste(self, now: float) -> Haste:
+        return Haste(_STATE.unpack_from(self.file)[2]) if self.busy(now) else Haste.NONE
+
 
 class Cores:
-    """One engine's view of the host. Used by the engine's thread alone."""
+    """One engine's view of the host. Used by one thread at a time."""
 
     def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
         self._cores = usable_cores()
@@ -55,6 +68,7 @@ class Cores:
         self._scanned_s = 0.0
         self._threads: int | None = None
         self._began_s = 0.0
+        self._haste = Haste.NONE
         self._own: mmap.mmap | None = None
         self._name = ""
         if self._folder is not None:
@@ -62,20 +76,38 @@ class Cores:
             with suppress(OSError):
                 self._join(self._folder)
 
-    def enter(self) -> None:
+    def enter(self, haste: Haste = Haste.NONE) -> None:
         """Before a step: say that one begins, and set torch's threads to this engine's share."""
-        now = self._began_s = time.monotonic()
-        if self._own is not None:
-            _STATE.pack_into(self._own, 0, now, 0.0)
-        threads = 1 if self._single else self._share(now)
+        self._began_s, self._haste = time.monotonic(), haste
+        self._tell(0.0)
+        self.adapt()
+
+    def adapt(self) -> None:
+        """Within a step, between two operations: its share may be another by now."""
+        threads = 1 if self._single else self._share(time.monotonic())
         if threads != self._threads:
             torch.set_num_threads(threads)
             self._threads = threads
 
     def leave(self) -> None:
         """After a step."""
+        self._tell(time.monotonic())
+
+    def rest(self) -> None:
+        """After a step which none follows for a while: its share is the others' from now on."""
+        self._began_s = 0.0
+        self._tell(0.0)
+
+    @property
+    def haste(self) -> Haste:
+        """The greatest haste of those who compute here beside this engine."""
+        now = time.monotonic()
+        every = (neighbour.haste(now) for neighbour in self._neighbours.values())
+        return max(every, default=Haste.NONE)
+
+    def _tell(self, ended_s: float) -> None:
         if self._own is not None:
-            _STATE.pack_into(self._own, 0, self._began_s, time.monotonic())
+            _STATE.pack_into(self._own, 0, self._began_s, ended_s, self._haste)
 
     def _share(self, now: float) -> int:
         if now - self._scanned_s > _SCAN_S:

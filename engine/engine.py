@@ -10,7 +10,7 @@ import torch
 
 from engine.choose import Improvement, choose_runner
 from engine.config import KvConfig, ModelConfig
-from engine.cores import Cores
+from engine.cores import Cores, Haste
 from engine.errors import ConfigError, Internal
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
@@ -114,6 +114,16 @@ class Engine:
         Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
         """
         return Pass(self._runner, self.cache, spans, self._cores)
+
+    @property
+    def haste(self) -> Haste:
+        """How urgently other engines compute on this host, so that this one's rest helps them."""
+        return Haste.NONE if self._cores is None else self._cores.haste
+
+    def rest(self) -> None:
+        """Nothing is computed for a while: other engines on this host may have its cores."""
+        if self._cores is not None:
+            self._cores.rest()
 
     def prepare_improvement(self) -> bool:
         """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""

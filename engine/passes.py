@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 import torch
 
 from engine.batch import pack
-from engine.cores import Cores
+from engine.cores import Cores, Haste
 from engine.errors import Internal
 from engine.kv_cache import KvCache
 from engine.runner import Computed, Runner
@@ -43,7 +43,7 @@ class Pass:
         """
         until = None if for_s is None else time.monotonic() + for_s
         if self._cores is not None:
-            self._cores.enter()
+            self._cores.enter(_haste(self.spans))
         try:
             return self._advance(until)
         finally:
@@ -67,6 +67,8 @@ class Pass:
             ended_s = time.monotonic()
             if until is not None and ended_s + (ended_s - began_s) > until:
                 return None
+            if self._cores is not None:
+                self._cores.adapt()
 
     def _work(self) -> Generator[None, None, list[Outcome]]:
         batch = pack(self.spans, self._cache)
@@ -98,6 +100,15 @@ class Pass:
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
         return results
+
+
+def _haste(spans: list[Span]) -> Haste:
+    """Of a pass; prompts of the batch lane are in no haste."""
+    sequences = (span.sequence for span in spans)
+    prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
+    if not prompts:
+        return Haste.NONE
+    return Haste.PRESSED if any(prompt.pressed for prompt in prompts) else Haste.PROMPTS
 
 
 def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from engine.blocks import BlockPool
+from engine.cores import Haste
 from engine.sequence import Outcome, Span
 
 T = TypeVar("T")
@@ -47,6 +48,15 @@ class Steps(Protocol):
         """Overwrite blocks with zeros."""
         ...
 
+    @property
+    def haste(self) -> Haste:
+        """See `Engine.haste`."""
+        ...
+
+    def rest(self) -> None:
+        """See `Engine.rest`."""
+        ...
+
 
 def engine_thread() -> ThreadPoolExecutor:
     """The thread for one engine's computing, loading too.
@@ -63,6 +73,7 @@ class EngineWorker:
     def __init__(self, engine: Steps, thread: ThreadPoolExecutor | None = None) -> None:
         self._engine = engine
         self._thread = thread or engine_thread()
+        self._under_way = 0
 
     def step(self, spans: list[Span]) -> Awaitable[list[Outcome]]:
         """Compute the spans, from now on. Never cut short, even when who waits is cancelled."""
@@ -89,6 +100,16 @@ class EngineWorker:
             await self._run(lambda: self._engine.clear(dirty))
             pool.cleaned(dirty)
 
+    @property
+    def haste(self) -> Haste:
+        """How urgently others compute on this host."""
+        return self._engine.haste
+
+    def rest(self) -> None:
+        """No step of this caller follows for a while: others may have the cores."""
+        if not self._under_way:
+            self._engine.rest()
+
     def close(self) -> None:
         """Let the step in progress end and take no more."""
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -103,19 +124,20 @@ class EngineWorker:
             try:
                 result = call()
             except BaseException as error:
-                loop.call_soon_threadsafe(_fail, answer, error)
+                loop.call_soon_threadsafe(self._fail, answer, error)
             else:
-                loop.call_soon_threadsafe(_answer, answer, result)
+                loop.call_soon_threadsafe(self._answer, answer, result)
 
+        self._under_way += 1
         self._thread.submit(work)
         return answer
 
+    def _answer(self, future: asyncio.Future[T], result: T) -> None:
+        self._under_way -= 1
+        if not future.done():
+            future.set_result(result)
 
-def _answer(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def _fail(self, future: asyncio.Future[T], error: BaseException) -> None:
+        self._under_way -= 1
+        if not future.done():
+            future.set_exception(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from engine.cores import Haste
 from engine.sequence import SampledToken
 
 LAYERS = 4
@@ -37,6 +38,11 @@ class HeldEngine:
 
     def begin(self, spans):
         return HeldPass(self, spans)
+
+    haste = Haste.NONE
+
+    def rest(self):
+        pass
 
     def forward(self, spans):
         return [SampledToken(7) for _ in spans]

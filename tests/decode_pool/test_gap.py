@@ -55,3 +55,17 @@ def test_step_and_slice_keep_the_gap_where_the_step_leaves_it(steps, budget_s, f
 def test_pressed_prompts_have_the_whole_budget():
     assert after([0.012] * 3).slice_s(pressed=True) == pytest.approx(0.048)
     assert after([0.08]).slice_s(pressed=True) == 0.0
+
+
+def test_a_rest_leaves_the_pace_of_a_step():
+    gap = after([0.012] * 3)
+    assert gap.rest_s(0.012) == pytest.approx(0.8 * 0.024 - 0.012)
+    assert gap.rest_s(0.012, pressed=True) == pytest.approx(0.65 * 0.06 - 0.012)
+    assert gap.rest_s(0.1) == gap.rest_s(0.1, pressed=True) == 0.0
+
+
+@given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.booleans())
+def test_a_rest_never_breaks_the_budget(steps, since_s, pressed):
+    gap = after(steps)
+    rest_s = gap.rest_s(since_s, pressed)
+    assert rest_s == 0 or since_s + rest_s < 0.06

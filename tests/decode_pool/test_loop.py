@@ -17,6 +17,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from engine.blocks import BlockPool
+from engine.cores import Haste
 from engine.prompt_order import PromptOrder
 from engine.sampling import SamplingParams
 from engine.sequence import SampledToken, Sequence
@@ -55,7 +56,13 @@ class PaperEngine:
     def __init__(self):
         self.now = 0.0
         self.slices = []
+        self.rests = 0
         self.tokens_s = {}
+
+    haste = Haste.NONE
+
+    def rest(self):
+        self.rests += 1
 
     def forward(self, spans):
         self.now += STEP_S
@@ -152,6 +159,28 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
         share = 1 - STEP_S / most_s
         assert took_s <= busy_s / (0.9 * share)
         await asyncio.gather(*streams)
+
+
+@pytest.mark.parametrize(
+    ("haste", "gap_s"),
+    [(Haste.NONE, STEP_S), (Haste.PROMPTS, 1.6 * STEP_S), (Haste.PRESSED, 0.039)],
+)
+async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
+    monkeypatch, haste, gap_s
+):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+
+        async def wait(most_s=None, wait=subject.wake.wait):
+            if most_s is None:
+                return await wait()
+            assert engine.rests > rests
+            engine.now += most_s
+            return None
+
+        monkeypatch.setattr(subject.wake, "wait", wait)
+        rests, engine.haste = engine.rests, haste
+        await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
+        assert quantiles(engine.gaps(), n=4) == pytest.approx([gap_s] * 3)
 
 
 async def test_a_short_prompt_overtakes_a_long_one_and_streams_go_on(monkeypatch):

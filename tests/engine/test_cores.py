@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine import cores as cores_module
-from engine.cores import Cores, usable_cores
+from engine.cores import Cores, Haste, usable_cores
 
 LARGE = 1 << 30
 
@@ -59,6 +59,36 @@ def test_rest_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(cores_module, "_RECENT_S", 0.0)
     first.enter()
     assert torch.get_num_threads() == 4
+
+
+def test_a_share_follows_the_neighbours_within_a_step(tmp_path):
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first.enter()
+    second.enter()
+    first.adapt()
+    assert torch.get_num_threads() == 2
+    second.leave()
+    first.adapt()
+    assert torch.get_num_threads() == 2
+    second.rest()
+    first.adapt()
+    assert torch.get_num_threads() == 4
+
+
+def test_the_greatest_haste_of_the_busy_is_seen_by_the_others(tmp_path):
+    first, second, third = (Cores(LARGE, tmp_path) for _ in range(3))
+    first.enter()
+    assert first.haste is Haste.NONE
+    second.enter(Haste.PROMPTS)
+    third.enter(Haste.PRESSED)
+    first.adapt()
+    assert first.haste is Haste.PRESSED and third.haste is Haste.PROMPTS
+    third.leave()
+    assert first.haste is Haste.PRESSED
+    third.rest()
+    assert first.haste is Haste.PROMPTS
+    second.enter()
+    assert first.haste is Haste.NONE
 
 
 def test_a_killed_neighbour_is_forgotten(tmp_path):
