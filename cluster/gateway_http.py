@@ -45,7 +45,10 @@ def create_app(
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
 ) -> Starlette:
-    """The app over `generator`; `metrics` gives the body and the content type of `/metrics`."""
+    """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
+
+    Its `state.drain` ends the WebSockets, each when what runs on it has ended.
+    """
     gateway = HttpGateway(
         generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
     )
@@ -63,6 +66,7 @@ def create_app(
         exception_handlers={HTTPException: _raised},
     )
     app.router.redirect_slashes = False
+    app.state.drain = sockets.drain
     return app
 
 

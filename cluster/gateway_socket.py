@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
@@ -30,7 +31,15 @@ from cluster.socket_messages import (
 from cluster.sse import dump
 from cluster.status import error_body, http_error
 from cluster.streams import StallWatch, closing, end, merge, unless
-from engine.errors import Cancelled, Internal, InvalidRequest, NotFound, Overloaded, TandemError
+from engine.errors import (
+    Cancelled,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TandemError,
+    Unavailable,
+)
 from engine.prefix import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
@@ -38,6 +47,8 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE = 64
 Merged = AsyncIterator[tuple[int, Event]]
 TENANT_HEADER = "x-tandem-tenant"
+# The service restarts: open another socket.
+_RESTARTS = 1012
 
 
 class SocketGateway:
@@ -49,6 +60,8 @@ class SocketGateway:
         self._generator = generator
         self._stall_s = stall_s
         self._keys = keys
+        self._leaving = False
+        self._sessions: set[_Session] = set()
 
     async def serve(self, socket: WebSocket) -> None:
         """Take a socket to its end, or refuse it with the answer that HTTP would have given."""
@@ -57,7 +70,28 @@ class SocketGateway:
             await socket.send_denial_response(refusal)
             return
         await socket.accept()
-        await _Session(self, socket).run()
+        session = _Session(self, socket)
+        self._sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Begin nothing more; close each socket when what runs on it has ended. Idempotent.
+
+        What lasts longer is left as it is.
+        """
+        self._leaving = True
+        ends = [session.leave() for session in self._sessions]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*ends)
+
+    def check_open(self) -> None:
+        """Raise Unavailable where nothing new may begin."""
+        if self._leaving:
+            raise Unavailable("this router is about to end", retry_after_s=1.0)
 
     @property
     def generator(self) -> Generator:
@@ -76,6 +110,7 @@ class SocketGateway:
 
     def _refusal(self, socket: WebSocket) -> Response | None:
         try:
+            self.check_open()
             self.tenant(socket)
         except TandemError as error:
             status, body, headers = http_error(error)
@@ -97,6 +132,17 @@ class _Session:
         self._cancels: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    async def leave(self) -> None:
+        """Close the socket when nothing runs on it any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        with suppress(RuntimeError, WebSocketDisconnect):
+            # Refused where it is closed already.
+            await self._socket.close(_RESTARTS, "the router is about to end")
+        self._over.set()
+        await self._ended.wait()
 
     async def run(self) -> None:
         """Obey messages until the socket closes, or the client takes nothing for too long."""
@@ -104,6 +150,7 @@ class _Session:
             await unless(self._over.wait(), self._read())
         finally:
             await end(list(self._tasks))
+            self._ended.set()
 
     async def _read(self) -> None:
         try:
@@ -141,6 +188,7 @@ class _Session:
         self._cancels[name].set()
 
     def _begin(self, name: str, kind: str, document: Json) -> None:
+        self._gateway.check_open()
         if name in self._cancels:
             raise InvalidRequest(f"the id {name!r} runs already", field="id")
         if len(self._tasks) >= MOST_AT_ONCE:

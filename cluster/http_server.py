@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 PING_S = 10.0
 PING_TIMEOUT_S = 60.0
+Drain = Callable[[float], Awaitable[None]]
+# What is left of a grace, when WebSockets have used it up, to write the last answers.
+_LEAST_GRACE_S = 1.0
 
 
 class _Server(uvicorn.Server):
@@ -55,8 +59,11 @@ class _Stoppable:
 class HttpServer:
     """A running HTTP server; `port` is the one it is bound to."""
 
-    def __init__(self, server: _Server, task: asyncio.Task[None], port: int) -> None:
+    def __init__(
+        self, server: _Server, task: asyncio.Task[None], port: int, drain: Drain | None = None
+    ) -> None:
         self.port = port
+        self._drain = drain
         self._server = server
         self._task = task
 
@@ -65,12 +72,27 @@ class HttpServer:
 
         `grace_s` takes the place of the one that the server was started with.
         """
+        config = self._server.config
         if grace_s is not None:
-            self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
+            config.timeout_graceful_shutdown = math.ceil(grace_s)
+        if self._drain is not None:
+            await self._end_sockets(self._drain, float(config.timeout_graceful_shutdown or 0))
         self._server.should_exit = True
         await self._task
         # uvicorn cancels what outlives the grace, but does not wait for it.
         await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+
+    async def _end_sockets(self, drain: Drain, grace_s: float) -> None:
+        """First those that uvicorn would close at once, streams or not; HTTP takes nothing new."""
+        for listening in self._server.servers:
+            listening.close()
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, self._server.config.http_protocol_class):
+                connection.shutdown()
+        began_s = time.monotonic()
+        await drain(grace_s)
+        left_s = max(_LEAST_GRACE_S, grace_s - (time.monotonic() - began_s))
+        self._server.config.timeout_graceful_shutdown = math.ceil(left_s)
 
 
 async def start(
@@ -81,10 +103,12 @@ async def start(
     reuse_port: bool = False,
     grace_s: int = 5,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
+    drain: Drain | None = None,
 ) -> HttpServer:
     """Serve `app`; raises ConfigError where the port is taken.
 
-    `max_message_bytes` bounds what comes in one message of a WebSocket.
+    `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
+    within so many seconds, before the server stops.
     """
     sock = listening_socket(host, port, reuse_port=reuse_port)
     config = uvicorn.Config(
@@ -110,4 +134,4 @@ async def start(
     if task.done():
         ready.cancel()
         await task
-    return HttpServer(server, task, sock.getsockname()[1])
+    return HttpServer(server, task, sock.getsockname()[1], drain)

@@ -247,6 +247,7 @@ class RouterServer:
             config.http_port,
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
+            drain=app.state.drain,
         )
         self.grpc_address = reachable(config.host, self._grpc.port, self._node)
         self.http_address = reachable(config.host, self._http.port, self._node)

@@ -1,0 +1,85 @@
+"""A router that ends: what runs on WebSockets ends as it would have, and nothing more begins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from cluster import http_server
+from cluster.gateway_http import create_app
+from tests.cluster.http_door import metrics
+from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.test_gateway_socket import PATH, TEXT, failure_among, say, until_ends
+
+RESTARTS = 1012
+
+
+@pytest.fixture
+def generator():
+    """Eight tokens take most of a second."""
+    return ScriptedGenerator(pause_s=0.1)
+
+
+async def serving(generator):
+    app = create_app(generator, metrics)
+    server = await http_server.start(app, drain=app.state.drain)
+    return server, f"127.0.0.1:{server.port}"
+
+
+async def code_of(socket):
+    """With which code the socket is closed, after whatever else comes."""
+    with pytest.raises(ConnectionClosed) as caught:
+        async with asyncio.timeout(10):
+            while True:
+                await socket.recv()
+    return caught.value.rcvd.code
+
+
+async def test_generations_end_as_they_would_have_and_nothing_more_begins(generator):
+    server, address = await serving(generator)
+    busy, idle = [await connect(f"ws://{address}{PATH}") for _ in range(2)]
+    async with httpx.AsyncClient(base_url=f"http://{address}") as client:
+        assert (await client.get("/healthz")).status_code == 200
+        await say(busy, TEXT | {"id": "a", "max_tokens": 8})
+        await eventually(lambda: bool(generator.started))
+        stopping = asyncio.create_task(server.stop(20))
+        assert await code_of(idle) == RESTARTS
+        assert await failure_among(busy, TEXT | {"id": "b"}) == ("b", 503)
+        assert not stopping.done()
+        (messages,) = (await until_ends(busy)).values()
+        assert messages[-1]["usage"]["completion_tokens"] == 8
+        assert await code_of(busy) == RESTARTS
+        await asyncio.wait_for(stopping, 5)
+    with pytest.raises(OSError, match="Connect call failed"):
+        await connect(f"ws://{address}{PATH}")
+    assert not generator.closed
+
+
+async def test_what_lasts_longer_than_the_grace_is_ended(generator):
+    generator.endless = True
+    server, address = await serving(generator)
+    socket = await connect(f"ws://{address}{PATH}")
+    await say(socket, TEXT | {"id": "a"})
+    await eventually(lambda: bool(generator.started))
+    stopping = asyncio.create_task(server.stop(0))
+    assert await code_of(socket) == RESTARTS
+    await asyncio.wait_for(stopping, 10)
+    assert len(generator.closed) == 1
+
+
+async def test_a_client_that_goes_away_meanwhile_holds_up_nothing(generator):
+    generator.endless = True
+    server, address = await serving(generator)
+    socket = await connect(f"ws://{address}{PATH}")
+    await say(socket, TEXT | {"id": "a"})
+    await eventually(lambda: bool(generator.started))
+    stopping = asyncio.create_task(server.stop(60))
+    assert json.loads(await socket.recv())["id"] == "a"
+    await socket.close()
+    await asyncio.wait_for(stopping, 10)
+    assert len(generator.closed) == 1
