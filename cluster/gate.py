@@ -92,9 +92,22 @@ class Gate:
         return len(self._held)
 
     def unmet(self, now: float) -> Counter[Pool]:
-        """Requests refused lately, or held for long, by the pool that has no room for them."""
-        held = ((waiter.ask.arrived_s, waiter.reason) for waiter in self._held)
+        """Requests refused lately, or held for long, by the pool that has no room for them.
+
+        Without those of the batch lane, which is never refused for want of room.
+        """
+        held = ((one.ask.arrived_s, one.reason) for one in self._held if not one.ask.batch)
         return self._unmet.count(held, now)
+
+    def unmet_batch(self, now: float) -> int:
+        """Requests of the batch lane that wait for room in decode for long."""
+        held = ((one.ask.arrived_s, one.reason) for one in self._held if one.ask.batch)
+        return Unmet().count(held, now)["decode"]
+
+    @property
+    def held_s(self) -> float:
+        """What all prefill replicas together take for the prompts that wait here."""
+        return sum(waiter.alone_s or 0.0 for waiter in self._held)
 
     async def enter(self, ask: Ask, tell: Tell | None = None) -> list[Placed]:
         """Wait for admission; one entry for each choice, to be released.

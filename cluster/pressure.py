@@ -1,35 +1,38 @@
 """How pressed a pool is, from what its replicas and the routers report. Pure.
 
-1 is a pool's limit. Of prefill it is the predicted wait of a new prompt, of decode the blocks that
-are used or promised, the batch, and the token gap; neither CPU nor GPU use says when a request
-would be late. A pool for whose lack routers refuse requests is at its limit, whatever else it says:
-what was refused waits nowhere.
+1 is a pool's limit. Of prefill it is the predicted wait of a new prompt, in the routers and behind
+that on the replica, of decode the blocks that are used or promised, the batch, and the token gap;
+neither CPU nor GPU use says when a request would be late. A pool for whose lack routers refuse
+requests is at its limit, whatever else it says: what was refused waits nowhere.
+
+Work of the batch lane uses what the others leave and is no pressure, unless it is to count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cluster.membership import Pool, ReplicaRecord
+from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a replica may be given: `queue_s` of prompts, `in_use` of blocks and batch, `gap_s`.
 
-    Requests are promised `overcommit` times its blocks.
+    Requests are promised `overcommit` times its blocks. `batch`: the batch lane counts, too.
     """
 
     queue_s: float = 1.0
     in_use: float = 0.9
     gap_s: float = 0.06
     overcommit: float = 1.0
+    batch: bool = False
 
 
 def filled(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
     """The part of its queue, or of its blocks and its batch, that a replica has taken."""
-    load = record.load
+    load = _counted(record.load, limits)
     if pool == "prefill":
         speed = load.prompt_tokens_per_s
         return load.prompt_tokens_due / speed / limits.queue_s if speed else 0.0
@@ -41,8 +44,9 @@ def filled(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
 
 def slow(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
     """Its token gap in parts of the limit; a single stream is no faster beside a new replica."""
-    alone = pool == "prefill" or record.load.streams <= 1
-    return 0.0 if alone else (record.load.step_s or 0.0) / limits.gap_s
+    load = _counted(record.load, limits)
+    nobody = pool == "prefill" or record.load.streams <= 1 or not load.streams
+    return 0.0 if nobody else (load.step_s or 0.0) / limits.gap_s
 
 
 def used(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
@@ -50,21 +54,49 @@ def used(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
     return max(filled(pool, record, limits), slow(pool, record, limits))
 
 
-def unmet(pool: Pool, members: Iterable[ReplicaRecord]) -> int:
+def unmet(pool: Pool, members: Iterable[ReplicaRecord], limits: Limits) -> int:
     """Requests that routers refused just now, or hold for long, for lack of that pool."""
-    routers = (record.load for record in members if record.role == "router")
-    return sum(load.unmet_prefill if pool == "prefill" else load.unmet_decode for load in routers)
+    routers = [record.load for record in members if record.role == "router"]
+    if pool == "prefill":
+        return sum(load.unmet_prefill for load in routers)
+    batch = sum(load.unmet_batch for load in routers) if limits.batch else 0
+    return sum(load.unmet_decode for load in routers) + batch
 
 
 def pressure(pool: Pool, members: Sequence[ReplicaRecord], limits: Limits) -> float:
     """How pressed the pool is, by its least loaded replica; 1: at its limit."""
-    serving = [record for record in members if record.role != "router" and record.serves(pool)]
-    least = min((used(pool, record, limits) for record in serving), default=0.0)
-    return max(least, 1.0) if unmet(pool, members) else least
+    least = min((used(pool, one, limits) for one in _serving(pool, members)), default=0.0)
+    least += _line(pool, members, limits)
+    return max(least, 1.0) if unmet(pool, members, limits) else least
 
 
 def shared(pool: Pool, members: Sequence[ReplicaRecord], limits: Limits, left: int) -> float:
     """How pressed each would be if `left` replicas shared what the pool does now."""
-    serving = [record for record in members if record.role != "router" and record.serves(pool)]
-    taken = sum(filled(pool, record, limits) for record in serving) / left
-    return max([taken, *(slow(pool, record, limits) for record in serving)])
+    serving = _serving(pool, members)
+    taken = sum(filled(pool, record, limits) for record in serving)
+    taken += len(serving) * _line(pool, members, limits)
+    return max([taken / left, *(slow(pool, record, limits) for record in serving)])
+
+
+def _serving(pool: Pool, members: Iterable[ReplicaRecord]) -> list[ReplicaRecord]:
+    return [record for record in members if record.role != "router" and record.serves(pool)]
+
+
+def _line(pool: Pool, members: Iterable[ReplicaRecord], limits: Limits) -> float:
+    """The part of the limit that prompts have waited for before they come to a replica."""
+    if pool == "decode":
+        return 0.0
+    return sum(record.load.held_s for record in members if record.role == "router") / limits.queue_s
+
+
+def _counted(load: ReplicaLoad, limits: Limits) -> ReplicaLoad:
+    """The load as it counts."""
+    if limits.batch:
+        return load
+    return replace(
+        load,
+        prompt_tokens_due=max(0, load.prompt_tokens_due - load.batch_tokens_due),
+        blocks_used=max(0, load.blocks_used - load.batch_blocks),
+        blocks_promised=max(0, load.blocks_promised - load.batch_blocks),
+        streams=max(0, load.streams - load.batch_streams),
+    )

@@ -44,4 +44,7 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
         blocks_promised=load.blocks_promised,
         streams=load.streams,
         step_s=load.step_s,
+        batch_tokens_due=load.batch_tokens_due,
+        batch_blocks=load.batch_blocks,
+        batch_streams=load.batch_streams,
     )

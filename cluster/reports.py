@@ -152,4 +152,7 @@ def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
         blocks_promised=report.blocks_promised,
         streams=report.streams,
         step_s=report.step_s if report.HasField("step_s") else None,
+        batch_tokens_due=report.batch_tokens_due,
+        batch_blocks=report.batch_blocks,
+        batch_streams=report.batch_streams,
     )

@@ -108,12 +108,15 @@ class Router:
 
     def load(self) -> ReplicaLoad:
         """What this router is doing, and what the pools have no room for."""
-        unmet = self._gate.unmet(time.monotonic())
+        now = time.monotonic()
+        unmet = self._gate.unmet(now)
         return ReplicaLoad(
             waiting=self._gate.held,
             running=self.running,
             unmet_prefill=unmet["prefill"],
             unmet_decode=unmet["decode"],
+            unmet_batch=self._gate.unmet_batch(now),
+            held_s=self._gate.held_s,
         )
 
     def token_text(self, token: int) -> str:

@@ -163,6 +163,7 @@ class RouterServer:
                 scaling.in_use,
                 self._config.decode.token_gap_budget_ms / 1000,
                 self._config.router.kv_overcommit,
+                scaling.batch,
             )
             keeper = PoolKeeper(scaling, limits, self.id, self._pools, self._directory)
             self._keeping = asyncio.create_task(keeper.run(), name=f"pools by {self.id}")

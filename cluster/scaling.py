@@ -116,7 +116,7 @@ class PoolController:
     def _has_spare(self, pool: Pool, members: Sequence[ReplicaRecord]) -> bool:
         """Whether one replica less would be at most half pressed."""
         left = self._had[pool] - 1
-        if left < 1 or any(unmet(one, members) for one in self._works(pool)):
+        if left < 1 or any(unmet(one, members, self._limits) for one in self._works(pool)):
             return False
         works = self._works(pool)
         return all(shared(one, members, self._limits, left) <= _CALM for one in works)

@@ -26,13 +26,14 @@ class ScalingConfig:
 
     Both are off unless asked for. Prefill is pressed when a prompt would wait for `queue_s`, decode
     when `in_use` of its blocks or of its batch is taken, or tokens come too far apart. A pool gets
-    at most `step` replicas at a time.
+    at most `step` replicas at a time. `batch`: work of the batch lane is pressure, too.
     """
 
     flip_roles: bool = False
     prefill: PoolBounds | None = None
     decode: PoolBounds | None = None
     step: int = 1
+    batch: bool = False
     queue_s: float = 1.0
     in_use: float = 0.9
     hold_s: float = 2.0

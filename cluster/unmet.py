@@ -16,7 +16,8 @@ _POOLS: dict[Reason, Pool] = {"ttft": "prefill", "token_gap": "decode", "kv_bloc
 class Unmet:
     """The requests that were refused lately, or wait for long, by the pool that has no room.
 
-    What a tenant's own cap refuses, or a full router, is no pool's lack.
+    What a tenant's own cap refuses, or a full router, is no pool's lack. Nor is it one that prompts
+    wait for their turn: how long that is counts by itself (`cluster/pressure.py`).
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Unmet:
         counts = Counter(pool for _, pool in self._refused)
         for since_s, reason in held:
             pool = _POOLS.get(reason) if reason is not None else None
-            if pool is not None and now - since_s >= LATELY_S:
+            if pool == "decode" and now - since_s >= LATELY_S:
                 counts[pool] += 1
         return counts
 

@@ -101,6 +101,12 @@ class DecodeLoop:
         """KV blocks that the requests here may come to need."""
         return sum(self._scheduler.most_blocks(job.sequence) for job in self._jobs.values())
 
+    @property
+    def batch_blocks(self) -> int:
+        """Those of them that are for the batch lane."""
+        sequences = (job.sequence for job in self._jobs.values())
+        return sum(self._scheduler.most_blocks(one) for one in sequences if one.lane == "batch")
+
     def release(self, job: DecodeJob) -> None:
         """End a request in whatever state it is, and free its blocks. Idempotent."""
         self._jobs.pop(job.sequence.owner, None)

@@ -81,9 +81,20 @@ class DecodeScheduler:
         return sum(not entry.is_prompt for entry in self._in_state(State.RUNNING))
 
     @property
+    def batch_streams(self) -> int:
+        """Those of the batch lane among them."""
+        running = (one for one in self._in_state(State.RUNNING) if not one.is_prompt)
+        return sum(entry.sequence.lane == "batch" for entry in running)
+
+    @property
     def tokens_due(self) -> int:
         """Prompt tokens that wait or are being computed here."""
         return self._turns.tokens_due
+
+    @property
+    def batch_tokens_due(self) -> int:
+        """Those of the batch lane among them."""
+        return self._turns.batch_tokens_due
 
     def places(self, now: float) -> dict[str, Place]:
         """Where the prompts that wait to be computed here are in their lines."""

@@ -61,6 +61,12 @@ class PromptTurns:
         return sum(prompt.sequence.remaining for prompt in self._waiting())
 
     @property
+    def batch_tokens_due(self) -> int:
+        """Those of the batch lane among them."""
+        sequences = (prompt.sequence for prompt in self._waiting())
+        return sum(one.remaining for one in sequences if one.lane == "batch")
+
+    @property
     def full(self) -> bool:
         """Whether no other pass may be begun."""
         return len(self._begun) >= MOST_PASSES

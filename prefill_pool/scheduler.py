@@ -69,6 +69,11 @@ class PrefillScheduler:
         """Prompt tokens that wait or are being computed."""
         return self._turns.tokens_due
 
+    @property
+    def batch_tokens_due(self) -> int:
+        """Those of the batch lane among them."""
+        return self._turns.batch_tokens_due
+
     def places(self, now: float) -> dict[str, Place]:
         """Where the prompts that wait are in their lines."""
         return self._turns.places(now)

@@ -9,7 +9,7 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s")
+    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,9 @@ class Report(_message.Message):
     BLOCKS_PROMISED_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_TOKENS_DUE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_STREAMS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     prompt_tokens_due: int
@@ -24,4 +27,7 @@ class Report(_message.Message):
     blocks_promised: int
     streams: int
     step_s: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ...) -> None: ...
+    batch_tokens_due: int
+    batch_blocks: int
+    batch_streams: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ...) -> None: ...

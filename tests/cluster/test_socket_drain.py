@@ -57,7 +57,7 @@ async def test_generations_end_as_they_would_have_and_nothing_more_begins(genera
         await asyncio.wait_for(stopping, 5)
     with pytest.raises(OSError, match="Connect call failed"):
         await connect(f"ws://{address}{PATH}")
-    assert not generator.closed
+    assert len(generator.finished) == 1
 
 
 async def test_what_lasts_longer_than_the_grace_is_ended(generator):

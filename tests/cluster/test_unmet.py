@@ -11,9 +11,11 @@ def test_a_refusal_counts_for_the_pool_that_had_no_room_and_for_a_moment():
     assert not unmet.count((), 10.1 + LATELY_S)
 
 
-def test_who_is_held_counts_after_a_moment():
-    held = [(10.0, "ttft"), (10.9, "kv_blocks"), (9.0, "tenant_concurrent"), (9.0, None)]
+def test_who_is_held_for_want_of_decode_counts_after_a_moment():
+    """A wait for one's turn is no lack; it counts by its length."""
+    held = [(10.0, "token_gap"), (10.9, "kv_blocks"), (9.0, "tenant_concurrent"), (9.0, None)]
+    held.append((0.0, "ttft"))
     unmet = Unmet()
     assert not unmet.count(held, 10.5)
-    assert unmet.count(held, 11.5) == {"prefill": 1}
-    assert unmet.count(held, 12.0) == {"prefill": 1, "decode": 1}
+    assert unmet.count(held, 11.5) == {"decode": 1}
+    assert unmet.count(held, 12.0) == {"decode": 2}
