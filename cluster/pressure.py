@@ -11,9 +11,9 @@ Work of the batch lane uses what the others leave and is no pressure, unless it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
+from cluster.membership import Pool, ReplicaRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,26 @@ class Limits:
 
 def filled(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
     """The part of its queue, or of its blocks and its batch, that a replica has taken."""
-    load = _counted(record.load, limits)
+    load = record.load
     if pool == "prefill":
         speed = load.prompt_tokens_per_s
-        return load.prompt_tokens_due / speed / limits.queue_s if speed else 0.0
-    promised = load.blocks_promised / limits.overcommit
-    blocks = max(load.blocks_used, promised) / max(1, load.blocks_total)
-    batch = load.streams / max(1, load.batch_limit)
-    return max(blocks, batch) / limits.in_use
+        due = _counted(load.prompt_tokens_due, load.batch_tokens_due, limits)
+        return due / speed / limits.queue_s if speed else 0.0
+    promised = _counted(load.blocks_promised, load.batch_blocks, limits) / limits.overcommit
+    taken = max(_counted(load.blocks_used, load.batch_blocks, limits), promised)
+    streams = _counted(load.streams, load.batch_streams, limits)
+    batch = streams / max(1, load.batch_limit)
+    return max(taken / max(1, load.blocks_total), batch) / limits.in_use
 
 
 def slow(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
     """Its token gap in parts of the limit; a single stream is no faster beside a new replica."""
-    load = _counted(record.load, limits)
-    nobody = pool == "prefill" or record.load.streams <= 1 or not load.streams
-    return 0.0 if nobody else (load.step_s or 0.0) / limits.gap_s
+    load = record.load
+    if pool == "prefill" or load.streams <= 1:
+        return 0.0
+    if not _counted(load.streams, load.batch_streams, limits):
+        return 0.0
+    return (load.step_s or 0.0) / limits.gap_s
 
 
 def used(pool: Pool, record: ReplicaRecord, limits: Limits) -> float:
@@ -89,14 +94,6 @@ def _line(pool: Pool, members: Iterable[ReplicaRecord], limits: Limits) -> float
     return sum(record.load.held_s for record in members if record.role == "router") / limits.queue_s
 
 
-def _counted(load: ReplicaLoad, limits: Limits) -> ReplicaLoad:
-    """The load as it counts."""
-    if limits.batch:
-        return load
-    return replace(
-        load,
-        prompt_tokens_due=max(0, load.prompt_tokens_due - load.batch_tokens_due),
-        blocks_used=max(0, load.blocks_used - load.batch_blocks),
-        blocks_promised=max(0, load.blocks_promised - load.batch_blocks),
-        streams=max(0, load.streams - load.batch_streams),
-    )
+def _counted(amount: int, batch: int, limits: Limits) -> int:
+    """An amount, of which the batch lane has so much, as it counts."""
+    return amount if limits.batch else max(0, amount - batch)
