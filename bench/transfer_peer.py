@@ -9,8 +9,10 @@ import asyncio
 import json
 import socket
 import sys
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.transfer_floor import Ahead
@@ -18,7 +20,7 @@ from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transf
 from engine.kv_cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
 from kv_transfer.select import open_lane
-from kv_transfer.transport import RECEIVER_RANK
+from kv_transfer.transport import RECEIVER_RANK, Receipt, Wait
 
 
 def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
@@ -39,10 +41,23 @@ def receive_lane(
     """Take that many frames from a lane, into a few buffers by turns."""
     lane = open_lane(lane_spec(transport, port, prefix, RECEIVER_RANK))
     buffers = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(ahead)]
-    receiver = Ahead(lambda index: lane.receive(buffers[index % ahead], FRAME_BYTES), ahead)
+
+    def post(index: int) -> Wait:
+        buffer = buffers[index % ahead]
+        return partial(_into, buffer, lane.receive(buffer, FRAME_BYTES))
+
+    receiver = Ahead(post, ahead)
     receiver.post(warm)
     receiver.post(messages)
     lane.close()
+
+
+def _into(buffer: torch.Tensor, receipt: Receipt, timeout_s: float) -> None:
+    """Until the message is in the buffer: copied there if the sender only lends it."""
+    arrived = receipt(timeout_s)
+    if arrived.data.data_ptr() != buffer.data_ptr():
+        np.copyto(buffer.numpy(), arrived.data.numpy())
+    arrived.taken()
 
 
 class Receiving:

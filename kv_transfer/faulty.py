@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import NoReturn, TypeVar
 
 import torch
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.transport import Lane, LaneOpener, LaneSpec, Wait
+from kv_transfer.transport import Arrived, Lane, LaneOpener, LaneSpec, Receipt, Wait
+
+T = TypeVar("T")
 
 
 class Fault(Enum):
@@ -52,6 +55,11 @@ class FaultyLane:
         """That of the lane inside."""
         return self._inner.staging_device
 
+    @property
+    def ahead(self) -> int:
+        """That of the lane inside."""
+        return self._inner.ahead
+
     def send(self, buffer: torch.Tensor) -> Wait:
         """See `Lane.send`."""
         fault = self._next_fault()
@@ -62,18 +70,18 @@ class FaultyLane:
         wait = self._inner.send(buffer)
         return partial(self._slowly, wait) if fault is Fault.SLOW else wait
 
-    def receive(self, staging: torch.Tensor, size: int) -> Wait:
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
         """See `Lane.receive`."""
         fault = self._next_fault()
         if fault is Fault.DIE_HALF and self._calls <= self._plan.call + 1:
             whole = torch.empty_like(staging)
-            return partial(self._die_half, self._inner.receive(whole, size), whole, staging, size)
+            return partial(self._die_half, self._inner.receive(whole, size), staging, size)
         if fault in _DEADLY:
             return partial(self._die, fault)
-        wait = self._inner.receive(staging, size)
+        receipt = self._inner.receive(staging, size)
         if fault is Fault.CORRUPT:
-            return partial(_corrupt_after, wait, staging[:size])
-        return partial(self._slowly, wait) if fault is Fault.SLOW else wait
+            return partial(_corrupt_after, receipt)
+        return partial(self._slowly, receipt) if fault is Fault.SLOW else receipt
 
     def release(self) -> None:
         """Let a hanging call fail at last."""
@@ -94,7 +102,7 @@ class FaultyLane:
         hit = call >= plan.call if lasts else call == plan.call
         return plan.fault if hit else None
 
-    def _die(self, fault: Fault, _: float) -> None:
+    def _die(self, fault: Fault, _: float) -> NoReturn:
         if fault is Fault.HANG:
             self._released.wait()
             raise LaneBroken("faulty: released after hanging")
@@ -102,17 +110,16 @@ class FaultyLane:
         raise LaneBroken(f"faulty: {fault.value}")
 
     def _die_half(
-        self, wait: Wait, whole: torch.Tensor, staging: torch.Tensor, size: int, timeout_s: float
-    ) -> None:
-        wait(timeout_s)
-        staging[: size // 2] = whole[: size // 2]
+        self, receipt: Receipt, staging: torch.Tensor, size: int, timeout_s: float
+    ) -> NoReturn:
+        staging[: size // 2] = receipt(timeout_s).data[: size // 2]
         self._die(Fault.DIE_HALF, timeout_s)
 
-    def _slowly(self, wait: Wait, timeout_s: float) -> None:
+    def _slowly(self, wait: Callable[[float], T], timeout_s: float) -> T:
         time.sleep(min(self._plan.seconds, timeout_s))
         if self._plan.seconds >= timeout_s:
             raise LaneBroken("faulty: too slow")
-        wait(timeout_s)
+        return wait(timeout_s)
 
 
 class FaultyOpener:
@@ -139,9 +146,9 @@ class FaultyOpener:
             lane.release()
 
 
-def _corrupt_after(wait: Wait, received: torch.Tensor, timeout_s: float) -> None:
-    wait(timeout_s)
-    _corrupted(received)
+def _corrupt_after(receipt: Receipt, timeout_s: float) -> Arrived:
+    arrived = receipt(timeout_s)
+    return replace(arrived, data=_corrupted(arrived.data.clone()))
 
 
 def _corrupted(buffer: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.transport import LaneSpec, Wait
+from kv_transfer.transport import LaneSpec, Receipt, Wait, after
 
 _TAG = 0
 # Most of what is used here is missing from torch's type stubs.
@@ -53,6 +53,8 @@ class GlooLane:
     """One end of a Gloo group of two; blocks until the other end has joined, or LaneBroken."""
 
     staging_device = torch.device("cpu")
+    # The link does not rest between two messages.
+    ahead = 4
 
     def __init__(self, spec: LaneSpec) -> None:
         self._peer = spec.peer
@@ -73,11 +75,11 @@ class GlooLane:
         """See `Lane.send`."""
         return self._post("send", buffer)
 
-    def receive(self, staging: torch.Tensor, size: int) -> Wait:
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
         """See `Lane.receive`."""
         # All of the buffer: Gloo takes a smaller message, but one that is larger than what was
         # posted ends the process. So a frame out of turn is left to its checksum.
-        return self._post("recv", staging)
+        return after(self._post("recv", staging), staging[:size])
 
     def abort(self) -> None:
         """Nothing ends a wait inside Gloo but its timeout; the thread is left to it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from kv_transfer.frames import Coverage, FramePart
 from kv_transfer.waits import quietly, succeed
@@ -49,7 +48,8 @@ def _bytes_future() -> asyncio.Future[int]:
 class Incoming:
     """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error).
 
-    `offered` has the first offer, `complete_offer` the one that is made when all is computed.
+    `offered` has the first offer, `complete_offer` the one that is made when all is computed;
+    `on_the_way` counts frames that were announced and are not in their blocks.
     """
 
     def __init__(self, transfer: str) -> None:
@@ -66,7 +66,7 @@ class Incoming:
         self.landed = 0
         self.first_token: int | None = None
         self.committed = False
-        self.writing: list[asyncio.Future[Any]] = []
+        self.on_the_way = 0
 
     def take_offer(self, offer: pb.Offer) -> None:
         """Note an offer; the same may come twice, early and complete."""

@@ -20,19 +20,17 @@ from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
 from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
 from kv_transfer.staging import Buffer, LinkStaging, StagingPool
-from kv_transfer.threads import Worker
-from kv_transfer.transport import Lane, LaneOpener, LaneSpec, Wait
+from kv_transfer.threads import Halves, Worker
+from kv_transfer.transport import Lane, LaneOpener, LaneSpec
 from kv_transfer.waits import first_cause, until
 
 _log = logging.getLogger(__name__)
 # A call on a lane must end by its own timeout; this much later its thread is given up.
 _GRACE_S = 0.5
 
-# Messages on a lane at a time: the next is there when one is through.
-_POSTED_AHEAD = 4
-
 In = TypeVar("In")
 Out = TypeVar("Out")
+M = TypeVar("M")
 T = TypeVar("T")
 
 
@@ -72,7 +70,7 @@ class Link(ABC, Generic[In, Out]):
         self.over = False
         self._shared = shared
         self._control: Control[In, Out] = Control(shared.config, beat)
-        self._thread = Worker(f"{name}-lane", _POSTED_AHEAD)
+        self._thread = Worker(f"{name}-lane")
         self._lane: Lane | None = None
         self._lane_failed = False
         self._on_the_way = 0
@@ -142,18 +140,28 @@ class Link(ABC, Generic[In, Out]):
             raise LinkBroken("the data lane is not open")
         return self._staging
 
-    def _on_lane(self, post: Callable[[], Wait], buffer: Buffer) -> asyncio.Future[None]:
-        """Queue a message of the lane, to be posted and waited for in the order of these calls."""
-        job = self._thread.begin(partial(self._post, post))
+    def _on_lane(
+        self,
+        post: Callable[[], Callable[[float], M]],
+        then: Callable[[M], T],
+        buffer: Buffer,
+        worker: Worker | None = None,
+    ) -> asyncio.Future[T]:
+        """Queue a message of the lane, to be posted and waited for in the order of these calls.
+
+        `then` is called with what the wait for it returns, on that worker or on the lane's thread.
+        """
+        begin = partial(self._post, post)
+        job = self._thread.begin(Halves(begin, then, worker, self._open_lane().ahead))
         buffer.used_by(job)
         self._on_the_way += 1
         job.add_done_callback(self._through)
         return job
 
-    def _through(self, _: asyncio.Future[None]) -> None:
+    def _through(self, _: asyncio.Future[Any]) -> None:
         self._on_the_way -= 1
 
-    def _post(self, post: Callable[[], Wait]) -> Callable[[], None]:
+    def _post(self, post: Callable[[], Callable[[float], M]]) -> Callable[[], M]:
         """On the lane's thread: nothing more after a failure, or the two sides lose their order."""
         if self.over or self._lane_failed:
             raise LaneBroken("the data lane failed before")
@@ -163,9 +171,9 @@ class Link(ABC, Generic[In, Out]):
             self._lane_failed = True
             raise
 
-    def _wait(self, wait: Wait) -> None:
+    def _wait(self, wait: Callable[[float], M]) -> M:
         try:
-            wait(self._shared.config.io_timeout_s)
+            return wait(self._shared.config.io_timeout_s)
         except Exception:
             self._lane_failed = True
             raise

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.transport import LaneSpec, Wait
+from kv_transfer.transport import Arrived, LaneSpec, Receipt, Wait
 
 _rooms: dict[str, _Room] = {}
 _rooms_lock = threading.Lock()
@@ -43,6 +43,7 @@ class LoopbackLane:
     """One end of a room. A send is done once the other side has taken the message."""
 
     staging_device = torch.device("cpu")
+    ahead = 4
 
     def __init__(self, spec: LaneSpec) -> None:
         self._spec = spec
@@ -67,7 +68,7 @@ class LoopbackLane:
         self._posted += 1
         return partial(self._until_taken, self._posted)
 
-    def receive(self, staging: torch.Tensor, size: int) -> Wait:
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
         """See `Lane.receive`."""
         with self._room.changed:
             self._room.check()
@@ -78,7 +79,7 @@ class LoopbackLane:
         with room.changed:
             room.wait(lambda: room.taken[rank] >= number, timeout_s, "send")
 
-    def _take(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+    def _take(self, staging: torch.Tensor, size: int, timeout_s: float) -> Arrived:
         room, peer = self._room, self._spec.peer
         with room.changed:
             room.wait(lambda: bool(room.messages[peer]), timeout_s, "receive")
@@ -90,6 +91,7 @@ class LoopbackLane:
             staging[:size].copy_(message)
             room.taken[peer] += 1
             room.changed.notify_all()
+        return Arrived(staging[:size])
 
     def abort(self) -> None:
         """End whatever waits on either side."""

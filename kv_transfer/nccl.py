@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from kv_transfer.errors import LaneBroken
 from kv_transfer.gloo import open_store_client
-from kv_transfer.transport import LaneSpec, Wait
+from kv_transfer.transport import LaneSpec, Receipt, Wait, after
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.0001
@@ -31,6 +31,8 @@ def nccl_available() -> bool:
 
 class NcclLane:
     """One end of an NCCL communicator of two, on a stream of its own."""
+
+    ahead = 4
 
     def __init__(self, spec: LaneSpec) -> None:
         _warn_once()
@@ -53,9 +55,9 @@ class NcclLane:
         """See `Lane.send`; the buffer lies on the GPU and is complete when this is called."""
         return self._post("send", buffer)
 
-    def receive(self, staging: torch.Tensor, size: int) -> Wait:
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
         """See `Lane.receive`."""
-        return self._post("recv", staging[:size])
+        return after(self._post("recv", staging[:size]), staging[:size])
 
     def abort(self) -> None:
         """Nothing here: aborting blocks, so it is done on the lane's thread, in `close`."""

@@ -16,18 +16,18 @@ from typing import TypeVar
 
 import torch
 
-from engine.errors import Internal, TransferFailed
+from engine.errors import Internal, TandemError, TransferFailed
 from kv_transfer import wire
 from kv_transfer.bounded import Remembered
 from kv_transfer.checksum import checksum
 from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.frames import Coverage, FramePart, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
-from kv_transfer.link import Link, Shared, view
+from kv_transfer.link import Link, Shared
 from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
 from kv_transfer.staging import Buffer
-from kv_transfer.transport import RECEIVER_RANK, LaneSpec
+from kv_transfer.transport import RECEIVER_RANK, Arrived, LaneSpec
 from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, until
 from protos import kv_transfer_pb2 as pb
 
@@ -96,7 +96,9 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             raise
         finally:
             self._forget(incoming, reason)
-            await settle(incoming.writing)
+            if incoming.on_the_way:
+                # The copy thread writes nothing for it any more once it has come this far.
+                await settle([self._shared.copies.drained()])
 
     async def _admit(self, incoming: Incoming, offer: pb.Offer, admit: Admit) -> bool:
         """Wait for blocks, or until it has failed; False where an early one gets none."""
@@ -227,7 +229,11 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         # Posted and completed whatever becomes of its transfer: else the two sides of the lane
         # would no longer match.
         post = partial(self._open_lane().receive, buffer.data, frame.bytes)
-        self._spawn(self._land(frame, buffer, self._on_lane(post, buffer)))
+        then = partial(self._verify_and_scatter, incoming, frame)
+        landing = self._on_lane(post, then, buffer, self._shared.copies)
+        if incoming is not None:
+            incoming.on_the_way += 1
+        self._spawn(self._land(frame, incoming, buffer, landing))
         self._give_credit()
 
     def _give_credit(self) -> None:
@@ -298,45 +304,68 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             timeout_s=self._shared.config.connect_timeout_s,
         )
 
-    async def _land(self, frame: pb.Frame, buffer: Buffer, receiving: asyncio.Future[None]) -> None:
-        """Wait for the bytes; write them only if they are right and wanted."""
-        await self._lane_done(receiving, f"receiving frame {frame.sequence}")
-        # Asked again: it may have been given up while the bytes were on their way.
-        incoming = self._wanted(frame)
-        if incoming is None:
-            self._shared.counters.frames_discarded += 1
+    async def _land(
+        self,
+        frame: pb.Frame,
+        incoming: Incoming | None,
+        buffer: Buffer,
+        landing: asyncio.Future[bool],
+    ) -> None:
+        """Wait until its bytes are in their blocks, or are not wanted any more."""
+        try:
+            written = await self._lane_done(landing, f"receiving frame {frame.sequence}")
+        except (ChecksumMismatch, Internal) as error:
+            assert incoming is not None
+            self._spoiled(incoming, error)
         else:
-            data = view(buffer, frame.bytes)
-            writing = self._copy(partial(self._verify_and_scatter, incoming, frame, data), buffer)
-            incoming.writing.append(writing)
-            await asyncio.wait({writing})
-            self._written(incoming, writing)
+            self._landed(incoming if written else None)
+        if incoming is not None:
+            incoming.on_the_way -= 1
         self._buffers().give_back(buffer)
         self._give_credit()
 
-    def _verify_and_scatter(self, incoming: Incoming, frame: pb.Frame, data: torch.Tensor) -> None:
-        """On the copy thread."""
-        if checksum(data) != frame.checksum:
-            raise ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
-        if incoming.ended:
+    def _landed(self, incoming: Incoming | None) -> None:
+        self._corrupted_in_a_row = 0
+        if incoming is None:
+            self._shared.counters.frames_discarded += 1
             return
-        blocks = incoming.blocks[frame.block_start : frame.block_stop]
-        self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
+        incoming.landed += 1
+        self._finish_if_complete(incoming)
 
-    def _written(self, incoming: Incoming, writing: asyncio.Future[None]) -> None:
-        error = writing.exception()
-        if error is None:
-            self._corrupted_in_a_row = 0
-            incoming.landed += 1
-            self._finish_if_complete(incoming)
-        elif isinstance(error, ChecksumMismatch):
-            self._shared.counters.checksum_errors += 1
-            fail(incoming.finished, error)
-            self._corrupted_in_a_row += 1
-            if self._corrupted_in_a_row > 1:
-                raise LinkBroken("two frames in a row arrived corrupted: the lane is out of order")
-        else:
-            fail(incoming.finished, Internal(f"writing KV blocks: {error}"))
+    def _verify_and_scatter(
+        self, incoming: Incoming | None, frame: pb.Frame, arrived: Arrived
+    ) -> bool:
+        """On the copy thread: write the frame if it is right and wanted; False if it is not wanted.
+
+        ChecksumMismatch, or LaneBroken where the bytes did not stay what they were: then its blocks
+        hold anything, and as the link is over, so is the transfer whose blocks they are.
+        """
+        try:
+            # Asked here: it may have been given up while the bytes were on their way.
+            if incoming is None or incoming.ended:
+                return False
+            if checksum(arrived.data) != frame.checksum:
+                raise ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
+            blocks = incoming.blocks[frame.block_start : frame.block_stop]
+            self._scatter(blocks, frame, arrived.data)
+            return True
+        finally:
+            arrived.taken()
+
+    def _scatter(self, blocks: tuple[int, ...], frame: pb.Frame, data: torch.Tensor) -> None:
+        try:
+            self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
+        except Exception as error:
+            raise Internal(f"writing KV blocks: {error}") from error
+
+    def _spoiled(self, incoming: Incoming, error: TandemError) -> None:
+        fail(incoming.finished, error)
+        if not isinstance(error, ChecksumMismatch):
+            return
+        self._shared.counters.checksum_errors += 1
+        self._corrupted_in_a_row += 1
+        if self._corrupted_in_a_row > 1:
+            raise LinkBroken("two frames in a row arrived corrupted: the lane is out of order")
 
     def _failed(self, reason: TransferFailed) -> None:
         why = f"link {self.name}: {reason.message}"

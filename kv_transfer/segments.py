@@ -7,6 +7,7 @@ against shrinking: a reader's mapping can never fault.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -99,19 +100,30 @@ class Mapped:
             self._map, self._size = _map(place)
         except (OSError, ValueError) as error:
             raise LaneBroken(f"shared memory of process {place.pid}: {error}") from error
+        self._data = _tensor_over(self._map, self._size)
 
-    def copy(self, place: Place, to: torch.Tensor) -> None:
-        """Copy the bytes of `place` to the start of `to`; LaneBroken if they changed meanwhile."""
+    def view(self, place: Place) -> torch.Tensor:
+        """The bytes of `place`, only to be read; LaneBroken if they are not there any more.
+
+        `check` afterwards says whether what was read is of that time.
+        """
         if place.offset + place.size > self._size:
             raise LaneBroken(f"{place.size} bytes at {place.offset} of a segment of {self._size}")
-        self._check(place)
-        source = np.frombuffer(self._map, np.uint8, place.size, _HEADER_BYTES + place.offset)
-        np.copyto(to[: place.size].numpy(), source)
-        self._check(place)
+        self.check(place)
+        return self._data[place.offset : place.offset + place.size]
 
-    def _check(self, place: Place) -> None:
+    def check(self, place: Place) -> None:
+        """LaneBroken if the sender has taken the bytes of `place` back."""
         if _HEAD.unpack_from(self._map, 0) != (place.identity, place.generation):
             raise LaneBroken("the sender has taken its buffer back")
+
+
+def _tensor_over(mapping: mmap.mmap, size: int) -> torch.Tensor:
+    """The data of a segment as a flat uint8 tensor: torch has no word for "only to be read"."""
+    start = np.frombuffer(mapping, np.uint8).ctypes.data + _HEADER_BYTES
+    data = (ctypes.c_uint8 * size).from_address(start)
+    data.mapping = mapping  # type: ignore[attr-defined]  # which lives as long as the tensor
+    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def _map(place: Place) -> tuple[mmap.mmap, int]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -26,7 +27,7 @@ from kv_transfer.link import Link, Shared, view
 from kv_transfer.outgoing import Outgoing
 from kv_transfer.staging import Buffer
 from kv_transfer.transport import LaneSpec
-from kv_transfer.waits import fail, quietly, settle, succeed, until
+from kv_transfer.waits import fail, quietly, succeed, until
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,20 @@ _log = logging.getLogger(__name__)
 
 def _new_future() -> asyncio.Future[None]:
     return quietly(asyncio.get_running_loop().create_future())
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """A frame of a transfer, in its buffer once `reading` is done, which has its checksum."""
+
+    outgoing: Outgoing
+    part: FramePart
+    buffer: Buffer
+    reading: asyncio.Future[int]
+
+
+def _sent(_: None) -> None:
+    """Nothing is made of a message that has left."""
 
 
 class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
@@ -58,6 +73,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._transfers: dict[str, Outgoing] = {}
         self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
         self._turns: deque[Outgoing] = deque()
+        self._gathered: asyncio.Queue[_Gathered] = asyncio.Queue()
         self._has_turns = asyncio.Event()
         self._sequence = 0
         self._credit = 0
@@ -185,11 +201,12 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         await until(self._joined, self._spec.timeout_s, "the receiver's join")
         self._now_up()
         self._on_up(self)
+        self._spawn(self._send())
         while True:
+            # As many frames are gathered ahead as there are buffers.
             buffer = await self._buffers().take()
             outgoing = await self._next_turn()
-            if not await self._send_frame(outgoing, buffer):
-                self._buffers().give_back(buffer)
+            self._gathered.put_nowait(self._gather(outgoing, buffer))
 
     async def _next_turn(self) -> Outgoing:
         """The pulled transfers take turns, frame by frame."""
@@ -201,35 +218,47 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             self._has_turns.clear()
             await self._has_turns.wait()
 
-    async def _send_frame(self, outgoing: Outgoing, buffer: Buffer) -> bool:
-        """Gather and announce the transfer's next frame; False if it is not wanted any more."""
+    def _gather(self, outgoing: Outgoing, buffer: Buffer) -> _Gathered:
+        """Have the transfer's next frame read, and queue the transfer again if it has more."""
         part = outgoing.plan[outgoing.next_part]
-        data = view(buffer, part.bytes)
-        cache, blocks = self._shared.cache, outgoing.kv.blocks
-        reading = self._copy(partial(_gather, cache, blocks, part, data), buffer)
-        outgoing.reading = reading
-        # To its end even if the link breaks: `hand_over` promises that nobody reads afterwards.
-        await settle([reading])
-        error = reading.exception()
-        if error is not None:
-            fail(outgoing.finished, Internal(f"reading KV blocks: {error}"))
-        while self._sequence >= self._credit:
-            await self._lane_done(self._more_credit, f"credit for frame {self._sequence}")
-        if outgoing.ended:
-            return False
         outgoing.next_part += 1
         outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
         if outgoing.in_turn:
             self._turns.append(outgoing)
-        frame = wire.frame_to_proto(
-            self._sequence, outgoing.kv.transfer, outgoing.generation, part, reading.result()
+        data = view(buffer, part.bytes)
+        cache, blocks = self._shared.cache, outgoing.kv.blocks
+        reading = self._copy(partial(_gather, cache, blocks, part, data), buffer)
+        # The last one: copies are made in order.
+        outgoing.reading = reading
+        return _Gathered(outgoing, part, buffer, reading)
+
+    async def _send(self) -> None:
+        """Announce and post what was gathered, in that order, as credit allows."""
+        while True:
+            frame = await self._gathered.get()
+            if not frame.reading.done():
+                await asyncio.wait({frame.reading})
+            error = frame.reading.exception()
+            if error is not None:
+                fail(frame.outgoing.finished, Internal(f"reading KV blocks: {error}"))
+            while self._sequence >= self._credit:
+                await self._lane_done(self._more_credit, f"credit for frame {self._sequence}")
+            if frame.outgoing.ended:
+                self._buffers().give_back(frame.buffer)
+            else:
+                self._announce(frame, frame.reading.result())
+
+    def _announce(self, frame: _Gathered, checksum: int) -> None:
+        """Posted at once, whatever becomes of its transfer: the receiver posts its side, too."""
+        outgoing, part = frame.outgoing, frame.part
+        message = wire.frame_to_proto(
+            self._sequence, outgoing.kv.transfer, outgoing.generation, part, checksum
         )
         self._sequence += 1
-        self._control.send(wire.to_receiver(frame=frame))
-        # Posted at once, whatever becomes of its transfer: the receiver posts its side, too.
-        sending = self._on_lane(partial(self._open_lane().send, data), buffer)
-        self._spawn(self._deliver(frame.sequence, outgoing, buffer, sending))
-        return True
+        self._control.send(wire.to_receiver(frame=message))
+        post = partial(self._open_lane().send, view(frame.buffer, part.bytes))
+        sending = self._on_lane(post, _sent, frame.buffer)
+        self._spawn(self._deliver(message.sequence, outgoing, frame.buffer, sending))
 
     async def _deliver(
         self, sequence: int, outgoing: Outgoing, buffer: Buffer, sending: asyncio.Future[None]

@@ -1,4 +1,4 @@
-"""A lane through memory that two processes of one host share: one copy, made by the receiver.
+"""A lane through memory that two processes of one host share: the receiver reads it in place.
 
 The sender's staging lies in segments (`segments.py`). What passes between the two is a pipe each
 way, with where to read and that it was read: it wakes whoever waits, and ends with its process.
@@ -20,7 +20,7 @@ import torch
 from kv_transfer.errors import LaneBroken
 from kv_transfer.gloo import open_store_client
 from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
-from kv_transfer.transport import LaneSpec, Wait
+from kv_transfer.transport import Arrived, LaneSpec, Receipt, Wait
 
 _RECORD = struct.Struct("<?xxxiQQQQ")  # data or not, then a Place without its pid
 _TAKEN = _RECORD.pack(False, 0, 0, 0, 0, 0)
@@ -31,6 +31,8 @@ class SharedMemoryLane:
     """One end; blocks until the other end has joined, or LaneBroken."""
 
     staging_device = torch.device("cpu")
+    # One is read, the next waits. With more of them they would not fit the processor's cache.
+    ahead = 2
 
     def __init__(self, spec: LaneSpec) -> None:
         self._mapped: OrderedDict[int, Mapped] = OrderedDict()
@@ -51,7 +53,7 @@ class SharedMemoryLane:
             os.close(entrance)
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`: done when the receiver has its copy.
+        """See `Lane.send`: done when the receiver has read it.
 
         A buffer outside the segments of this process is copied into one first.
         """
@@ -66,11 +68,11 @@ class SharedMemoryLane:
         self._say(_RECORD.pack(True, *place))
         return partial(self._until_taken, segment, spare)
 
-    def receive(self, staging: torch.Tensor, size: int) -> Wait:
-        """See `Lane.receive`."""
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
+        """See `Lane.receive`; the staging is left alone."""
         if self._broken:
             raise LaneBroken(self._broken)
-        return partial(self._take, staging, size)
+        return partial(self._borrow, size)
 
     def _until_taken(self, segment: Segment, spare: torch.Tensor | None, timeout_s: float) -> None:
         try:
@@ -82,7 +84,7 @@ class SharedMemoryLane:
         if spare is not None:
             self._spare.append(spare)
 
-    def _take(self, staging: torch.Tensor, size: int, timeout_s: float) -> None:
+    def _borrow(self, size: int, timeout_s: float) -> Arrived:
         is_data, *place = self._hear(time.monotonic() + timeout_s, "receive")
         if not is_data:
             raise self._break("an answer without a message")
@@ -90,7 +92,15 @@ class SharedMemoryLane:
         if source.size != size:
             raise self._break(f"{source.size} bytes sent, {size} expected")
         try:
-            self._segment(source).copy(source, staging)
+            mapped = self._segment(source)
+            return Arrived(mapped.view(source), partial(self._taken, mapped, source))
+        except LaneBroken as error:
+            raise self._break(error.message) from error
+
+    def _taken(self, mapped: Mapped, source: Place) -> None:
+        """On the thread that has read it."""
+        try:
+            mapped.check(source)
         except LaneBroken as error:
             raise self._break(error.message) from error
         self._say(_TAKEN)
@@ -104,9 +114,9 @@ class SharedMemoryLane:
     def close(self) -> None:
         """Close the pipes, which ends the other side's waits too, and unmap what was read from."""
         with self._closing:
+            self._broken = self._broken or "the shared memory lane is closed"
             while self._open:
                 os.close(self._open.pop())
-        self._broken = self._broken or "the shared memory lane is closed"
         self._mapped.clear()
         self._spare.clear()
 
@@ -123,10 +133,12 @@ class SharedMemoryLane:
         return mapped
 
     def _say(self, record: bytes) -> None:
-        if self._broken:
-            raise LaneBroken(self._broken)
         try:
-            os.write(self._outbox, record)
+            # Held, because another thread may be closing what is written to.
+            with self._closing:
+                if self._broken:
+                    raise LaneBroken(self._broken)
+                os.write(self._outbox, record)
         except OSError as error:
             raise self._break(f"the peer is gone: {error.strerror}") from error
 

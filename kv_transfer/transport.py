@@ -39,8 +39,25 @@ class LaneSpec:
         return RECEIVER_RANK if self.rank == SENDER_RANK else SENDER_RANK
 
 
-# Blocks for so many seconds at most, else LaneBroken.
+def _nobody_waits() -> None:
+    """What a lane of copies has to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message: in the staging that was given to `receive`, or in memory that its sender lends.
+
+    `taken` is called once, when nobody reads it any more, on any thread but in the order of the
+    messages. LaneBroken: it has changed meanwhile, and what was made of it is worth nothing.
+    """
+
+    data: torch.Tensor
+    taken: Callable[[], None] = _nobody_waits
+
+
+# Both block for so many seconds at most, else LaneBroken.
 Wait = Callable[[float], None]
+Receipt = Callable[[float], Arrived]
 
 
 class Lane(Protocol):
@@ -55,6 +72,11 @@ class Lane(Protocol):
         """Where the buffers given to `send` and `receive` must lie."""
         ...
 
+    @property
+    def ahead(self) -> int:
+        """How many messages are best posted at a time."""
+        ...
+
     def send(self, buffer: torch.Tensor) -> Wait:
         """Post the buffer; the wait ends when all of it is on its way and it may be written again.
 
@@ -62,10 +84,10 @@ class Lane(Protocol):
         """
         ...
 
-    def receive(self, staging: torch.Tensor, size: int) -> Wait:
-        """Post a receive; the wait ends when the first `size` bytes are filled.
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
+        """Post a receive; the wait ends when the message of `size` bytes is there.
 
-        What is behind them may be written too.
+        Any part of `staging` may be written.
         """
         ...
 
@@ -76,6 +98,16 @@ class Lane(Protocol):
     def close(self) -> None:
         """Give everything back; called once, on the lane's own thread, after its last call."""
         ...
+
+
+def after(wait: Wait, data: torch.Tensor) -> Receipt:
+    """That message, once the wait for it has ended."""
+
+    def receipt(timeout_s: float) -> Arrived:
+        wait(timeout_s)
+        return Arrived(data)
+
+    return receipt
 
 
 LaneOpener = Callable[[LaneSpec], Lane]

@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 async def until(future: asyncio.Future[T], timeout_s: float, what: str) -> T:
     """The future's result within the time, else LinkBroken; never cancels the future."""
-    done, _ = await asyncio.wait({future}, timeout=timeout_s)
-    if not done:
-        raise LinkBroken(f"{what} took longer than {timeout_s:g} s")
+    if not future.done():
+        done, _ = await asyncio.wait({future}, timeout=timeout_s)
+        if not done:
+            raise LinkBroken(f"{what} took longer than {timeout_s:g} s")
     return future.result()
 
 

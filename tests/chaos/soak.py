@@ -44,7 +44,7 @@ class UnluckyLane:
     def __init__(self, inner, rng, counts):
         self.inner, self.rng, self.counts = inner, rng, counts
         self.dead = False
-        self.staging_device = inner.staging_device
+        self.staging_device, self.ahead = inner.staging_device, inner.ahead
         self.abort, self.close = inner.abort, inner.close
 
     def send(self, buffer):
@@ -61,15 +61,17 @@ class UnluckyLane:
         whole = staging.clone() if fault is Fault.DIE_HALF else staging
         if self.dead and fault is not Fault.DIE_HALF:
             return partial(self.break_by, fault)
-        return partial(self.received, self.inner.receive(whole, size), fault, whole, staging, size)
+        return partial(self.received, self.inner.receive(whole, size), fault, staging, size)
 
-    def received(self, wait, fault, whole, staging, size, timeout_s):
-        wait(timeout_s)
+    def received(self, receipt, fault, staging, size, timeout_s):
+        arrived = receipt(timeout_s)
         if fault is Fault.DIE_HALF:
-            staging[: size // 2] = whole[: size // 2]
+            staging[: size // 2] = arrived.data[: size // 2]
             self.break_by(fault, timeout_s)
         if fault is Fault.CORRUPT:
-            staging[self.rng.randrange(size)] ^= 1 << self.rng.randrange(8)
+            arrived = replace(arrived, data=arrived.data.clone())
+            arrived.data[self.rng.randrange(size)] ^= 1 << self.rng.randrange(8)
+        return arrived
 
     def draw(self):
         if self.dead:

@@ -19,8 +19,10 @@ def main(transport: str, port: int, prefix: str) -> None:
     )
     for size in (1, 4097, 8 << 20):
         buffer = torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
-        lane.receive(buffer, size)(10.0)
-        lane.send(buffer + 1)(10.0)
+        arrived = lane.receive(buffer, size)(10.0)
+        answer = arrived.data + 1
+        arrived.taken()
+        lane.send(answer)(10.0)
     lane.close()
 
 

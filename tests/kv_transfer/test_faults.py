@@ -151,7 +151,7 @@ class FailsOnce:
 
     def __init__(self, inner):
         self.inner = inner
-        self.staging_device = inner.staging_device
+        self.staging_device, self.ahead = inner.staging_device, inner.ahead
         self.calls = 0
         self.abort, self.close, self.receive = inner.abort, inner.close, inner.receive
 
@@ -181,15 +181,16 @@ async def test_two_corrupted_frames_in_a_row_cost_the_link():
     class Garbles:
         def __init__(self, inner):
             self.inner = inner
-            self.staging_device = inner.staging_device
+            self.staging_device, self.ahead = inner.staging_device, inner.ahead
             self.abort, self.close, self.send = inner.abort, inner.close, inner.send
 
         def receive(self, staging, size):
-            wait = self.inner.receive(staging, size)
+            receipt = self.inner.receive(staging, size)
 
             def wait_and_garble(timeout_s):
-                wait(timeout_s)
-                staging[0] ^= 1
+                arrived = receipt(timeout_s)
+                arrived.data[0] ^= 1
+                return arrived
 
             return wait_and_garble
 

@@ -77,15 +77,31 @@ def blank(lane, size):
     return torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
 
 
+def receive(lane, size, room=None):
+    """A message of that size, read to its end."""
+    arrived = lane.receive(blank(lane, room or size), size)(5.0)
+    data = arrived.data.cpu().clone()
+    arrived.taken()
+    return data
+
+
 def two_ahead(calls):
-    """Post a message while the one before is under way."""
-    waits = []
+    """Post a message while the one before is under way; what was received."""
+    waits, received = [], []
+
+    def end():
+        arrived = waits.pop(0)(5.0)
+        if arrived is not None:
+            received.append(arrived.data.cpu().clone())
+            arrived.taken()
+
     for post, *arguments in calls:
         if len(waits) == 2:
-            waits.pop(0)(5.0)
+            end()
         waits.append(post(*arguments))
-    for wait in waits:
-        wait(5.0)
+    while waits:
+        end()
+    return received
 
 
 @pytest.mark.parametrize("lanes", TRANSPORTS, indirect=True)
@@ -98,26 +114,34 @@ class TestContract:
                 lambda: [sender.send(filled(sender, size, size))(5.0) for size in sizes]
             )
             for size in sizes:
-                buffer = blank(receiver, size)
-                receiver.receive(buffer, size)(5.0)
-                assert torch.equal(buffer.cpu(), filled(sender, size, size).cpu())
+                assert torch.equal(receive(receiver, size), filled(sender, size, size).cpu())
             sending.result()
 
     def test_both_directions(self, lanes):
         sender, receiver = lanes
         with ThreadPoolExecutor(1) as thread:
             thread.submit(receiver.send(filled(receiver, 1000, 1)), 5.0)
-            buffer = blank(sender, 1000)
-            sender.receive(buffer, 1000)(5.0)
-        assert torch.equal(buffer.cpu(), filled(sender, 1000, 1).cpu())
+            assert torch.equal(receive(sender, 1000), filled(sender, 1000, 1).cpu())
 
     def test_a_part_of_a_larger_buffer(self, lanes):
         sender, receiver = lanes
-        buffer = blank(receiver, 5000)
         with ThreadPoolExecutor(1) as thread:
             thread.submit(sender.send(filled(sender, 5000, 2)[:3000]), 5.0)
-            receiver.receive(buffer, 3000)(5.0)
-        assert torch.equal(buffer[:3000].cpu(), filled(sender, 5000, 2)[:3000].cpu())
+            data = receive(receiver, 3000, room=5000)
+        assert torch.equal(data, filled(sender, 5000, 2)[:3000].cpu())
+
+    def test_what_is_read_later_has_not_changed(self, lanes):
+        """Two messages are read in turn while both are held, as by a thread that copies."""
+        sender, receiver = lanes
+        with ThreadPoolExecutor(1) as thread:
+            messages = [(sender.send, filled(sender, 5000, n)) for n in (1, 2)]
+            sending = thread.submit(two_ahead, messages)
+            receipts = [receiver.receive(blank(receiver, 5000), 5000) for _ in range(2)]
+            held = [receipt(5.0) for receipt in receipts]
+            for number, arrived in enumerate(held, 1):
+                assert torch.equal(arrived.data.cpu(), filled(sender, 5000, number).cpu())
+                arrived.taken()
+            sending.result()
 
     def test_messages_posted_ahead_arrive_in_order(self, lanes):
         sender, receiver = lanes
@@ -125,10 +149,11 @@ class TestContract:
         buffers = [blank(receiver, size) for size in sizes]
         with ThreadPoolExecutor(1) as thread:
             sending = thread.submit(two_ahead, [(sender.send, filled(sender, n, n)) for n in sizes])
-            two_ahead([(receiver.receive, *each) for each in zip(buffers, sizes, strict=True)])
+            calls = [(receiver.receive, *each) for each in zip(buffers, sizes, strict=True)]
+            received = two_ahead(calls)
             sending.result()
-        for buffer, size in zip(buffers, sizes, strict=True):
-            assert torch.equal(buffer.cpu(), filled(sender, size, size).cpu())
+        for data, size in zip(received, sizes, strict=True):
+            assert torch.equal(data, filled(sender, size, size).cpu())
 
     def test_a_failure_ends_all_that_was_posted(self, lanes):
         _, receiver = lanes
@@ -201,9 +226,7 @@ def test_across_two_processes(transport, store):
         for size in (1, 4097, 8 << 20):
             data = filled(lane, size, size)
             lane.send(data)(10.0)
-            back = blank(lane, size)
-            lane.receive(back, size)(10.0)
-            assert torch.equal(back, data + 1)
+            assert torch.equal(receive(lane, size), (data + 1).cpu())
         assert child.wait(30) == 0
     finally:
         lane.close()
@@ -230,9 +253,8 @@ class TestFaulty:
 
             sending = threads.submit(send)
             for index in range(3):
-                buffer = blank(receiver, 64)
                 try:
-                    receiver.receive(buffer, 64)(2.0)
+                    buffer = receiver.receive(blank(receiver, 64), 64)(2.0).data
                 except LaneBroken as error:
                     results.append(error)
                     break

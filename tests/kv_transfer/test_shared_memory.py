@@ -22,7 +22,7 @@ from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tens
 from kv_transfer.select import open_lane
 from kv_transfer.transport import SENDER_RANK
 from tests.kv_transfer.rig import linked, with_transport
-from tests.kv_transfer.test_lanes import blank, filled, make_spec, opened, store
+from tests.kv_transfer.test_lanes import blank, filled, make_spec, opened, receive, store
 
 __all__ = ["store"]
 
@@ -75,29 +75,34 @@ def test_bytes_that_the_sender_takes_back_are_refused():
     segment, offset = segment_of(data[100:])
     assert offset == 100
     before = place(segment, 900, offset)
-    Mapped(before).copy(before, torch.zeros(900, dtype=torch.uint8))
+    assert torch.equal(Mapped(before).view(before), data[100:])
     segment.renew()
     with pytest.raises(LaneBroken, match="taken its buffer back"):
-        Mapped(before).copy(before, torch.zeros(900, dtype=torch.uint8))
+        Mapped(before).view(before)
 
 
-class RenewedWhileCopied(Mapped):
-    """The sender takes its buffer back between the first look at the generation and the second."""
+def test_a_late_writer_is_seen_after_the_reading_too(store):
+    """The sender gives up waiting and takes its buffer back while the receiver reads it."""
+    with opened("shared_memory", store) as (sender, receiver):
+        data = shared_tensor(5000)
+        sending = sender.send(data)
+        arrived = receiver.receive(blank(receiver, 5000), 5000)(5.0)
+        with pytest.raises(LaneBroken, match="took too long"):
+            sending(0.1)
+        data.fill_(7)
+        with pytest.raises(LaneBroken, match="taken its buffer back"):
+            arrived.taken()
 
-    def __init__(self, place, segment):
-        super().__init__(place)
-        self.segment = segment
 
-    def _check(self, place):
-        super()._check(place)
-        self.segment.renew()
-
-
-def test_a_late_writer_is_seen_after_the_copy_too():
-    segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
-    where = place(segment, 1000)
-    with pytest.raises(LaneBroken, match="taken its buffer back"):
-        RenewedWhileCopied(where, segment).copy(where, torch.zeros(1000, dtype=torch.uint8))
+def test_what_is_borrowed_lives_as_long_as_it_is_held(store):
+    with opened("shared_memory", store) as (sender, receiver):
+        sending = sender.send(filled(sender, 5000, 3))
+        arrived = receiver.receive(blank(receiver, 5000), 5000)(5.0)
+    del sending
+    gc.collect()
+    assert torch.equal(arrived.data, filled(sender, 5000, 3))
+    with pytest.raises(LaneBroken, match="closed"):
+        arrived.taken()
 
 
 def test_a_segment_that_could_shrink_is_refused(tmp_path):
@@ -112,7 +117,7 @@ def test_reading_beyond_a_segment_is_refused():
     segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
     where = place(segment, 1001)
     with pytest.raises(LaneBroken, match="1001 bytes"):
-        Mapped(where).copy(where, torch.zeros(2000, dtype=torch.uint8))
+        Mapped(where).view(where)
 
 
 def test_a_segment_ends_with_its_tensor():
@@ -127,7 +132,7 @@ def test_a_lane_leaves_no_descriptor(store):
     def move():
         with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
             thread.submit(sender.send(filled(sender, 5000, 1)), 5.0)
-            receiver.receive(blank(receiver, 5000), 5000)(5.0)
+            receive(receiver, 5000)
 
     move()
     before = descriptors()
