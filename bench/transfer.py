@@ -15,7 +15,7 @@ import torch
 from bench.machine import as_line, describe_machine
 from bench.rates import Spread
 from bench.tables import table
-from bench.transfer_floor import AHEAD, median_parts, time_lane, time_memcpy, time_tcp
+from bench.transfer_floor import median_parts, time_lane, time_memcpy, time_tcp
 from bench.transfer_hand_over import (
     BLOCKS,
     CHUNK,
@@ -27,9 +27,12 @@ from bench.transfer_hand_over import (
     measure,
 )
 from bench.transfer_shape import cache_for
+from kv_transfer.gloo import GlooLane
+from kv_transfer.shared_memory import SharedMemoryLane
 
 RESULTS = Path("bench/results")
-TRANSPORTS = ("shared_memory", "gloo")
+# With as many messages as a link posts before it waits for the first.
+TRANSPORTS = {"shared_memory": SharedMemoryLane.ahead, "gloo": GlooLane.ahead}
 RAW_ROUNDS = 9
 
 
@@ -58,8 +61,8 @@ def measure_lanes(other: Other) -> list[Lane]:
     rates: dict[str, list[float]] = {}
     plain = plain_copies(other)
     ways = dict(plain)
-    for name in TRANSPORTS:
-        ways[name] = partial(time_lane, name, AHEAD, other.tell, other.hear)
+    for name, ahead in TRANSPORTS.items():
+        ways[name] = partial(time_lane, name, ahead, other.tell, other.hear)
     for _ in range(RAW_ROUNDS):
         for name, way in ways.items():
             rates.setdefault(name, []).append(way())

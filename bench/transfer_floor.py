@@ -19,7 +19,6 @@ import torch
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
 from engine.kv_cache import KvCache
 from kv_transfer.checksum import checksum
-from kv_transfer.config import TransferConfig
 from kv_transfer.frames import Extent, FramePart, plan_frames
 from kv_transfer.gloo import open_store_server
 from kv_transfer.segments import shared_tensor
@@ -28,8 +27,6 @@ from kv_transfer.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
 _WARM = 4
-# As many messages as a link posts before it waits for the first.
-AHEAD = TransferConfig().staging_buffers
 Tell = Callable[..., None]  # an order for the other process
 Hear = Callable[[], object]  # waits until it has done it
 
