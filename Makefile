@@ -13,6 +13,8 @@ BENCH_CACHE ?= .bench
 ACCELERATOR ?= cpu
 TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# What takes minutes by itself, and is kept out of `make test`.
+CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
@@ -52,11 +54,10 @@ protos-check: .venv-protos/.installed  ## the generated code is what the protos 
 
 tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for some
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered \
-		--ignore tests/e2e/test_scaling.py \
-		--ignore tests/e2e/test_rollout.py $(ARGS)
+		$(addprefix --ignore ,$(CLUSTER_TESTS)) $(ARGS)
 
-test-cluster: $(VENV)/.installed-dev  ## pools that grow and shrink under load, on a real Ray cluster
-	$(BIN)/python -m pytest tests/e2e/test_scaling.py tests/e2e/test_rollout.py $(ARGS)
+test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow and shrink: real Ray, minutes
+	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
 	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \

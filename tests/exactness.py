@@ -44,6 +44,21 @@ def make_cases(model: torch.nn.Module, count: int, seed: int = 0) -> list[Case]:
     return cases
 
 
+def random_case(model: torch.nn.Module, seed: int, prompt_tokens: int, new_tokens: int) -> Case:
+    """A random prompt and its greedy answer, each of so many tokens."""
+    prompt = _random_prompt(random.Random(seed), prompt_tokens)
+    greedy = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
+    return Case(prompt, greedy, _generate(model, prompt, new_tokens))
+
+
+def equal(model: torch.nn.Module, cases: list[Case], answers: list[tuple[int, ...]]) -> bool:
+    """Whether all answers are the expected ones, but for ties."""
+    return all(
+        answer == case.expected or excused(model, case, answer)
+        for case, answer in zip(cases, answers, strict=True)
+    )
+
+
 def distinct(cases: list[Case]) -> float:
     """Different tokens in an answer, on average over the answers of full length."""
     full = [case.expected for case in cases if len(case.expected) == NEW_TOKENS]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.api import Summary, Tokens
 from cluster.client import Client
 from tests import exactness
+from tests.e2e.crowd import crowd
 from tests.e2e.serving import serve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -57,35 +57,12 @@ def answers(cases, sampled, model_folder, tmp_path_factory):
 
 async def _all(address, cases, sampled):
     async with Client(address) as client:
-        greedy = await _crowd(client, cases, AT_ONCE)
-        together = await _crowd(client, sampled, AT_ONCE)
-        alone = await _crowd(client, sampled[:8], 1)
+        greedy = await crowd(client, cases, AT_ONCE)
+        together = await crowd(client, sampled, AT_ONCE)
+        alone = await crowd(client, sampled[:8], 1)
     preemptions = sum(summary.choices[0].preemptions for _, summary in greedy)
     tokens = [[tokens for tokens, _ in group] for group in (greedy, together, alone)]
     return tokens[0], preemptions, tokens[1], tokens[2]
-
-
-async def _crowd(client, cases, at_once):
-    gate = asyncio.Semaphore(at_once)
-
-    async def one(case):
-        async with gate:
-            return await _answer(client, case)
-
-    return await asyncio.gather(*(one(case) for case in cases))
-
-
-async def _answer(client, case):
-    tokens, summary = [], None
-    names = ("max_tokens", "temperature", "ignore_eos", "stop_token_ids", "seed", "top_p", "top_k")
-    options = {name: getattr(case.sampling, name) for name in names}
-    async for event in client.generate(list(case.prompt), timeout_s=300, **options):
-        if isinstance(event, Tokens):
-            assert event.index == len(tokens)
-            tokens += [token.token for token in event.tokens]
-        elif isinstance(event, Summary):
-            summary = event
-    return tuple(tokens), summary
 
 
 def test_the_answers_are_worth_comparing(cases):

@@ -1,0 +1,264 @@
+"""A Ray cluster on several hosts: what the chart renders, started by hand in place of KubeRay.
+
+host redis     the Redis of directory.url and of Ray's fault tolerance
+host head      Ray's head, and Serve's controller; no replicas
+host router    each is a node that offers the custom resource of its pool, as the pods of
+host prefill   the pool do
+host decode
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.admin_client import fetch_status
+from cluster.embedded_redis import find_server
+from engine.errors import Unavailable
+from protos.router_pb2 import ReplicaStatus
+from tests.e2e.hosts import slow_proxy
+from tests.e2e.hosts.namespaces import Host, Switch
+from tests.helm.chart import ROOT, Object, cluster_spec, groups, objects, one
+
+NAMES = ("redis", "head", "router", "prefill", "decode")
+POOLS = ("router", "prefill", "decode")
+REDIS_PORT = 6380  # of the proxy before it, which can be made slow
+_REDIS_OWN_PORT = 6379
+GCS_PORT = 6379
+DASHBOARD_PORT = 8265
+START_TIMEOUT_S = 120
+# What KubeRay gives the pods of a RayService with fault tolerance.
+_KUBERAY = {
+    "RAY_external_storage_namespace": "tandem-hosts",
+    "RAY_timeout_ms_task_wait_for_death_info": "0",
+    "RAY_gcs_server_request_timeout_seconds": "5",
+    "RAY_SERVE_KV_TIMEOUT_S": "5",
+}
+_KUBERAY_WORKER = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+
+
+class RayHosts:
+    """The hosts, and Ray on them; `deploy` puts the application there.
+
+    `nodes` are the processes that stay as long as the host's node does.
+    """
+
+    def __init__(self, switch: Switch, folder: Path, application: Mapping[str, Any]) -> None:
+        self.switch = switch
+        self._folder = folder
+        self._chart = objects(
+            {
+                "application": dict(application),
+                "redis": {"url": f"redis://redis:{REDIS_PORT}/0"},
+                "ray": {"faultTolerance": {"enabled": True}},
+                "replacementSeconds": 10,
+                "drainSeconds": 10,
+            }
+        )
+        self._token = secrets.token_hex(32)
+        self._late = folder / "late"
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
+            (folder / name).write_text(text.replace("/etc/tandem/", f"{folder}/"))
+
+    def start(self) -> None:
+        """Start Redis, the head and the nodes of the pools, and wait until all are there."""
+        self.start_redis()
+        self.start_head()
+        for pool in POOLS:
+            self.start_node(pool)
+        self.until(lambda: set(self.alive()) == {"head", *POOLS}, START_TIMEOUT_S, "nodes")
+
+    def start_redis(self) -> None:
+        """A redis-server, and a proxy by which everybody on the switch reaches it."""
+        host = self.host("redis")
+        settings = {"port": str(_REDIS_OWN_PORT), "dir": str(host.folder)}
+        settings |= {"save": "", "appendonly": "no"}
+        arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
+        host.start(str(find_server()), *arguments, log="redis.log")
+        self.slow_redis(0.0)
+        ports = (str(REDIS_PORT), str(_REDIS_OWN_PORT))
+        host.start(sys.executable, slow_proxy.__file__, *ports, str(self._late), log="proxy.log")
+
+    def slow_redis(self, late_s: float) -> None:
+        """From now on everything to and from Redis comes later by so much, each way."""
+        written = self._late.with_suffix(".new")
+        written.write_text(str(late_s))
+        written.replace(self._late)
+
+    def start_head(self) -> None:
+        """Start Ray's head, or start it again: with what is in Redis, it goes on."""
+        spec = cluster_spec(self._chart)
+        options = spec["gcsFaultToleranceOptions"]
+        env = self.environment("head")
+        env |= {"RAY_REDIS_ADDRESS": options["redisAddress"]}
+        where = ("--head", f"--port={GCS_PORT}")
+        self._ray("head", spec["headGroupSpec"], where, env)
+
+    def start_node(self, pool: str) -> None:
+        """Start, or start again, the node that the replicas of a pool go to."""
+        group = groups(self._chart)[pool]
+        env = self.environment(pool) | _KUBERAY_WORKER
+        self._ray(pool, group, (f"--address=head:{GCS_PORT}",), env)
+
+    def deploy(self) -> None:
+        """Give Serve the application, as KubeRay does, and wait until it runs."""
+        config = yaml.safe_load((self._folder / "serve.yaml").read_text())
+        self.until(lambda: self.ask("/api/serve/applications/", config) is not None, 60, "Serve")
+        self.until(lambda: self.application() == "RUNNING", START_TIMEOUT_S, "the application")
+
+    def application(self) -> str:
+        """Serve's word for how the application is; empty where nobody answers."""
+        answer = self.ask("/api/serve/applications/") or {}
+        return str(answer.get("applications", {}).get("tandem", {}).get("status", ""))
+
+    def keep(self) -> None:
+        """Start nodes that have ended again, as Kubernetes does with a container."""
+        for name in [name for name, node in self.nodes.items() if node.poll() is not None]:
+            if name == "head":
+                self.start_head()
+            else:
+                self.start_node(name)
+
+    def restored(self) -> bool:
+        """Whether Ray counts all nodes as alive, and Serve finds the application healthy."""
+        self.keep()
+        return self.application() == "RUNNING" and self.alive() == sorted(["head", *POOLS])
+
+    def alive(self) -> list[str]:
+        """The hosts whose nodes Ray counts as alive."""
+        answer = self.ask("/nodes?view=summary") or {}
+        nodes = answer.get("data", {}).get("summary", [])
+        names = {self.host(name).address: name for name in NAMES}
+        raylets = [node.get("raylet", {}) for node in nodes]
+        return sorted(
+            names[raylet["nodeManagerAddress"]]
+            for raylet in raylets
+            if raylet.get("state") == "ALIVE"
+        )
+
+    def ask(self, path: str, body: object = None) -> dict[str, Any] | None:
+        """Ray's dashboard on the head; None where it does not answer."""
+        request = urllib.request.Request(
+            f"http://{self.host('head').address}:{DASHBOARD_PORT}{path}",
+            method="GET" if body is None else "PUT",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return None
+        found: dict[str, Any] = json.loads(text) if text else {}
+        return found
+
+    @property
+    def grpc(self) -> str:
+        """The router's door for gRPC."""
+        return f"{self.host('router').address}:50051"
+
+    async def replicas(self) -> list[ReplicaStatus]:
+        """Who the router knows, and how they are."""
+        return list((await fetch_status(self.grpc)).replicas)
+
+    async def whole(self, timeout_s: float = 60) -> float:
+        """Wait until the router has a healthy replica of each pool; returns how long it took."""
+
+        async def is_whole() -> bool:
+            try:
+                status = await fetch_status(self.grpc)
+            except Unavailable:
+                return False
+            return not status.missing and all(entry.healthy for entry in status.replicas)
+
+        return await self._eventually(is_whole, timeout_s, "a whole cluster")
+
+    async def renewed(self, role: str, before: str, timeout_s: float = 120) -> float:
+        """Wait until the cluster is whole with another replica of that role than `before`."""
+
+        async def is_renewed() -> bool:
+            self.keep()
+            return before not in {entry.id for entry in await self.replicas() if entry.healthy}
+
+        took_s = await self._eventually(is_renewed, timeout_s, f"the end of {before}")
+        return took_s + await self.whole(timeout_s)
+
+    async def idle(self, timeout_s: float = 20) -> float:
+        """Wait until no replica holds anything: no request, and no block but cached ones."""
+
+        async def is_idle() -> bool:
+            pools = [entry for entry in await self.replicas() if entry.role != "router"]
+            return not any(entry.waiting or entry.running or _held(entry) for entry in pools)
+
+        return await self._eventually(is_idle, timeout_s, f"idle pools: {await self.replicas()}")
+
+    def host(self, name: str) -> Host:
+        """One of the hosts."""
+        return self.switch[name]
+
+    def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> float:
+        """Wait for a condition; returns how long it took. Fails with the ends of the logs."""
+        began_s = time.monotonic()
+        while not condition():
+            if time.monotonic() - began_s > timeout_s:
+                raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}")
+            time.sleep(0.25)
+        return time.monotonic() - began_s
+
+    def logs(self) -> str:
+        """The last lines of what the hosts printed, and of Serve's own logs."""
+        files = sorted(self._folder.glob("*/*.log"))
+        files += sorted(self._folder.glob("*/ray/session_2*/logs/serve/*.log"))
+        return "\n".join(f"== {file}\n{_tail(file)}" for file in files)
+
+    async def _eventually(
+        self, condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str
+    ) -> float:
+        began_s = time.monotonic()
+        while not await condition():
+            if time.monotonic() - began_s > timeout_s:
+                raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}")
+            await asyncio.sleep(0.25)
+        return time.monotonic() - began_s
+
+    def _ray(self, name: str, group: Object, where: tuple[str, ...], env: dict[str, str]) -> None:
+        parameters = {key: value.strip("'") for key, value in group["rayStartParams"].items()}
+        options = [f"--{key}={value}" for key, value in parameters.items()]
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--block", *where]
+        address = f"--node-ip-address={self.host(name).address}"
+        self.nodes[name] = self.host(name).start(
+            *command, address, *options, log="ray.log", env=env
+        )
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What Ray's processes on that host find in their environment."""
+        spec = cluster_spec(self._chart)
+        group = spec["headGroupSpec"] if name == "head" else groups(self._chart)[name]
+        container = group["template"]["spec"]["containers"][0]
+        own = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+        health = self.host(name).folder / "health"
+        health.mkdir(exist_ok=True)
+        own |= {"TANDEM_HEALTH_DIR": str(health), "HOME": os.environ.get("HOME", "/tmp")}
+        paths = {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
+        return own | paths | _KUBERAY
+
+
+def _held(entry: ReplicaStatus) -> int:
+    blocks = entry.blocks
+    return blocks.used + blocks.leased + blocks.quarantined + blocks.orphaned
+
+
+def _tail(file: Path, size: int = 3000) -> str:
+    return file.read_text(errors="replace")[-size:]
