@@ -175,25 +175,16 @@ class RayHosts:
 
     async def whole(self, timeout_s: float = 60) -> float:
         """Wait until the router has a healthy replica of each pool; returns how long it took."""
-
-        async def is_whole() -> bool:
-            try:
-                status = await fetch_status(self.grpc)
-            except Unavailable:
-                return False
-            return not status.missing and all(entry.healthy for entry in status.replicas)
-
-        return await self._eventually(is_whole, timeout_s, "a whole cluster")
+        return await self._eventually(self._whole, timeout_s, "a whole cluster")
 
     async def renewed(self, role: str, before: str, timeout_s: float = 120) -> float:
         """Wait until the cluster is whole with another replica of that role than `before`."""
 
         async def is_renewed() -> bool:
             self.keep()
-            return before not in {entry.id for entry in await self.replicas() if entry.healthy}
+            return before not in {one.id for one in await self.replicas()} and await self._whole()
 
-        took_s = await self._eventually(is_renewed, timeout_s, f"the end of {before}")
-        return took_s + await self.whole(timeout_s)
+        return await self._eventually(is_renewed, timeout_s, f"another one than {before}")
 
     async def idle(self, timeout_s: float = 20) -> float:
         """Wait until no replica holds anything: no request, and no block but cached ones."""
@@ -222,6 +213,13 @@ class RayHosts:
         files = sorted(self._folder.glob("*/*.log"))
         files += sorted(self._folder.glob("*/ray/session_2*/logs/serve/*.log"))
         return "\n".join(f"== {file}\n{_tail(file)}" for file in files)
+
+    async def _whole(self) -> bool:
+        try:
+            status = await fetch_status(self.grpc)
+        except Unavailable:
+            return False
+        return not status.missing and all(entry.healthy for entry in status.replicas)
 
     async def _eventually(
         self, condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str
