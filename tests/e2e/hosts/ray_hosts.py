@@ -177,8 +177,8 @@ class RayHosts:
         """Wait until the router has a healthy replica of each pool; returns how long it took."""
         return await self._eventually(self._whole, timeout_s, "a whole cluster")
 
-    async def renewed(self, role: str, before: str, timeout_s: float = 120) -> float:
-        """Wait until the cluster is whole with another replica of that role than `before`."""
+    async def renewed(self, before: str, timeout_s: float = 120) -> float:
+        """Wait until the cluster is whole with another replica in the place of `before`."""
 
         async def is_renewed() -> bool:
             self.keep()

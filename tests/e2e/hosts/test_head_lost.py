@@ -66,7 +66,7 @@ async def test_a_replica_that_died_meanwhile_is_replaced_then(cluster, cases, mo
                 await answer(client, cases[0], 30)
         assert refused.value.retryable
         began_s = time.monotonic()
-        await cluster.renewed("decode", before["decode"])
+        await cluster.renewed(before["decode"])
         renewed_s = time.monotonic() - began_s
         await restored(cluster)
         with capsys.disabled():

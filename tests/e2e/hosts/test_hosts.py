@@ -126,7 +126,7 @@ async def test_a_host_that_ray_gave_up_is_started_anew(cluster, cases, interrupt
     cluster.switch.mend("decode")
     # Told that it was given up, the node ends; and is started again.
     await asyncio.to_thread(cluster.nodes["decode"].wait, NODE_ENDS_S)
-    renewed_s = await cluster.renewed("decode", before["decode"])
+    renewed_s = await cluster.renewed(before["decode"])
     with capsys.disabled():
         print(f"\na stream hears {refused.value!r} after {told_s:.0f} s; given up after", end=" ")
         print(f"{given_up_s:.0f} s; another replica serves {renewed_s:.0f} s after the start")
