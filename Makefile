@@ -14,7 +14,8 @@ ACCELERATOR ?= cpu
 TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # What takes minutes by itself, and is kept out of `make test`.
-CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py
+CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py \
+	tests/e2e/test_sleep.py
 GENERATE := -m grpc_tools.protoc -I. protos/*.proto
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \

@@ -24,6 +24,7 @@ Reason = Literal[
     "tenant_concurrent",
     "tenant_waiting",
     "tenant_kv",
+    "starting",
 ]
 # Of a budget: what may be decided in, what a prediction may be over it for a wait to be of use,
 # what is kept for errors of the prediction, and the queue that keeps a replica at work.
@@ -120,6 +121,13 @@ class Admission:
         """What to do with a request that fits but must wait for another reason."""
         until_s = decided_by(ask)
         return Wait(reason, until_s) if now < until_s else self.refuse(reason, ask, forecast, now)
+
+    def until_started(self, ask: Ask, left_s: float, now: float) -> Wait | Refuse:
+        """What to do with a request that nobody is there for yet, for `left_s` as predicted."""
+        until_s = decided_by(ask)
+        if now + left_s <= until_s:
+            return Wait("starting", until_s)
+        return Refuse("starting", left_s)
 
     def refuse(
         self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1

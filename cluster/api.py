@@ -162,7 +162,7 @@ class Heartbeat:
     """Nothing else was to be said for a while; the request still runs."""
 
 
-Stage = Literal["queued", "prefill", "decode"]
+Stage = Literal["starting", "queued", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,8 @@ class Progress:
     """How far a choice is: `tokens` of `total_tokens` of the prompt, or of the longest answer.
 
     While it is queued, `position` is its place among those that wait in the same line (1 is the
-    next), where that is known, and `wait_s` for how long it is predicted to wait on.
+    next), where that is known, and `wait_s` for how long it is predicted to wait on. `starting`: it
+    is queued, and nobody is there yet to serve it.
     """
 
     choice: int

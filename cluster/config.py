@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -275,6 +275,12 @@ class TandemConfig:
     def most_replicas(self) -> dict[Pool, int]:
         """How many replicas each pool may come to have."""
         return self.replicas | {pool: one.max for pool, one in self.scaling.bounds.items()}
+
+    @property
+    def sleepers(self) -> frozenset[Pool]:
+        """The pools that may have no replicas; where decode computes prompts, that is both."""
+        found = self.scaling.sleepers
+        return found if self.prefill.replicas or not found else frozenset(get_args(Pool))
 
     @property
     def decode_role(self) -> ReplicaRole:

@@ -9,6 +9,8 @@ through it: each replica serves a gRPC port of its own. On a cluster that somebo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +36,8 @@ from engine.stages import Stages
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+# For so long one call for a first replica is out; then it is made anew.
+_WAKE_S = 60.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # One heap that keeps what it has: a step's temporaries would else be given back to the system and
 # faulted in anew, step after step, as threads other than the first have small heaps of their own.
@@ -80,6 +84,9 @@ class PoolReplica:
         self._replica.check_health()
         self._health.touch()
 
+    def wake(self) -> None:
+        """Called by a router while there is no replica, so that Serve starts one."""
+
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For Serve, where the pool scales: how many replicas it should have."""
         try:
@@ -96,7 +103,9 @@ class PoolReplica:
 class RouterReplica:
     """One router in a Serve replica."""
 
-    async def __init__(self, config: TandemConfig, *_pools: object) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, config: TandemConfig, *pools: serve.handle.DeploymentHandle
+    ) -> None:
         from cluster.router_server import RouterServer
 
         configure_logging(replica=_replica_id())
@@ -104,9 +113,17 @@ class RouterReplica:
         self._drain_s = config.ray.drain_s
         self._health = HealthFile.from_environment(_replica_id())
         self._directory = Directory.connect(config.directory)
+        self._handles = {handle.deployment_name: handle for handle in pools}
+        self._calls: dict[str, Any] = {}
         self._router = await RouterServer.start(
-            config, _replica_id(), self._directory, _host(config)
+            config, _replica_id(), self._directory, _host(config), self._wake
         )
+
+    def _wake(self, pool: Pool) -> None:
+        """Serve starts a first replica where a request for it waits in a handle."""
+        call = self._calls.get(pool)
+        if pool in self._handles and (call is None or call.done()):
+            self._calls[pool] = asyncio.ensure_future(_woken(self._handles[pool]))
 
     def check_health(self) -> None:
         """Called by Serve every second; raises when the router must be replaced."""
@@ -116,6 +133,13 @@ class RouterReplica:
     async def __del__(self) -> None:
         """Awaited by Serve before the router ends, also where it never came up."""
         await _end(self, getattr(self, "_router", None))
+
+
+async def _woken(handle: serve.handle.DeploymentHandle) -> None:
+    """Ask a deployment for nothing; answered when it has a replica."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_WAKE_S):
+            await handle.wake.remote()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +189,7 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
         RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), config.ray
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
-    # replicas in the directory and makes no use of these handles.
+    # replicas in the directory, and uses these handles to wake a pool that sleeps.
     return router.bind(config, *pools)
 
 

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.025
 _SOONEST_S = 0.005
 _AT_ONE_LOOK = 32
+_BOTH: tuple[Pool, ...] = ("prefill", "decode")
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +77,7 @@ class Gate:
         self._pools = pools
         self._placement = placement
         self._admission = Admission()
-        self._places = Places(self._wait_s)
+        self._places = Places(self._wait_s, lambda ask: bool(self._asleep(ask)))
         self._refusals = Refusals()
         self._unmet = Unmet()
         self._demand = Demand()
@@ -94,10 +95,12 @@ class Gate:
     def unmet(self, now: float) -> Counter[Pool]:
         """Requests refused lately, or held for long, by the pool that has no room for them.
 
-        Without those of the batch lane, which is never refused for want of room.
+        Without those of the batch lane, which is never refused for want of room; but with all that
+        called a pool that sleeps.
         """
+        self._pools.starts.look(self._pools.empty(), now)
         held = ((one.ask.arrived_s, one.reason) for one in self._held if not one.ask.batch)
-        return self._unmet.count(held, now)
+        return self._unmet.count(held, now) + Counter(self._pools.starts.called(now))
 
     def unmet_batch(self, now: float) -> int:
         """Requests of the batch lane that wait for room in decode for long."""
@@ -258,8 +261,14 @@ class Gate:
         order = self._order(waiter)
         return sum(other.alone_s or 0.0 for other in self._held if self._order(other) < order)
 
+    def _asleep(self, ask: Ask) -> tuple[Pool, ...]:
+        """The pools that this request needs, and that must be woken first."""
+        return self._pools.asleep(("prefill",) if ask.scored_from is not None else _BOTH)
+
     def _wait_s(self, ask: Ask, before: int, now: float) -> float | None:
         """For how long a request is predicted to be held here; None where that is not known."""
+        if asleep := self._asleep(ask):
+            return self._pools.starts.left_s(asleep, now)
         try:
             plan = self._plan(ask, now)
         except TandemError:
@@ -275,6 +284,9 @@ class Gate:
         `late`: it may be held though it fits.
         """
         if waiter.decided.done() or self._capped(waiter, now):
+            return 0.0
+        if asleep := self._asleep(waiter.ask):
+            self._wake(waiter, asleep, now)
             return 0.0
         try:
             plan = self._plan(waiter.ask, now)
@@ -308,6 +320,15 @@ class Gate:
             log.exception("a request could not be judged", extra=named)
             waiter.decided.set_exception(Internal("internal error in admission"))
         return 0.0 if waiter.decided.done() else waiter.alone_s or 0.0
+
+    def _wake(self, waiter: _Waiter, asleep: tuple[Pool, ...], now: float) -> None:
+        """Nobody is there for it: those whose pools are empty are called, and it waits, or not."""
+        left_s = self._pools.starts.call(asleep, now)
+        verdict = self._admission.until_started(waiter.ask, left_s, now)
+        if isinstance(verdict, Wait):
+            waiter.waits_for(verdict.reason)
+        else:
+            waiter.decided.set_exception(self._refused(waiter.ask, verdict, now))
 
     def _capped(self, waiter: _Waiter, now: float) -> bool:
         """Whether it waits for its own tenant still, and need not be planned again."""
@@ -355,6 +376,8 @@ class Gate:
         return Placed(ask, plan, holds, now, end, pressed)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
+        if asleep := self._asleep(ask):
+            return self._refused(ask, Refuse(reason, self._pools.starts.left_s(asleep, now)), now)
         replicas = len(self._pools.healthy("prefill"))
         forecast = self._plan(ask, now).forecast
         verdict = self._admission.refuse(reason, ask, forecast, now, replicas=replicas)

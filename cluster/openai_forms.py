@@ -143,7 +143,7 @@ COMPLETION = CompletionForm()
 def progress_json(progress: Progress, choice: int) -> Json:
     """How far a choice of that number is; what is not known is left out."""
     known = {name: value for name, value in asdict(progress).items() if value is not None}
-    if progress.stage == "queued":
+    if progress.stage in ("starting", "queued"):
         del known["tokens"], known["total_tokens"]
     if progress.wait_s is not None:
         known["wait_s"] = round(progress.wait_s, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cluster.api import Progress
+from cluster.api import Progress, Stage
 from cluster.placement import Ask
 
 # How often somebody hears, and how many at once: each costs a plan.
@@ -29,8 +29,9 @@ class Listener:
 class Places:
     """Tells listeners, those first who heard nothing for longest."""
 
-    def __init__(self, predict: Predict) -> None:
+    def __init__(self, predict: Predict, starting: Callable[[Ask], bool]) -> None:
         self._predict = predict
+        self._starting = starting
 
     def listener(self, ask: Ask, tell: Tell, now: float) -> Listener:
         """Somebody who begins to wait."""
@@ -43,4 +44,5 @@ class Places:
         for one, before in due[:_AT_ONCE]:
             one.due_s = now + TELL_S
             wait_s = self._predict(one.ask, before, now)
-            one.tell(Progress(0, "queued", 0, one.ask.prompt_tokens, before + 1, wait_s))
+            stage: Stage = "starting" if self._starting(one.ask) else "queued"
+            one.tell(Progress(0, stage, 0, one.ask.prompt_tokens, before + 1, wait_s))

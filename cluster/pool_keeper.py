@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from cluster import metrics
 from cluster.control import ask_role
 from cluster.directory import Directory
-from cluster.membership import ReplicaRecord
+from cluster.membership import Pool, ReplicaRecord
 from cluster.pools import Pools
 from cluster.pressure import Limits
 from cluster.scaling import Flip, PoolController, Resize
@@ -23,6 +24,9 @@ from engine.errors import TandemError, Unavailable
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
+
+# Called again and again while a pool that is to have replicas has none.
+Wake = Callable[[Pool], None]
 
 
 class PoolKeeper:
@@ -35,7 +39,9 @@ class PoolKeeper:
         router_id: str,
         pools: Pools,
         directory: Directory,
+        wake: Wake | None = None,
     ) -> None:
+        self._wake = wake
         self._config = config
         self._limits = limits
         self._router_id = router_id
@@ -71,6 +77,9 @@ class PoolKeeper:
         elif change is not None:
             _tell(change)
         await self._publish(self._controller)
+        if self._wake is not None:
+            for pool in self._controller.missing:
+                self._wake(pool)
 
     def _step_back(self) -> None:
         """Another router keeps the pools now; of all that show what is wanted the most counts."""

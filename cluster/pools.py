@@ -7,9 +7,10 @@ reports to this router itself is newer than what the directory has of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
+from cluster.cold_start import ColdStarts
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole, whole
 from cluster.reports import Reports
 
@@ -28,7 +29,7 @@ class Pools:
     """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn.
 
     With an `identity`, only replicas of that model are given work: while a version is rolled out,
-    those of another one are in the directory too.
+    those of another one are in the directory too. `starts` knows which pools may sleep.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class Pools:
         clock: Callable[[], float] = time.monotonic,
         reports: Reports | None = None,
         identity: str | None = None,
+        starts: ColdStarts | None = None,
     ) -> None:
+        self.starts = ColdStarts() if starts is None else starts
         self._members = members
         self._clock = clock
         self._reports = reports
@@ -68,9 +71,20 @@ class Pools:
         return self._reports.stale() if self._reports is not None else set()
 
     def missing(self) -> tuple[str, ...]:
+        """The pools without a healthy replica that should have one."""
+        return tuple(pool for pool in self.empty() if pool not in self.starts.sleepers)
+
+    def empty(self) -> tuple[Pool, ...]:
         """The pools without a healthy replica."""
         pools: tuple[Pool, ...] = ("prefill", "decode")
         return tuple(pool for pool in pools if not self.healthy(pool))
+
+    def asleep(self, pools: Collection[Pool]) -> tuple[Pool, ...]:
+        """Those of these pools that have no replica, where all of those may be woken."""
+        if not self.starts.sleepers:
+            return ()
+        empty = tuple(pool for pool in self.empty() if pool in pools)
+        return empty if set(empty) <= self.starts.sleepers else ()
 
     def suspect(self, record: ReplicaRecord) -> None:
         """A call to this replica broke: give it nothing until its lease had time to end."""

@@ -27,6 +27,7 @@ _WHY: dict[Reason, str] = {
     "tenant_concurrent": "this tenant has as many requests running as it may",
     "tenant_waiting": "this tenant has as many prompt tokens waiting as it may",
     "tenant_kv": "this tenant holds as much of the KV cache as it may",
+    "starting": "a replica is being started",
 }
 
 

@@ -24,7 +24,7 @@ from cluster.heartbeat import Heartbeat, join_directory
 from cluster.listen import join
 from cluster.membership import ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.report_server import ReportServicer
-from cluster.turnover import stay_while_needed, take_turn
+from cluster.turnover import sent_to_sleep, stay_while_needed, take_turn
 from cluster.warm import warm
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import make_batching
@@ -173,7 +173,8 @@ class Replica:
         until_s = time.monotonic() + timeout_s
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
-            if timeout_s and not any(loop.done() for loop in self._loops):
+            broken = any(loop.done() for loop in self._loops)
+            if timeout_s and not broken and not await sent_to_sleep(heartbeat):
                 await stay_while_needed(heartbeat, timeout_s)
             await heartbeat.stop()
             timeout_s = max(0.0, until_s - time.monotonic())

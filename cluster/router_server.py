@@ -11,6 +11,7 @@ from cluster import gateway_grpc, gateway_http, http_server, metrics
 from cluster.admin import AdminServicer
 from cluster.api import ModelCard
 from cluster.canaries import Canaries
+from cluster.cold_start import ColdStarts
 from cluster.config import TandemConfig
 from cluster.config_version import config_version
 from cluster.directory import Directory
@@ -23,7 +24,7 @@ from cluster.membership import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.metric_labels import RequestLabels
 from cluster.metrics_backends import CONTENT_TYPE, PrometheusBackend
 from cluster.placement import Placement
-from cluster.pool_keeper import PoolKeeper
+from cluster.pool_keeper import PoolKeeper, Wake
 from cluster.pools import Pools
 from cluster.ports import reachable
 from cluster.pressure import Limits
@@ -58,12 +59,14 @@ class RouterServer:
         router_id: str,
         directory: Directory,
         identity: str,
-        node: str | None,
+        node: str | None = None,
+        wake: Wake | None = None,
     ) -> None:
         self.id = router_id
         self.http_address = ""
         self.grpc_address = ""
         self._config = config
+        self._wake = wake
         self._identity = identity
         self._node = node
         self._directory = directory
@@ -76,7 +79,8 @@ class RouterServer:
             overcommit=config.router.kv_overcommit,
         )
         self._reports = Reports(self._heard, self._placement.holds.unreport)
-        self._pools = Pools(self._watch, reports=self._reports, identity=identity)
+        starts = ColdStarts(config.sleepers, config.scaling.start_s)
+        self._pools = Pools(self._watch, reports=self._reports, identity=identity, starts=starts)
         self._generation = time.time_ns()
         name = router_name(router_id, self._generation)
         shares = Shares(name, caps_of(config.tenants))
@@ -92,14 +96,20 @@ class RouterServer:
 
     @classmethod
     async def start(
-        cls, config: TandemConfig, router_id: str, directory: Directory, node: str | None = None
+        cls,
+        config: TandemConfig,
+        router_id: str,
+        directory: Directory,
+        node: str | None = None,
+        wake: Wake | None = None,
     ) -> RouterServer:
         """Read the model's card and tokenizer, watch the directory, open the doors.
 
-        `node` is this host's address to others, for a router that listens on all of its addresses.
+        `node` is this host's address to others, for a router that listens on all of its addresses;
+        `wake` has a pool that sleeps get a replica.
         """
         description, tokenizer = await asyncio.to_thread(_load, config)
-        server = cls(config, router_id, directory, description.identity, node)
+        server = cls(config, router_id, directory, description.identity, node, wake)
         telemetry.install(server._metrics)
         await server._watch.start()
         server._reports.follow(server._pools.members())
@@ -165,7 +175,7 @@ class RouterServer:
                 self._config.router.kv_overcommit,
                 scaling.batch,
             )
-            keeper = PoolKeeper(scaling, limits, self.id, self._pools, self._directory)
+            keeper = PoolKeeper(scaling, limits, self.id, self._pools, self._directory, self._wake)
             self._keeping = asyncio.create_task(keeper.run(), name=f"pools by {self.id}")
 
     def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:

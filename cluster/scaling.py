@@ -6,6 +6,9 @@ lent, the pool is to have more replicas. After `calm_s` in which no pool was mor
 one that was lent goes home; after `spare_s` in which one replica less would be at most half
 pressed the pool is to have one less. Between two changes there are `rest_s`, and a pool gets no
 more replicas before those that it was to have are there.
+
+A pool that may sleep loses its last replica after `idle_s` without any work, and is woken at once
+by a request that it has nobody for.
 """
 
 from __future__ import annotations
@@ -57,10 +60,12 @@ class PoolController:
             for pool, count in (wanted or {}).items()
             if pool in config.bounds
         }
+        self._sleepers = sorted(config.sleepers, reverse=True)  # prompts come first
         self._one_pool = False
         self._had: dict[Pool, int] = {}
         self._pressed_since: dict[Pool, float] = {}
         self._spare_since: dict[Pool, float] = {}
+        self._idle_since: dict[Pool, float] = {}
         self._calm_since: float | None = None
         self._changed_s: float | None = None
 
@@ -69,12 +74,19 @@ class PoolController:
         """How many replicas each pool that scales should have now."""
         return dict(self._wanted)
 
+    @property
+    def missing(self) -> list[Pool]:
+        """The pools that should have replicas and have none."""
+        return [pool for pool, count in self._wanted.items() if count and not self._had.get(pool)]
+
     def decide(self, members: Iterable[ReplicaRecord], now: float) -> Flip | Resize | None:
         """The change to make now, if there is one; it is taken as made."""
         members = list(members)
         self._count(members)
         amounts = {pool: pressure(pool, members, self._limits) for pool in _OTHER}
         self._note(amounts, members, now)
+        if (woken := self._wake(members)) is not None:
+            return woken
         if self._changed_s is not None and now - self._changed_s < self._config.rest_s:
             return None
         workers = [record for record in members if record.role != "router"]
@@ -100,6 +112,7 @@ class PoolController:
     def _begin_anew(self, pool: Pool) -> None:
         self._pressed_since.pop(pool, None)
         self._spare_since.pop(pool, None)
+        self._idle_since.pop(pool, None)
 
     def _note(
         self, amounts: Mapping[Pool, float], members: Sequence[ReplicaRecord], now: float
@@ -108,6 +121,8 @@ class PoolController:
             _since(self._pressed_since, pool, amount >= 1, now)
         for pool in self._config.bounds:
             _since(self._spare_since, pool, self._has_spare(pool, members), now)
+        for pool in self._sleepers:
+            _since(self._idle_since, pool, self._is_idle(pool, members), now)
         if max(amounts.values()) > _CALM:
             self._calm_since = None
         elif self._calm_since is None:
@@ -120,6 +135,26 @@ class PoolController:
             return False
         works = self._works(pool)
         return all(shared(one, members, self._limits, left) <= _CALM for one in works)
+
+    def _is_idle(self, pool: Pool, members: Sequence[ReplicaRecord]) -> bool:
+        """Whether its one replica, at home, has nothing to do, and nobody waits for anything.
+
+        Who waits in a router may wait for the other pool, and need this one after it.
+        """
+        own = [record for record in members if _at_home(record, pool)]
+        waiting = any(one.role == "router" and one.load.waiting for one in members)
+        wanted = waiting or any(unmet(one, members, self._limits) for one in self._works(pool))
+        return len(own) == 1 and own[0].role == own[0].home and not (own[0].load.used or wanted)
+
+    def _wake(self, members: Sequence[ReplicaRecord]) -> Resize | None:
+        """A first replica for a pool that sleeps, at once: nobody is there to be relieved."""
+        for pool in self._sleepers:
+            asleep = not self._had.get(pool) and not self._wanted.get(pool)
+            if asleep and any(unmet(one, members, self._limits) for one in self._works(pool)):
+                self._wanted[pool] = 1
+                self._begin_anew(pool)
+                return Resize(pool, 1, 0, "a request waits and nobody is there")
+        return None
 
     def _works(self, pool: Pool) -> tuple[Pool, ...]:
         """The work that a pool does: where there is one pool, it does all."""
@@ -183,6 +218,9 @@ class PoolController:
         return None
 
     def _shrink(self, now: float) -> Resize | None:
+        for pool, since in self._idle_since.items():
+            if now - since >= self._config.idle_s and self._wanted.get(pool) == 1:
+                return Resize(pool, 0, 1, f"it had nothing to do for {now - since:.1f} s")
         for pool, since in self._spare_since.items():
             before, least = self._wanted[pool], self._config.bounds[pool].min
             leaving = self._had[pool] > before

@@ -51,10 +51,10 @@ async def stream_answer(
 
 def progress_line(progress: Progress) -> str:
     """How far a request is, in words."""
-    if progress.stage == "queued":
+    if progress.stage in ("starting", "queued"):
         place = "" if progress.position is None else f", place {progress.position}"
         wait = "" if progress.wait_s is None else f", about {progress.wait_s:.0f} s to go"
-        return f"queued{place}{wait}"
+        return f"{progress.stage}{place}{wait}"
     most = "at most " if progress.stage == "decode" else ""
     return f"{progress.stage}: {progress.tokens} of {most}{progress.total_tokens} tokens"
 

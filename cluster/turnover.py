@@ -61,6 +61,16 @@ async def stay_while_needed(heartbeat: Heartbeat, timeout_s: float) -> None:
     await while_so(heartbeat.directory, partial(needed, identity), timeout_s)
 
 
+async def sent_to_sleep(heartbeat: Heartbeat) -> bool:
+    """Whether this replica's pool is to have none: the next request wakes it."""
+    home = heartbeat.record.home
+    try:
+        wanted = await heartbeat.directory.wanted()
+    except Unavailable:
+        return False
+    return wanted.get("prefill" if home == "prefill" else "decode") == 0
+
+
 async def while_so(directory: Directory, condition: Condition, timeout_s: float) -> bool:
     """Wait as long as the condition holds; False where it held for all of the time.
 

@@ -44,6 +44,7 @@ from protos.convert import (
 )
 
 _STAGES: dict[Stage, inference_pb2.Progress.Stage] = {
+    "starting": inference_pb2.Progress.STAGE_STARTING,
     "queued": inference_pb2.Progress.STAGE_QUEUED,
     "prefill": inference_pb2.Progress.STAGE_PREFILL,
     "decode": inference_pb2.Progress.STAGE_DECODE,

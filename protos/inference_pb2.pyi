@@ -125,10 +125,12 @@ class Progress(_message.Message):
         STAGE_QUEUED: _ClassVar[Progress.Stage]
         STAGE_PREFILL: _ClassVar[Progress.Stage]
         STAGE_DECODE: _ClassVar[Progress.Stage]
+        STAGE_STARTING: _ClassVar[Progress.Stage]
     STAGE_UNSPECIFIED: Progress.Stage
     STAGE_QUEUED: Progress.Stage
     STAGE_PREFILL: Progress.Stage
     STAGE_DECODE: Progress.Stage
+    STAGE_STARTING: Progress.Stage
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]

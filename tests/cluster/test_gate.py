@@ -9,6 +9,7 @@ import pytest
 
 from cluster import places
 from cluster.api import Progress
+from cluster.cold_start import ColdStarts
 from cluster.fairness import Fairness
 from cluster.gate import Gate
 from cluster.membership import ReplicaLoad, ReplicaRecord
@@ -24,6 +25,7 @@ LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
 
 class Pools:
     def __init__(self):
+        self.starts = ColdStarts()
         self.records = {
             "prefill": [ReplicaRecord("p0", "prefill", "", 1, load=LOAD)],
             "decode": [ReplicaRecord("d0", "decode", "", 1, load=LOAD)],
@@ -31,6 +33,13 @@ class Pools:
 
     def healthy(self, pool):
         return self.records[pool]
+
+    def empty(self):
+        return tuple(pool for pool, records in self.records.items() if not records)
+
+    def asleep(self, pools):
+        empty = tuple(pool for pool in self.empty() if pool in pools)
+        return empty if set(empty) <= self.starts.sleepers else ()
 
     def stale(self):
         return set()

@@ -1,0 +1,154 @@
+"""Pools that sleep on a real cluster in one process; the test starts and ends what Serve would."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from cluster.api import Progress, Summary, Tokens
+from cluster.client import Client
+from cluster.config import EndpointConfig
+from cluster.directory import Directory
+from cluster.replica import Replica
+from cluster.router_server import RouterServer
+from cluster.scaling_config import PoolBounds, ScalingConfig
+from engine.errors import Overloaded, TandemError
+from tests.integration.local import HOST
+from tests.integration.test_prefixes import expected
+
+PROMPT = [number * 7 % 256 for number in range(60)]
+SCALING = ScalingConfig(
+    prefill=PoolBounds(0, 1), decode=PoolBounds(0, 1), idle_s=4.0, rest_s=0.1, start_s=20.0
+)
+
+
+class Serve:
+    """Starts a replica where a pool is woken, and ends it where the directory wants none."""
+
+    def __init__(self, config, directory):
+        self.config = config
+        self.directory = directory
+        self.woken = []
+        self.running = {}
+        self._tasks = {}
+        self._over = False
+
+    def wake(self, pool):
+        if pool not in self._tasks:
+            self.woken.append(pool)
+            self._tasks[pool] = asyncio.create_task(self._live(pool))
+
+    async def _live(self, pool):
+        name = f"{pool}-{len(self.woken)}"
+        replica = await Replica.start(self.config, pool, name, HOST, self.directory)
+        self.running[pool] = replica
+        try:
+            while not self._over and (await self.directory.wanted()).get(pool) != 0:
+                await asyncio.sleep(0.05)
+            await replica.drain(0 if self._over else 30)
+        finally:
+            del self.running[pool]
+            await replica.stop()
+            del self._tasks[pool]
+
+    async def end(self):
+        self._over = True
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+@asynccontextmanager
+async def sleeping(config):
+    """A router alone, and what Serve would do for it."""
+    directory = Directory.connect(config.directory)
+    serve = Serve(config, directory)
+    router = await RouterServer.start(config, "router-0", directory, wake=serve.wake)
+    try:
+        async with Client(router.grpc_address) as client:
+            yield serve, router, client
+    finally:
+        await router.stop()
+        await serve.end()
+        await directory.close()
+
+
+def sleepy(config):
+    """`chat` may wait half a minute for its first token, `hasty` nearly not at all."""
+    return replace(
+        config,
+        scaling=SCALING,
+        # Other tests' counts in this Redis are not ours.
+        directory=replace(config.directory, namespace="sleep"),
+        endpoints={
+            "chat": EndpointConfig(ttft_budget_ms=100_000, token_gap_budget_ms=60_000),
+            "hasty": EndpointConfig(ttft_budget_ms=200),
+            "batch": EndpointConfig(lane="batch"),
+        },
+    )
+
+
+async def ask(client, **options):
+    """The answer's tokens, what was told before it, and who made it."""
+    got, told, summary = [], [], None
+    options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, **options}
+    async for event in client.generate(PROMPT, progress=True, timeout_s=60, **options):
+        match event:
+            case Tokens():
+                got += [token.token for token in event.tokens]
+            case Progress():
+                told.append(event)
+            case Summary():
+                summary = event.choices[0]
+    return got, told, summary
+
+
+async def asleep(serve):
+    async with asyncio.timeout(30):
+        while serve._tasks:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_request_wakes_the_pools_and_idle_ones_sleep_again(config, model):
+    async with sleeping(sleepy(config)) as (serve, router, client):
+        # Asleep is ready: nothing is missing.
+        assert router._pools.missing() == ()
+        wanted = expected(model, PROMPT, 12)
+        for turn, endpoint in enumerate(("batch", "chat")):
+            got, told, summary = await ask(client, endpoint=endpoint)
+            assert got == wanted
+            assert told and told[0].stage == "starting"
+            assert 0 < told[0].wait_s <= SCALING.start_s
+            assert (sorted(serve.woken[2 * turn :])) == ["decode", "prefill"]
+            assert summary.decode_replica.startswith("decode")
+            await asleep(serve)
+            # Measured: the second is told less than the guess.
+            assert router._pools.starts.usual_s("decode") < SCALING.start_s
+
+
+async def test_who_cannot_wait_so_long_is_told_when_to_come_back(config, model):
+    async with sleeping(sleepy(config)) as (serve, _, client):
+        try:
+            await ask(client, endpoint="hasty")
+        except Overloaded as refused:
+            assert 0 < refused.retry_after_s <= SCALING.start_s
+            assert "started" in refused.message
+        else:
+            raise AssertionError("it was not refused")
+        async with asyncio.timeout(30):
+            while len(serve.running) < 2:  # though nobody waits
+                await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    got, _, _ = await ask(client, endpoint="chat")
+                    break
+                except TandemError:
+                    await asyncio.sleep(0.1)
+        assert got == expected(model, PROMPT, 12)
+
+
+async def test_a_stream_keeps_its_pools_awake(config, model):
+    async with sleeping(sleepy(config)) as (serve, _, client):
+        got, _, _ = await ask(client, endpoint="chat", max_tokens=1000)
+        assert got == expected(model, PROMPT, 1000)
+        assert serve.woken.count("decode") == 1
