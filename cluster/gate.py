@@ -95,8 +95,7 @@ class Gate:
     def unmet(self, now: float) -> Counter[Pool]:
         """Requests refused lately, or held for long, by the pool that has no room for them.
 
-        Without those of the batch lane, which is never refused for want of room; but with all that
-        called a pool that sleeps.
+        Without the batch lane, never refused for want of room; with all that wakes a pool.
         """
         self._pools.starts.look(self._pools.empty(), now)
         held = ((one.ask.arrived_s, one.reason) for one in self._held if not one.ask.batch)

@@ -26,7 +26,7 @@ class ScalingConfig:
 
     Both are off unless asked for. Prefill is pressed when a prompt would wait for `queue_s`, decode
     when `in_use` of its blocks or of its batch is taken, or tokens come too far apart. A pool gets
-    at most `step` replicas at a time. `batch`: work of the batch lane is pressure, too. A pool whose
+    at most `step` replicas at a time. `batch`: work of the batch lane is pressure, too. One whose
     `min` is 0 loses its last replica after `idle_s` without work; until a start was measured it is
     taken to need `start_s`.
     """
