@@ -31,7 +31,7 @@ install: $(VENV)/.installed  ## set up .venv
 serve: $(VENV)/.installed  ## serve the demo model; ARGS="--model PATH" for another
 	@$(BIN)/tandem serve $(ARGS)
 
-test: lint types contracts protos-check tests  ## everything that CI checks
+test: lint types contracts protos-check tests  ## lint, types, contracts, protos, tests; CI also does test-cluster
 
 lint: $(VENV)/.installed-dev  ## style
 	$(BIN)/ruff check .
@@ -57,7 +57,7 @@ tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for s
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered \
 		$(addprefix --ignore ,$(CLUSTER_TESTS)) $(ARGS)
 
-test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow and shrink: real Ray, minutes
+test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
