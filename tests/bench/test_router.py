@@ -34,7 +34,7 @@ async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
             for taken in several:
                 messages, tokens = client.check(taken, 0, len(taken.pieces))
                 assert tokens == 100
-                assert messages > 4
+                assert messages > 1
                 assert taken.first_s is not None
                 del taken.pieces[2]
                 with pytest.raises(OutOfOrder):

@@ -39,6 +39,9 @@ class Cluster:
     def stale(self):
         return set()
 
+    def asleep(self, pools):
+        return ()
+
     def suspect(self, record):
         self.gone.add(record.id)
 

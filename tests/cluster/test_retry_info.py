@@ -18,7 +18,7 @@ from tests.cluster.scripted_generator import ScriptedGenerator
 
 async def test_a_refusal_over_the_wire():
     generator = ScriptedGenerator()
-    generator.error, generator.after = Refused.by(Refuse("ttft", 1.2345)), 0
+    generator.error, generator.after = Refused.by(Refuse("ttft", 1.2345), 0.45), 0
     server = await start(generator)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -41,9 +41,9 @@ async def test_a_refusal_over_the_wire():
 
 
 def test_a_refusal_over_http():
-    status, body, headers = http_error(Refused.by(Refuse("token_gap", 1.2345)))
+    status, body, headers = http_error(Refused.by(Refuse("token_gap", 1.2345), 0.45))
     assert status == 429 and body["error"]["code"] == "overloaded"
-    assert headers == {"retry-after": "2", "retry-after-ms": "1235"}
+    assert headers == {"retry-after": "2", "retry-after-ms": "1235", "x-decided-ms": "450.0"}
 
 
 def test_what_cannot_be_tried_again_has_no_time():
