@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -104,14 +104,19 @@ class ReplicaRecord:
         return record
 
 
-def whole(records: Iterable[ReplicaRecord]) -> bool:
-    """Whether both pools are there, of one KV layout, without those that leave."""
-    pools: dict[str, set[Pool]] = {}
+def served(records: Iterable[ReplicaRecord]) -> set[Pool]:
+    """The pools that any of them works in."""
+    return {pool for record in records for pool in get_args(Pool) if record.serves(pool)}
+
+
+def whole(records: Iterable[ReplicaRecord], pools: Collection[Pool] = get_args(Pool)) -> bool:
+    """Whether these pools are there, of one KV layout, without those that leave."""
+    staying: dict[str, list[ReplicaRecord]] = {}
     for record in records:
         if not record.leaving:
-            served = {pool for pool in get_args(Pool) if record.serves(pool)}
-            pools.setdefault(record.kv_identity, set()).update(served)
-    return any(served == set(get_args(Pool)) for served in pools.values())
+            staying.setdefault(record.kv_identity, []).append(record)
+    found = [served(those) for those in staying.values()]
+    return any(there and there.issuperset(pools) for there in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,8 @@ class PoolKeeper:
 
     async def _look(self) -> None:
         members = self._pools.members()
-        routers = [record.id for record in members if record.role == "router"]
+        # One that leaves keeps nothing any more, and its last streams may take long.
+        routers = [one.id for one in members if one.role == "router" and not one.leaving]
         if min(routers, default=self._router_id) != self._router_id:
             self._step_back()
             return

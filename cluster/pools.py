@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from cluster.cold_start import ColdStarts
-from cluster.membership import Pool, ReplicaRecord, ReplicaRole, whole
+from cluster.membership import Pool, ReplicaRecord, ReplicaRole, served, whole
 from cluster.reports import Reports
 
 SUSPECT_S = 3.0
@@ -54,7 +54,7 @@ class Pools:
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
         """Who may be given work of a pool; one that leaves, only for want of others."""
         able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
-        if any(one.leaving for one in able) and whole(able):
+        if any(one.leaving for one in able) and whole(able, served(able)):
             able = [one for one in able if not one.leaving]
         return [self.latest(one) for one in able if one.serves(pool)]
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from cluster.directory import Directory
 from cluster.heartbeat import Heartbeat
-from cluster.membership import ReplicaRecord, whole
+from cluster.membership import ReplicaRecord, served, whole
 from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -26,20 +26,27 @@ Condition = Callable[[Sequence[ReplicaRecord]], bool]
 
 
 def needed(identity: str, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether a router of these weights has nobody to turn to but replicas that leave."""
+    """Whether a router of these weights has nobody to turn to but replicas that leave.
+
+    For a pool that sleeps nobody is there either way.
+    """
     ours = [record for record in members if record.model_identity == identity]
-    return any(record.role == "router" for record in ours) and not whole(ours)
+    return any(record.role == "router" for record in ours) and not whole(ours, served(ours))
 
 
 def unready(own: ReplicaRecord, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether a new replica's version is not all there yet, while another version serves."""
+    """Whether a new replica's version is not all there yet, while another version serves.
+
+    All: the pools that have replicas at all. One that sleeps does so in the new version, too.
+    """
     staying = [record for record in members if not record.leaving]
     pools = [record for record in staying if record.role != "router"]
     if all(record.kv_identity == own.kv_identity for record in pools):
         return False
     routers = [record for record in staying if record.role == "router"]
     routed = any(record.model_identity == own.model_identity for record in routers)
-    return not (routed and whole(r for r in pools if r.kv_identity == own.kv_identity))
+    own_version = (record for record in pools if record.kv_identity == own.kv_identity)
+    return not (routed and whole(own_version, served(pools)))
 
 
 def elsewhere(router: str, members: Iterable[ReplicaRecord]) -> bool:

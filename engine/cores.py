@@ -58,7 +58,7 @@ class _Neighbour:
 
 
 class Cores:
-    """One engine's view of the host. Used by one thread at a time."""
+    """One engine's view of the host. Steps are one thread's; any may ask for `haste`."""
 
     def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
         self._cores = usable_cores()
@@ -134,22 +134,25 @@ class Cores:
         if self._folder is None:
             return
         found = {path.name for path in self._folder.iterdir()} - {self._name}
-        names = {name for name in found if not name.startswith(".")}
-        self._neighbours = {n: x for n, x in self._neighbours.items() if n in names}
-        for name in names:
-            with suppress(OSError, ValueError):
-                self._look(self._folder / name)
+        neighbours = {}
+        for name in found:
+            if not name.startswith("."):
+                with suppress(OSError, ValueError):
+                    if (neighbour := self._look(self._folder / name)) is not None:
+                        neighbours[name] = neighbour
+        # In one go: another thread may be asking for their haste.
+        self._neighbours = neighbours
 
-    def _look(self, path: Path) -> None:
+    def _look(self, path: Path) -> _Neighbour | None:
+        """The engine whose file this is; None where that is dead."""
         with path.open("r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if path.name not in self._neighbours:
-                    self._neighbours[path.name] = _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
-            else:
-                self._neighbours.pop(path.name, None)
-                path.unlink()
+                known = self._neighbours.get(path.name)
+                return known or _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
+            path.unlink()
+            return None
 
 
 def _withdraw(descriptor: int, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -54,8 +55,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(pool_keeper, "_LOOK_S", 0.001)
 
 
-async def keep(config, board, until, router="router-a"):
-    keeper = PoolKeeper(config, Limits(), router, Pools(Members()), board)
+async def keep(config, board, until, router="router-a", members=None):
+    keeper = PoolKeeper(config, Limits(), router, Pools(members or Members()), board)
     task = asyncio.create_task(keeper.run())
     await until
     assert not task.done()
@@ -99,3 +100,16 @@ async def test_the_routers_that_do_not_keep_the_pools_say_nothing(quick):
     board = Board()
     await keep(GROWS, board, asyncio.sleep(0.05), "router-b")
     assert board.counts == {}
+
+
+async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
+    """Its last streams may take long; pools go on being woken meanwhile."""
+
+    class Leaving(Members):
+        def members(self, role=None):
+            return [replace(r, leaving=r.id == "router-a") for r in super().members(role)]
+
+    board = Board()
+    told = asyncio.wait_for(board.told.wait(), 5)
+    await keep(GROWS, board, told, "router-b", Leaving())
+    assert board.counts == {"prefill": 2}

@@ -92,15 +92,34 @@ records = st.builds(
 )
 
 
+def test_nobody_waits_for_a_pool_that_sleeps() -> None:
+    old, router = record("d", "decode"), record("r", "router")
+    # The same weights: the old replica is not needed, and is given nothing more.
+    members = (*leaving(old), router, record("d3", "decode"))
+    assert not needed("w", members)
+    assert names(Pools(Roster(*members), identity="w"), "decode") == ["d3"]
+    assert needed("w", (*leaving(old), router))
+    # Others: the new one serves when its router is there.
+    new = record("d2", "decode", "w2", "k2")
+    assert unready(new, (old, router, new))
+    assert not unready(new, (old, router, new, record("r2", "router", "w2")))
+
+
 @given(st.lists(records, max_size=8, unique_by=lambda one: one.id))
 def test_a_router_never_loses_its_last_replicas_to_a_turnover(members) -> None:
-    """Whoever may go now leaves nobody who needed it with less than a whole set."""
+    """Whoever may go now leaves all pools that are there to those who needed it, of one layout."""
     for weights in ("w", "w2"):
         ours = [one for one in members if one.model_identity == weights]
-        if not needed(weights, members):
-            stays = [one for one in ours if not one.leaving]
-            routed = any(one.role == "router" for one in ours)
-            assert whole(stays) or not routed
+        if any(one.role == "router" for one in ours) and not needed(weights, members):
+            there = [pool for pool in ("prefill", "decode") if any(o.serves(pool) for o in ours)]
+            assert any(
+                all(any(serves(one, pool, layout) for one in ours) for pool in there)
+                for layout in ("k", "k2")
+            )
+
+
+def serves(one, pool, layout):
+    return one.serves(pool) and one.kv_identity == layout and not one.leaving
 
 
 @given(st.lists(records, max_size=8, unique_by=lambda one: one.id))

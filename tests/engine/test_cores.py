@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -89,6 +92,33 @@ def test_the_greatest_haste_of_the_busy_is_seen_by_the_others(tmp_path):
     assert first.haste is Haste.PROMPTS
     second.enter()
     assert first.haste is Haste.NONE
+
+
+def test_haste_is_asked_by_one_thread_while_another_finds_a_neighbour(tmp_path, monkeypatch):
+    first, _second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first.adapt()
+    _third = Cores(LARGE, tmp_path)
+    asked, scanned, lock = threading.Event(), threading.Event(), fcntl.flock
+
+    def haste(neighbour, now):
+        asked.set()
+        assert scanned.wait(10)
+        return Haste.PROMPTS
+
+    def wait_and_lock(file, how):
+        asked.wait(10)
+        lock(file, how)
+
+    def scan():
+        first.adapt()
+        scanned.set()
+
+    monkeypatch.setattr(cores_module._Neighbour, "haste", haste)
+    monkeypatch.setattr(fcntl, "flock", wait_and_lock)
+    with ThreadPoolExecutor() as threads:
+        scanning = threads.submit(scan)
+        assert threads.submit(lambda: first.haste).result(10) is Haste.PROMPTS
+        scanning.result(10)
 
 
 def test_a_killed_neighbour_is_forgotten(tmp_path):
