@@ -117,7 +117,8 @@ class Rollouts:
         except (TandemError, ValueError) as error:
             reason = error.message if isinstance(error, TandemError) else str(error)
             state = replace(state, state="failed", reason=reason)
-        self._say(f"rollout {state.version}: {state.state} {state.reason}".rstrip())
+        what = f"rollout {state.version}".rstrip()  # one that was refused has no version
+        self._say(f"{what}: {state.state} {state.reason}".rstrip())
         await _tell(directory, state)
 
     async def _replace(self, config: TandemConfig, version: str, directory: Directory) -> None:
