@@ -19,7 +19,7 @@ import torch
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
 from engine.kv_cache import KvCache
 from kv_transfer.checksum import checksum
-from kv_transfer.frames import Extent, FramePart, plan_frames
+from kv_transfer.frames import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.gloo import open_store_server
 from kv_transfer.segments import shared_tensor
 from kv_transfer.select import open_lane
@@ -58,7 +58,7 @@ def median_parts(rounds: Sequence[Parts]) -> Parts:
 def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
     """Once over all frames of these blocks, on one thread as in a replica."""
     whole = Extent(0, len(cache.layers), 0, len(blocks))
-    plan = plan_frames(cache.layout, whole, FRAME_BYTES)
+    plan = plan_frames(cache.layout, whole, frame_size(cache.layout, whole, FRAME_BYTES))
     staging = torch.empty(FRAME_BYTES, dtype=torch.uint8)
 
     def gather(part: FramePart, data: torch.Tensor) -> None:

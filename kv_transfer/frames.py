@@ -88,9 +88,8 @@ class Coverage:
 def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[FramePart, ...]:
     """Whole layers together, or even ranges of blocks of one layer, none above the size.
 
-    Smaller frames than that where the extent is small, so that several are under way at a time.
+    The size is at least that of a block of the largest layer.
     """
-    frame_bytes = _frame_size(layout, extent, frame_bytes)
     parts: list[FramePart] = []
     first = held = 0
     block_start, block_stop = extent.block_start, extent.block_stop
@@ -110,14 +109,26 @@ def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[Fra
     return tuple(parts)
 
 
-def _frame_size(layout: KvLayout, extent: Extent, limit: int) -> int:
-    blocks = extent.block_stop - extent.block_start
-    whole = blocks * block_bytes(layout, extent.layer_start, extent.layer_stop)
+def frame_size(layout: KvLayout, extent: Extent, limit: int) -> int:
+    """How large its frames are: smaller than the limit where the extent is small.
+
+    So that several are under way at a time.
+    """
+    whole = extent_bytes(layout, extent)
     # The first frame's way and what all frames cost by themselves are least together here.
     wanted = max(_SMALL_FRAME_BYTES, math.isqrt(whole * _FRAME_COST_BYTES))
-    layers = range(extent.layer_start, extent.layer_stop)
-    largest = max(block_bytes(layout, layer, layer + 1) for layer in layers)
-    return min(limit, max(wanted, largest))
+    return min(limit, max(wanted, largest_block(layout)))
+
+
+def extent_bytes(layout: KvLayout, extent: Extent) -> int:
+    """Bytes of all that is in it."""
+    blocks = extent.block_stop - extent.block_start
+    return blocks * block_bytes(layout, extent.layer_start, extent.layer_stop)
+
+
+def largest_block(layout: KvLayout) -> int:
+    """Bytes of one block of the largest layer."""
+    return max(block_bytes(layout, layer, layer + 1) for layer in range(len(layout.layers)))
 
 
 def _split_layer(layout: KvLayout, layer: int, extent: Extent, frame_bytes: int) -> list[FramePart]:
@@ -134,6 +145,6 @@ def _split_layer(layout: KvLayout, layer: int, extent: Extent, frame_bytes: int)
 
 def check_frame_bytes(layout: KvLayout, frame_bytes: int) -> None:
     """ConfigError unless a frame can hold one block of the largest layer."""
-    largest = max(block_bytes(layout, i, i + 1) for i in range(len(layout.layers)))
+    largest = largest_block(layout)
     if frame_bytes < largest:
         raise ConfigError(f"kv.frame_bytes: {frame_bytes} cannot hold a block of {largest} bytes")

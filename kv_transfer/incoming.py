@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from kv_transfer.copies import Gate
 from kv_transfer.frames import Coverage, FramePart
 from kv_transfer.waits import quietly, succeed
 from protos import kv_transfer_pb2 as pb
@@ -49,7 +50,7 @@ class Incoming:
     """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error).
 
     `offered` has the first offer, `complete_offer` the one that is made when all is computed;
-    `on_the_way` counts frames that were announced and are not in their blocks.
+    blocks are written through the gate.
     """
 
     def __init__(self, transfer: str) -> None:
@@ -66,7 +67,8 @@ class Incoming:
         self.landed = 0
         self.first_token: int | None = None
         self.committed = False
-        self.on_the_way = 0
+        self.void = False
+        self.gate = Gate()
 
     def take_offer(self, offer: pb.Offer) -> None:
         """Note an offer; the same may come twice, early and complete."""

@@ -4,52 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import torch
 
 from engine.errors import TransferFailed
 from engine.kv_cache import KvCache
 from kv_transfer import metrics
+from kv_transfer.checksum import SEAL_BYTES
 from kv_transfer.config import TransferConfig
 from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
 from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
 from kv_transfer.staging import Buffer, LinkStaging, StagingPool
-from kv_transfer.threads import Halves, Worker
+from kv_transfer.threads import Worker
 from kv_transfer.transport import Lane, LaneOpener, LaneSpec
 from kv_transfer.waits import first_cause, until
 
 _log = logging.getLogger(__name__)
 # A call on a lane must end by its own timeout; this much later its thread is given up.
-_GRACE_S = 0.5
+GRACE_S = 0.5
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-M = TypeVar("M")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all links of one side of a replica share."""
+    """What all links of one side of a replica share; `copying` is held by who copies blocks."""
 
     cache: KvCache
     config: TransferConfig
     open_lane: LaneOpener
     staging: StagingPool
-    copies: Worker
+    copying: threading.Lock
     counters: LinkCounters
 
 
 def make_shared(
-    cache: KvCache, config: TransferConfig, open_lane: LaneOpener, name: str, *, sends: bool
+    cache: KvCache, config: TransferConfig, open_lane: LaneOpener, *, sends: bool
 ) -> Shared:
-    """Fresh staging, counters and copy thread for one side of a replica.
+    """Fresh staging and counters for one side of a replica.
 
     Only the side that sends has staging for others to read.
     """
@@ -57,8 +59,9 @@ def make_shared(
     shared = sends and not pinned and config.transport in ("auto", "shared_memory")
     # Links at their bound, and as many again whose threads are still inside a dead lane.
     limit = 2 * config.max_links * config.staging_buffers
-    staging = StagingPool(config.frame_bytes, limit, pinned=pinned, shared=shared)
-    return Shared(cache, config, open_lane, staging, Worker(f"{name}-copies"), LinkCounters())
+    size = config.frame_bytes + SEAL_BYTES
+    staging = StagingPool(size, limit, pinned=pinned, shared=shared)
+    return Shared(cache, config, open_lane, staging, threading.Lock(), LinkCounters())
 
 
 class Link(ABC, Generic[In, Out]):
@@ -74,6 +77,7 @@ class Link(ABC, Generic[In, Out]):
         self._lane: Lane | None = None
         self._lane_failed = False
         self._on_the_way = 0
+        self._moved_s = 0.0
         self._staging: LinkStaging | None = None
         self._tasks = asyncio.TaskGroup()
 
@@ -89,6 +93,7 @@ class Link(ABC, Generic[In, Out]):
             async with self._tasks as tasks:
                 tasks.create_task(self._control.run(read, write, self._receive, hang_up))
                 tasks.create_task(self._serve())
+                tasks.create_task(self._watch_lane())
         except ExceptionGroup as group:
             reason = self._reason(first_cause(group))
         finally:
@@ -121,7 +126,7 @@ class Link(ABC, Generic[In, Out]):
     async def _join(self, spec: LaneSpec) -> None:
         """Open this end of the lane on the link's thread, and get staging that fits it."""
         opening = self._thread.submit(partial(self._open, spec))
-        await until(opening, spec.timeout_s + _GRACE_S, "opening the data lane")
+        await until(opening, spec.timeout_s + GRACE_S, "opening the data lane")
         count = self._shared.config.staging_buffers
         device = self._open_lane().staging_device
         self._staging = LinkStaging(self._shared.staging, count, device)
@@ -142,26 +147,43 @@ class Link(ABC, Generic[In, Out]):
 
     def _on_lane(
         self,
-        post: Callable[[], Callable[[float], M]],
-        then: Callable[[M], T],
+        post: Callable[[], Callable[[float], T]],
         buffer: Buffer,
-        worker: Worker | None = None,
-    ) -> asyncio.Future[T]:
+        then: Callable[[asyncio.Future[T]], None],
+    ) -> None:
         """Queue a message of the lane, to be posted and waited for in the order of these calls.
 
-        `then` is called with what the wait for it returns, on that worker or on the lane's thread.
+        `then` is called in the end, unless the link is over; a LinkBroken that it raises ends it.
         """
-        begin = partial(self._post, post)
-        job = self._thread.begin(Halves(begin, then, worker, self._open_lane().ahead))
+        job = self._thread.begin(partial(self._post, post), self._open_lane().ahead)
         buffer.used_by(job)
+        if not self._on_the_way:
+            self._moved_s = time.monotonic()
         self._on_the_way += 1
-        job.add_done_callback(self._through)
-        return job
+        job.add_done_callback(partial(self._through, then))
 
-    def _through(self, _: asyncio.Future[Any]) -> None:
+    def _through(self, then: Callable[[asyncio.Future[T]], None], job: asyncio.Future[T]) -> None:
         self._on_the_way -= 1
+        self._moved_s = time.monotonic()
+        if self.over:
+            return
+        try:
+            then(job)
+        except TransferFailed as error:
+            broken = error if isinstance(error, LinkBroken) else LinkBroken(error.message)
+            self._control.end(broken)
+        except Exception as error:  # a bug of ours: the link ends, and says so
+            self._control.end(self._unexpected(error))
 
-    def _post(self, post: Callable[[], Callable[[float], M]]) -> Callable[[], M]:
+    async def _watch_lane(self) -> NoReturn:
+        """Give the lane up when nothing moves on it any more, whatever its own timeouts do."""
+        limit_s = self._shared.config.io_timeout_s + GRACE_S
+        while True:
+            await asyncio.sleep(limit_s / 8)
+            if self._on_the_way and time.monotonic() - self._moved_s > limit_s:
+                raise LaneBroken(f"no message of the data lane ended for {limit_s:g} s")
+
+    def _post(self, post: Callable[[], Callable[[float], T]]) -> Callable[[], T]:
         """On the lane's thread: nothing more after a failure, or the two sides lose their order."""
         if self.over or self._lane_failed:
             raise LaneBroken("the data lane failed before")
@@ -171,39 +193,19 @@ class Link(ABC, Generic[In, Out]):
             self._lane_failed = True
             raise
 
-    def _wait(self, wait: Callable[[float], M]) -> M:
+    def _wait(self, wait: Callable[[float], T]) -> T:
         try:
             return wait(self._shared.config.io_timeout_s)
         except Exception:
             self._lane_failed = True
             raise
 
-    async def _lane_done(self, job: asyncio.Future[T], what: str) -> T:
-        """Wait for the last message given to the lane, or what follows from it.
-
-        Those that are still on the way before it have their own time too.
-        """
-        messages = max(1, self._on_the_way)
-        return await until(job, messages * self._shared.config.io_timeout_s + _GRACE_S, what)
-
-    def _copy(self, call: Callable[[], T], buffer: Buffer) -> asyncio.Future[T]:
-        """Queue a copy between pool blocks and staging, off the event loop."""
-        job = self._shared.copies.submit(call)
-        buffer.used_by(job)
-        return job
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run as part of the link: an error in it ends the link, the link's end cancels it."""
-        try:
-            self._tasks.create_task(work)
-        except RuntimeError:
-            # A message that was read while the link was ending already.
-            work.close()
-            raise LinkBroken("the link is ending") from None
-
     def _reason(self, cause: BaseException) -> TransferFailed:
         if isinstance(cause, TransferFailed):
             return cause
+        return self._unexpected(cause)
+
+    def _unexpected(self, cause: BaseException) -> LinkBroken:
         _log.error("link %s: unexpected error", self.name, exc_info=cause)
         return LinkBroken(f"{type(cause).__name__}: {cause}")
 
@@ -232,6 +234,6 @@ class Link(ABC, Generic[In, Out]):
             lane.close()
 
 
-def view(buffer: Buffer, size: int) -> torch.Tensor:
-    """The part of a staging buffer that a frame of that size uses."""
-    return buffer.data[:size]
+def message_in(buffer: Buffer, size: int) -> torch.Tensor:
+    """The part of a staging buffer that a frame of that size and its seal use."""
+    return buffer.data[: size + SEAL_BYTES]

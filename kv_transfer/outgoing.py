@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
+from kv_transfer.copies import Gate
 from kv_transfer.frames import Coverage, FramePart
 from kv_transfer.waits import quietly
 
@@ -31,7 +31,8 @@ def _new_future() -> asyncio.Future[int]:
 class Outgoing:
     """offered ──Pull──▶ sending ──last frame──▶ sent ──Committed──▶ finished (bytes, or an error).
 
-    `computed` runs ahead of `announced`, which runs ahead of the frames.
+    `computed` runs ahead of `announced`, which runs ahead of the frames. Blocks are read through
+    the gate.
     """
 
     def __init__(self, kv: OutgoingKv, layers: int) -> None:
@@ -46,7 +47,7 @@ class Outgoing:
         self.in_turn = False
         self.next_part = 0
         self.parts_sent = 0
-        self.reading: asyncio.Future[Any] | None = None
+        self.gate = Gate()
         if kv.first_token is not None:
             self.computed.reach(len(kv.blocks), layers)
 

@@ -61,7 +61,7 @@ class KvReceiver:
         self._id = replica_id
         self._host = host
         self._config = config
-        self._shared = make_shared(cache, config, opener, f"kv-receiver-{replica_id}", sends=False)
+        self._shared = make_shared(cache, config, opener, sends=False)
         self._open: dict[str, _Open] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._generation = 0
@@ -126,7 +126,6 @@ class KvReceiver:
             opened.link.end("the receiver is closing")
         if tasks:
             await asyncio.wait(tasks, timeout=self._config.connect_timeout_s)
-        self._shared.copies.stop()
 
     def _link_to(self, peer: Peer) -> ReceiverLink:
         """The link to that sender, which may still be opening; a new one if there is none."""

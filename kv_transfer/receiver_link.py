@@ -1,6 +1,8 @@
 """The receiver's end of one link: what it waits for, and landing frames in pool blocks.
 
-    Frame ─▶ staging buffer ─▶ lane.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
+    Frames ─▶ a staging buffer each ─▶ lane.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
+
+From the posting to the scatter it is the lane thread's; the event loop hears of a frame once.
 
 Every announced frame is received; one that is no longer wanted ends in its staging buffer.
 """
@@ -19,15 +21,15 @@ import torch
 from engine.errors import Internal, TandemError, TransferFailed
 from kv_transfer import wire
 from kv_transfer.bounded import Remembered
-from kv_transfer.checksum import checksum
+from kv_transfer.checksum import SEAL_BYTES, is_sound, is_void
 from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
-from kv_transfer.frames import Coverage, FramePart, plan_frames
+from kv_transfer.frames import Coverage, FramePart, largest_block, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
 from kv_transfer.link import Link, Shared
 from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
 from kv_transfer.staging import Buffer
-from kv_transfer.transport import RECEIVER_RANK, Arrived, LaneSpec
+from kv_transfer.transport import RECEIVER_RANK, LaneSpec
 from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, until
 from protos import kv_transfer_pb2 as pb
 
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int] | None]]
+# Whether a frame was written, or why its transfer has to fail.
+_Outcome = bool | TandemError
 
 
 class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
@@ -96,9 +100,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             raise
         finally:
             self._forget(incoming, reason)
-            if incoming.on_the_way:
-                # The copy thread writes nothing for it any more once it has come this far.
-                await settle([self._shared.copies.drained()])
+            await settle([incoming.gate.shut()])
 
     async def _admit(self, incoming: Incoming, offer: pb.Offer, admit: Admit) -> bool:
         """Wait for blocks, or until it has failed; False where an early one gets none."""
@@ -168,8 +170,10 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
                 self._offered(offer)
             case "extent", extent:
                 self._extended(extent)
-            case "frame", frame:
-                self._announced(frame)
+            case "frames", frames:
+                for frame in frames.frames:
+                    self._announced(frame)
+                self._give_credit()
             case "done", done:
                 self._done(done)
             case "withdraw", withdraw:
@@ -204,7 +208,9 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if incoming.coverage is None or not incoming.coverage.add(extent):
             raise LinkBroken(f"transfer {message.transfer}: {extent} is out of place")
         layout = self._shared.cache.layout
-        incoming.plan += plan_frames(layout, extent, self._frame_bytes)
+        if not largest_block(layout) <= message.frame_bytes <= self._frame_bytes:
+            raise LinkBroken(f"transfer {message.transfer}: frames of {message.frame_bytes} bytes")
+        incoming.plan += plan_frames(layout, extent, message.frame_bytes)
         if incoming.whole:
             incoming.covered_s = time.monotonic()
 
@@ -228,13 +234,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             raise LinkBroken(f"frame {frame.sequence} announced, credit for {self._credit}")
         # Posted and completed whatever becomes of its transfer: else the two sides of the lane
         # would no longer match.
-        post = partial(self._open_lane().receive, buffer.data, frame.bytes)
-        then = partial(self._verify_and_scatter, incoming, frame)
-        landing = self._on_lane(post, then, buffer, self._shared.copies)
-        if incoming is not None:
-            incoming.on_the_way += 1
-        self._spawn(self._land(frame, incoming, buffer, landing))
-        self._give_credit()
+        post = partial(self._take_in, incoming, frame, buffer)
+        self._on_lane(post, buffer, partial(self._landed, incoming, buffer))
 
     def _give_credit(self) -> None:
         """Tell of buffers that are free again, some at a time."""
@@ -277,6 +278,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
     def _finish_if_complete(self, incoming: Incoming) -> None:
         if incoming.complete:
             succeed(incoming.finished, incoming.bytes)
+        elif incoming.void and incoming.first_token is not None:
+            fail(incoming.finished, ChecksumMismatch("a frame came void, and yet its transfer is"))
 
     async def _serve(self) -> None:
         connect_s = self._shared.config.connect_timeout_s
@@ -304,59 +307,60 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             timeout_s=self._shared.config.connect_timeout_s,
         )
 
-    async def _land(
-        self,
-        frame: pb.Frame,
-        incoming: Incoming | None,
-        buffer: Buffer,
-        landing: asyncio.Future[bool],
-    ) -> None:
-        """Wait until its bytes are in their blocks, or are not wanted any more."""
+    def _take_in(
+        self, incoming: Incoming | None, frame: pb.Frame, buffer: Buffer
+    ) -> Callable[[float], _Outcome]:
+        """On the lane's thread: post what receives the frame; the wait ends when it is written."""
+        receipt = self._open_lane().receive(buffer.data, frame.bytes + SEAL_BYTES)
+
+        def landed(timeout_s: float) -> _Outcome:
+            arrived = receipt(timeout_s)
+            try:
+                return self._write(incoming, frame, arrived.data)
+            finally:
+                # LaneBroken where the bytes did not stay what they were: then the blocks hold
+                # anything, and as the link is over, so is the transfer whose blocks they are.
+                arrived.taken()
+
+        return landed
+
+    def _write(self, incoming: Incoming | None, frame: pb.Frame, message: torch.Tensor) -> _Outcome:
+        """Write the frame if it is right and wanted; False if it is not wanted."""
+        # Asked here: it may have been given up while the bytes were on their way.
+        if incoming is None or incoming.ended:
+            return False
+        if is_void(message):
+            incoming.void = True
+            return False
+        if not is_sound(message):
+            return ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
         try:
-            written = await self._lane_done(landing, f"receiving frame {frame.sequence}")
-        except (ChecksumMismatch, Internal) as error:
+            return incoming.gate.copy(partial(self._scatter, incoming, frame, message))
+        except Exception as error:  # as anything in a copy, it is the transfer's end
+            return Internal(f"writing KV blocks: {error}")
+
+    def _scatter(self, incoming: Incoming, frame: pb.Frame, message: torch.Tensor) -> None:
+        blocks = incoming.blocks[frame.block_start : frame.block_stop]
+        data = message[: frame.bytes]
+        with self._shared.copying:
+            self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
+
+    def _landed(
+        self, incoming: Incoming | None, buffer: Buffer, job: asyncio.Future[_Outcome]
+    ) -> None:
+        outcome = job.result()
+        if isinstance(outcome, TandemError):
             assert incoming is not None
-            self._spoiled(incoming, error)
+            self._spoiled(incoming, outcome)
         else:
-            self._landed(incoming if written else None)
-        if incoming is not None:
-            incoming.on_the_way -= 1
+            self._corrupted_in_a_row = 0
+            if outcome and incoming is not None:
+                incoming.landed += 1
+                self._finish_if_complete(incoming)
+            else:
+                self._shared.counters.frames_discarded += 1
         self._buffers().give_back(buffer)
         self._give_credit()
-
-    def _landed(self, incoming: Incoming | None) -> None:
-        self._corrupted_in_a_row = 0
-        if incoming is None:
-            self._shared.counters.frames_discarded += 1
-            return
-        incoming.landed += 1
-        self._finish_if_complete(incoming)
-
-    def _verify_and_scatter(
-        self, incoming: Incoming | None, frame: pb.Frame, arrived: Arrived
-    ) -> bool:
-        """On the copy thread: write the frame if it is right and wanted; False if it is not wanted.
-
-        ChecksumMismatch, or LaneBroken where the bytes did not stay what they were: then its blocks
-        hold anything, and as the link is over, so is the transfer whose blocks they are.
-        """
-        try:
-            # Asked here: it may have been given up while the bytes were on their way.
-            if incoming is None or incoming.ended:
-                return False
-            if checksum(arrived.data) != frame.checksum:
-                raise ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
-            blocks = incoming.blocks[frame.block_start : frame.block_stop]
-            self._scatter(blocks, frame, arrived.data)
-            return True
-        finally:
-            arrived.taken()
-
-    def _scatter(self, blocks: tuple[int, ...], frame: pb.Frame, data: torch.Tensor) -> None:
-        try:
-            self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
-        except Exception as error:
-            raise Internal(f"writing KV blocks: {error}") from error
 
     def _spoiled(self, incoming: Incoming, error: TandemError) -> None:
         fail(incoming.finished, error)

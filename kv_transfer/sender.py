@@ -43,7 +43,7 @@ class KvSender:
         check_frame_bytes(cache.layout, config.frame_bytes)
         self._cache = cache
         self._config = config
-        self._shared = make_shared(cache, config, opener, f"kv-sender-{replica_id}", sends=True)
+        self._shared = make_shared(cache, config, opener, sends=True)
         self._links = SenderLinks(replica_id, host, self._shared, self._link_up, self._refused)
         self._waiting: dict[_Key, Outgoing] = {}
         self._withdrawn: Remembered[_Key, str] = Remembered(config.max_transfers)
@@ -110,7 +110,6 @@ class KvSender:
         await self._links.close()
         for outgoing in list(self._waiting.values()):
             fail(outgoing.finished, TransferFailed("the sender is closing"))
-        self._shared.copies.stop()
 
     def _checked(self, offer: OutgoingKv) -> OutgoingKv:
         needed = self._cache.layout.blocks_for(offer.tokens)
@@ -133,8 +132,7 @@ class KvSender:
             return
         del self._waiting[key]
         self._finish(outgoing, reason)
-        if outgoing.reading is not None:
-            await settle([outgoing.reading])
+        await settle([outgoing.gate.shut()])
 
     def _finish(self, outgoing: Outgoing, reason: str) -> None:
         kv = outgoing.kv

@@ -2,7 +2,9 @@
 
 A few buffers let the next frame be gathered while the last ones are on the lane:
 
-    Pull ─▶ gather + checksum ─▶ (Credit) ─▶ Frame, lane.send … ─▶ Done ─▶ (Committed)
+    Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ lane.send … ─▶ Done ─▶ (Committed)
+
+Gathering and sending are the lane thread's; the event loop hears of a frame once, when it has left.
 """
 
 from __future__ import annotations
@@ -11,19 +13,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from engine.errors import Internal, TransferFailed
-from engine.kv_cache import KvCache
+from engine.errors import Internal, TandemError, TransferFailed
 from kv_transfer import wire
 from kv_transfer.bounded import Remembered
-from kv_transfer.checksum import checksum
+from kv_transfer.checksum import seal
 from kv_transfer.errors import LinkBroken
-from kv_transfer.frames import FramePart, plan_frames
-from kv_transfer.link import Link, Shared, view
+from kv_transfer.frames import FramePart, extent_bytes, frame_size, plan_frames
+from kv_transfer.link import GRACE_S, Link, Shared, message_in
 from kv_transfer.outgoing import Outgoing
 from kv_transfer.staging import Buffer
 from kv_transfer.transport import LaneSpec
@@ -35,20 +35,6 @@ _log = logging.getLogger(__name__)
 
 def _new_future() -> asyncio.Future[None]:
     return quietly(asyncio.get_running_loop().create_future())
-
-
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    """A frame of a transfer, in its buffer once `reading` is done, which has its checksum."""
-
-    outgoing: Outgoing
-    part: FramePart
-    buffer: Buffer
-    reading: asyncio.Future[int]
-
-
-def _sent(_: None) -> None:
-    """Nothing is made of a message that has left."""
 
 
 class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
@@ -73,7 +59,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._transfers: dict[str, Outgoing] = {}
         self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
         self._turns: deque[Outgoing] = deque()
-        self._gathered: asyncio.Queue[_Gathered] = asyncio.Queue()
+        self._due: deque[tuple[Outgoing, FramePart]] = deque()
         self._has_turns = asyncio.Event()
         self._sequence = 0
         self._credit = 0
@@ -157,15 +143,20 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
 
     def _extend(self, outgoing: Outgoing, at_least: int) -> None:
         """Announce what is computed and was not announced, if it is that many bytes."""
+        if outgoing.announced.whole:
+            return
         extents = outgoing.computed.beyond(outgoing.announced)
         layout = self._shared.cache.layout
-        plans = [plan_frames(layout, extent, self._frame_bytes) for extent in extents]
-        if sum(part.bytes for plan in plans for part in plan) < max(1, at_least):
+        if sum(extent_bytes(layout, extent) for extent in extents) < max(1, at_least):
             return
-        for extent, plan in zip(extents, plans, strict=True):
+        for extent in extents:
+            size = self._frame_bytes
+            # Where others are under way, nothing is gained by small frames.
+            if not self._turns:
+                size = frame_size(layout, extent, size)
             outgoing.announced.add(extent)
-            outgoing.plan.extend(plan)
-            message = wire.extent_to_proto(outgoing.kv.transfer, extent)
+            outgoing.plan.extend(plan_frames(layout, extent, size))
+            message = wire.extent_to_proto(outgoing.kv.transfer, extent, size)
             self._control.send(wire.to_receiver(extent=message))
         if not outgoing.in_turn:
             outgoing.in_turn = True
@@ -201,71 +192,87 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         await until(self._joined, self._spec.timeout_s, "the receiver's join")
         self._now_up()
         self._on_up(self)
-        self._spawn(self._send())
         while True:
-            # As many frames are gathered ahead as there are buffers.
-            buffer = await self._buffers().take()
-            outgoing = await self._next_turn()
-            self._gathered.put_nowait(self._gather(outgoing, buffer))
+            if not self._turns:
+                self._has_turns.clear()
+                await self._has_turns.wait()
+            if self._sequence >= self._credit:
+                await self._credit_comes()
+            self._announce()
 
-    async def _next_turn(self) -> Outgoing:
-        """The pulled transfers take turns, frame by frame."""
-        while True:
-            while self._turns:
-                outgoing = self._turns.popleft()
-                if not outgoing.ended:
-                    return outgoing
-            self._has_turns.clear()
-            await self._has_turns.wait()
+    async def _credit_comes(self) -> None:
+        # What is on the way has its own time first.
+        limit_s = max(1, self._on_the_way) * self._shared.config.io_timeout_s + GRACE_S
+        await until(self._more_credit, limit_s, f"credit for frame {self._sequence}")
 
-    def _gather(self, outgoing: Outgoing, buffer: Buffer) -> _Gathered:
-        """Have the transfer's next frame read, and queue the transfer again if it has more."""
+    def _announce(self) -> None:
+        """The pulled transfers take turns, frame by frame, as far as credit goes."""
+        frames: list[pb.Frame] = []
+        while self._turns and self._sequence < self._credit:
+            outgoing = self._turns.popleft()
+            if not outgoing.ended:
+                frames.append(self._next_frame(outgoing))
+        if frames:
+            self._control.send(wire.to_receiver(frames=pb.Frames(frames=frames)))
+            self._fill()
+
+    def _next_frame(self, outgoing: Outgoing) -> pb.Frame:
         part = outgoing.plan[outgoing.next_part]
         outgoing.next_part += 1
         outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
         if outgoing.in_turn:
             self._turns.append(outgoing)
-        data = view(buffer, part.bytes)
-        cache, blocks = self._shared.cache, outgoing.kv.blocks
-        reading = self._copy(partial(_gather, cache, blocks, part, data), buffer)
-        # The last one: copies are made in order.
-        outgoing.reading = reading
-        return _Gathered(outgoing, part, buffer, reading)
-
-    async def _send(self) -> None:
-        """Announce and post what was gathered, in that order, as credit allows."""
-        while True:
-            frame = await self._gathered.get()
-            if not frame.reading.done():
-                await asyncio.wait({frame.reading})
-            error = frame.reading.exception()
-            if error is not None:
-                fail(frame.outgoing.finished, Internal(f"reading KV blocks: {error}"))
-            while self._sequence >= self._credit:
-                await self._lane_done(self._more_credit, f"credit for frame {self._sequence}")
-            if frame.outgoing.ended:
-                self._buffers().give_back(frame.buffer)
-            else:
-                self._announce(frame, frame.reading.result())
-
-    def _announce(self, frame: _Gathered, checksum: int) -> None:
-        """Posted at once, whatever becomes of its transfer: the receiver posts its side, too."""
-        outgoing, part = frame.outgoing, frame.part
-        message = wire.frame_to_proto(
-            self._sequence, outgoing.kv.transfer, outgoing.generation, part, checksum
-        )
+        self._due.append((outgoing, part))
+        frame = wire.frame_to_proto(self._sequence, outgoing.kv.transfer, outgoing.generation, part)
         self._sequence += 1
-        self._control.send(wire.to_receiver(frame=message))
-        post = partial(self._open_lane().send, view(frame.buffer, part.bytes))
-        sending = self._on_lane(post, _sent, frame.buffer)
-        self._spawn(self._deliver(message.sequence, outgoing, frame.buffer, sending))
+        return frame
 
-    async def _deliver(
-        self, sequence: int, outgoing: Outgoing, buffer: Buffer, sending: asyncio.Future[None]
+    def _fill(self) -> None:
+        """Have the next announced frames gathered and sent, whatever becomes of their transfers.
+
+        The receiver has posted its side.
+        """
+        while self._due and (buffer := self._buffers().take_now()) is not None:
+            outgoing, part = self._due.popleft()
+            message = message_in(buffer, part.bytes)
+            post = partial(self._gather_and_send, outgoing, part, message)
+            self._on_lane(post, buffer, partial(self._delivered, outgoing, buffer))
+
+    def _gather_and_send(
+        self, outgoing: Outgoing, part: FramePart, message: torch.Tensor
+    ) -> Callable[[float], TandemError | None]:
+        """On the lane's thread. A frame that is not wanted any more, or cannot be read, is void."""
+        gathered, problem = False, None
+        try:
+            read = partial(self._gather, outgoing.kv.blocks, part, message)
+            gathered = not outgoing.ended and outgoing.gate.copy(read)
+        except Exception as error:  # whatever it is, the message is due
+            problem = Internal(f"reading KV blocks: {error}")
+        seal(message, void=not gathered)
+        wait = self._open_lane().send(message)
+
+        def sent(timeout_s: float) -> TandemError | None:
+            wait(timeout_s)
+            return problem
+
+        return sent
+
+    def _gather(self, blocks: tuple[int, ...], part: FramePart, message: torch.Tensor) -> None:
+        wanted = blocks[part.block_start : part.block_stop]
+        with self._shared.copying:
+            self._shared.cache.gather(
+                wanted, part.layer_start, part.layer_stop, message[: part.bytes]
+            )
+
+    def _delivered(
+        self, outgoing: Outgoing, buffer: Buffer, job: asyncio.Future[TandemError | None]
     ) -> None:
-        await self._lane_done(sending, f"sending frame {sequence}")
+        problem = job.result()
         self._buffers().give_back(buffer)
+        self._fill()
         outgoing.parts_sent += 1
+        if problem is not None:
+            fail(outgoing.finished, problem)
         self.progress(outgoing)
 
     def _end_if_sent(self, outgoing: Outgoing) -> None:
@@ -280,9 +287,3 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
     def _failed(self, reason: TransferFailed) -> None:
         for outgoing in self._transfers.values():
             fail(outgoing.finished, LinkBroken(f"link {self.name}: {reason.message}"))
-
-
-def _gather(cache: KvCache, blocks: tuple[int, ...], part: FramePart, data: torch.Tensor) -> int:
-    wanted = blocks[part.block_start : part.block_stop]
-    cache.gather(wanted, part.layer_start, part.layer_stop, data)
-    return checksum(data)

@@ -84,38 +84,33 @@ class StagingPool:
 
 
 class LinkStaging:
-    """The few buffers of one link; whoever wants one waits for its turn."""
+    """The few buffers of one link."""
 
     def __init__(self, pool: StagingPool, count: int, device: torch.device) -> None:
         self._pool = pool
         self._buffers: list[Buffer] = []
-        # The one that was used last lies in the cache.
-        self._free: asyncio.LifoQueue[Buffer] = asyncio.LifoQueue()
+        # The one that was used last lies in the cache: it is taken first.
+        self._free: list[Buffer] = []
         try:
             for _ in range(count):
                 self._buffers.append(pool.take(device))
         except LinkBroken:
             self.close()
             raise
-        for buffer in self._buffers:
-            self._free.put_nowait(buffer)
+        self._free += self._buffers
 
     @property
     def free(self) -> int:
         """How many may be taken at once."""
-        return self._free.qsize()
+        return len(self._free)
 
     def take_now(self) -> Buffer | None:
         """A free buffer, if there is one."""
-        return None if self._free.empty() else self._free.get_nowait()
-
-    async def take(self) -> Buffer:
-        """The next free buffer of this link."""
-        return await self._free.get()
+        return self._free.pop() if self._free else None
 
     def give_back(self, buffer: Buffer) -> None:
         """The buffer may be used again."""
-        self._free.put_nowait(buffer)
+        self._free.append(buffer)
 
     def close(self) -> None:
         """Return all to the pool, also those lost on the way; no task may use them any more."""

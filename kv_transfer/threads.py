@@ -10,13 +10,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from kv_transfer.errors import LinkBroken
 from kv_transfer.waits import fail, quietly, succeed
 
 T = TypeVar("T")
@@ -35,8 +32,6 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
-        self._stopping = threading.Lock()
-        self._last: asyncio.Future[None] | None = None
         # The thread must not hold the worker itself, only its queue.
         thread = threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
         thread.start()
@@ -47,59 +42,32 @@ class Worker:
 
         Do not await the future directly: a cancel would hide when the call ends. Use `waits`.
         """
-        return self._put(_Job(call))
-
-    def begin(self, halves: Halves[T]) -> asyncio.Future[T]:
-        """Queue a call in two halves, and what is made of its result. As `submit`."""
-        return self._put(_Job(halves.begin, halves))
-
-    def drained(self) -> asyncio.Future[None]:
-        """Done when every call that is queued by now has ended."""
-        return self._last or self.submit(_nothing)
-
-    def stop(self) -> None:
-        """End the thread after the calls already queued; those that come later fail."""
-        if self._last is None:
-            last = self.submit(_nothing)
-            with self._stopping:
-                self._last = last
-                self._jobs.put(None)
-
-    def _put(self, job: _Job) -> asyncio.Future[Any]:
-        """From any thread."""
-        with self._stopping:
-            stopped = self._last is not None
-            if not stopped:
-                self._jobs.put(job)
-        if stopped:
-            job.hand_over(None, LinkBroken("the thread has ended"))
+        job = _Job(call)
+        self._jobs.put(job)
         return job.future
 
+    def begin(self, begin: Callable[[], Callable[[], T]], ahead: int) -> asyncio.Future[T]:
+        """Queue a call in two halves: the second is what the first returns. As `submit`.
 
-@dataclass(frozen=True, slots=True)
-class Halves(Generic[T]):
-    """`begin` returns the second half, and `then` is given its result: here, or on that worker.
+        `ahead` of them are begun before the first is ended.
+        """
+        job = _Job(begin, ahead)
+        self._jobs.put(job)
+        return job.future
 
-    `ahead` such calls are begun before the first of them is ended.
-    """
-
-    begin: Callable[[], Callable[[], Any]]
-    then: Callable[[Any], T]
-    worker: Worker | None = None
-    ahead: int = 1
-
-
-def _nothing() -> None:
-    pass
+    def stop(self) -> None:
+        """End the thread after the calls already queued."""
+        self._jobs.put(None)
 
 
 class _Job:
-    __slots__ = ("_call", "_loop", "future", "halves")
+    __slots__ = ("_call", "_loop", "ahead", "future")
 
-    def __init__(self, call: Callable[[], Any], halves: Halves[Any] | None = None) -> None:
+    def __init__(self, call: Callable[[], Any], ahead: int | None = None) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self.halves = halves
+        # None for a call that is not in halves.
+        self.ahead = ahead
         self.future: asyncio.Future[Any] = quietly(self._loop.create_future())
 
     def begin(self) -> bool:
@@ -107,28 +75,19 @@ class _Job:
         try:
             self._call = self._call()
         except Exception as raised:  # the edge of the thread: handed to whoever waits
-            self.hand_over(None, raised)
+            self._hand_over(None, raised)
             return False
         return True
 
     def end(self) -> None:
-        """Run the call, or its second half and then what follows."""
-        halves, self.halves = self.halves, None
+        """Run the call, or its second half."""
         try:
-            result = self._call()
-            if halves is not None and halves.worker is not None:
-                self._call = partial(halves.then, result)
-                halves.worker._put(self)
-                return
-            if halves is not None:
-                result = halves.then(result)
+            result, error = self._call(), None
         except Exception as raised:  # as above
-            self.hand_over(None, raised)
-        else:
-            self.hand_over(result, None)
+            result, error = None, raised
+        self._hand_over(result, error)
 
-    def hand_over(self, result: Any, error: Exception | None) -> None:
-        """From any thread."""
+    def _hand_over(self, result: Any, error: Exception | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._finish, result, error)
         except RuntimeError:
@@ -166,8 +125,8 @@ def _work(jobs: _Jobs) -> None:
         except queue.Empty:
             begun.popleft().end()
             continue
-        if job is not None and job.halves is not None:
-            if len(begun) >= job.halves.ahead:
+        if job is not None and job.ahead is not None:
+            if len(begun) >= job.ahead:
                 begun.popleft().end()
             if job.begin():
                 begun.append(job)

@@ -12,7 +12,7 @@ from kv_transfer.same_host import Witness
 from protos import kv_transfer_pb2 as pb
 
 # Counted up when what a link's messages mean changes, or how a transfer is cut into frames.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 def to_receiver(**message: Any) -> pb.SenderMessage:
@@ -66,9 +66,7 @@ def witness_from_proto(message: pb.Witness) -> Witness:
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
 
 
-def frame_to_proto(
-    sequence: int, transfer: str, generation: int, part: FramePart, checksum: int
-) -> pb.Frame:
+def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
     """The announcement of one message on the data lane."""
     return pb.Frame(
         sequence=sequence,
@@ -79,11 +77,10 @@ def frame_to_proto(
         block_start=part.block_start,
         block_stop=part.block_stop,
         bytes=part.bytes,
-        checksum=checksum,
     )
 
 
-def extent_to_proto(transfer: str, extent: Extent) -> pb.Extent:
+def extent_to_proto(transfer: str, extent: Extent, frame_bytes: int) -> pb.Extent:
     """The announcement of what is sent next of a transfer."""
     return pb.Extent(
         transfer=transfer,
@@ -91,6 +88,7 @@ def extent_to_proto(transfer: str, extent: Extent) -> pb.Extent:
         layer_stop=extent.layer_stop,
         block_start=extent.block_start,
         block_stop=extent.block_stop,
+        frame_bytes=frame_bytes,
     )
 
 

@@ -25,26 +25,26 @@ class ReceiverMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ...) -> None: ...
 
 class SenderMessage(_message.Message):
-    __slots__ = ("welcome", "refuse", "joined", "offer", "frame", "done", "withdraw", "heartbeat", "extent")
+    __slots__ = ("welcome", "refuse", "joined", "offer", "done", "withdraw", "heartbeat", "extent", "frames")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
-    FRAME_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     EXTENT_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refuse: RefuseLink
     joined: Joined
     offer: Offer
-    frame: Frame
     done: Done
     withdraw: Withdraw
     heartbeat: Heartbeat
     extent: Extent
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ...) -> None: ...
+    frames: Frames
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., frames: _Optional[_Union[Frames, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness", "protocol")
@@ -157,21 +157,29 @@ class Pull(_message.Message):
     def __init__(self, transfer: _Optional[str] = ..., generation: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
 
 class Extent(_message.Message):
-    __slots__ = ("transfer", "layer_start", "layer_stop", "block_start", "block_stop")
+    __slots__ = ("transfer", "layer_start", "layer_stop", "block_start", "block_stop", "frame_bytes")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
     LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
     BLOCK_START_FIELD_NUMBER: _ClassVar[int]
     BLOCK_STOP_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     layer_start: int
     layer_stop: int
     block_start: int
     block_stop: int
-    def __init__(self, transfer: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ...) -> None: ...
+    frame_bytes: int
+    def __init__(self, transfer: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
+
+class Frames(_message.Message):
+    __slots__ = ("frames",)
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedCompositeFieldContainer[Frame]
+    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("sequence", "transfer", "generation", "layer_start", "layer_stop", "block_start", "block_stop", "head_start", "head_stop", "bytes", "checksum")
+    __slots__ = ("sequence", "transfer", "generation", "layer_start", "layer_stop", "block_start", "block_stop", "head_start", "head_stop", "bytes")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -182,7 +190,6 @@ class Frame(_message.Message):
     HEAD_START_FIELD_NUMBER: _ClassVar[int]
     HEAD_STOP_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     transfer: str
     generation: int
@@ -193,8 +200,7 @@ class Frame(_message.Message):
     head_start: int
     head_stop: int
     bytes: int
-    checksum: int
-    def __init__(self, sequence: _Optional[int] = ..., transfer: _Optional[str] = ..., generation: _Optional[int] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ..., head_start: _Optional[int] = ..., head_stop: _Optional[int] = ..., bytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., transfer: _Optional[str] = ..., generation: _Optional[int] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., block_start: _Optional[int] = ..., block_stop: _Optional[int] = ..., head_start: _Optional[int] = ..., head_stop: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("frames",)

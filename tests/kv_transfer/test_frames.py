@@ -10,7 +10,14 @@ from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
-from kv_transfer.frames import Coverage, Extent, check_frame_bytes, plan_frames
+from kv_transfer.frames import (
+    Coverage,
+    Extent,
+    check_frame_bytes,
+    frame_size,
+    largest_block,
+    plan_frames,
+)
 from kv_transfer.wire import layout_from_proto, layout_to_proto
 from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache
 
@@ -86,6 +93,12 @@ def test_an_extent_out_of_place_is_refused_and_changes_nothing(layers, blocks, d
     )
     assert coverage.add(extent) == right
     assert right or not coverage.beyond(twin)
+
+
+@given(st.data(), layouts, st.integers(2048, 1 << 24))
+def test_the_size_of_frames_is_one_that_a_receiver_takes(data, layout, limit):
+    extent = data.draw(extents(len(layout.layers), 40))
+    assert largest_block(layout) <= frame_size(layout, extent, limit) <= limit
 
 
 def test_small_transfers_are_one_frame():

@@ -13,8 +13,8 @@ import torch
 
 from engine.errors import TransferFailed
 from kv_transfer import wire
-from kv_transfer.checksum import checksum
-from kv_transfer.errors import LinkBroken, LinkRefused
+from kv_transfer.checksum import SEAL_BYTES, seal
+from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused
 from kv_transfer.frames import Extent, FramePart
 from kv_transfer.loopback import LoopbackLane
 from kv_transfer.receiver import Peer
@@ -106,14 +106,15 @@ async def facing(play):
 
 
 WHOLE = FramePart(0, 4, 0, 2, 2 * BLOCK)
-ALL = wire.extent_to_proto("t", Extent(0, 4, 0, 2))
+ALL = wire.extent_to_proto("t", Extent(0, 4, 0, 2), 8192)
 
 
-DATA = torch.ones(2 * BLOCK, dtype=torch.uint8)
+DATA = torch.ones(2 * BLOCK + SEAL_BYTES, dtype=torch.uint8)
+seal(DATA)
 
 
 def frame(part=WHOLE, generation=17, sequence=0):
-    return wire.frame_to_proto(sequence, "t", generation, part, checksum(DATA))
+    return pb.Frames(frames=[wire.frame_to_proto(sequence, "t", generation, part)])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_rece
     async def play(rogue, lane, say):
         assert (await rogue.heard.get())[0] == "pull"
         await say(extent=ALL)
-        await say(frame=announced)
+        await say(frames=announced)
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match=problem):
@@ -147,12 +148,43 @@ async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_rece
 async def test_an_extent_out_of_place_breaks_the_link(extent):
     async def play(rogue, lane, say):
         await rogue.heard.get()
-        await say(extent=wire.extent_to_proto("t", extent))
+        await say(extent=wire.extent_to_proto("t", extent, 8192))
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match="out of place"):
             await receive()
         assert untouched(cache)
+
+
+@pytest.mark.parametrize("frame_bytes", [0, 1023, 8193, 1 << 60])
+async def test_an_extent_in_frames_that_cannot_be_breaks_the_link(frame_bytes):
+    """They hold no block of the largest layer, or fit no staging buffer."""
+
+    async def play(rogue, lane, say):
+        await rogue.heard.get()
+        await say(extent=wire.extent_to_proto("t", Extent(0, 4, 0, 2), frame_bytes))
+
+    async with facing(play) as (receive, _, cache):
+        with pytest.raises(LinkBroken, match="frames of"):
+            await receive()
+        assert untouched(cache)
+
+
+async def test_a_transfer_that_is_done_though_a_frame_came_void_fails():
+    async def play(rogue, lane, say):
+        await rogue.heard.get()
+        await say(extent=ALL)
+        await say(frames=frame())
+        nothing = DATA.clone()
+        seal(nothing, void=True)
+        await asyncio.to_thread(lane.send(nothing), 1.0)
+        await say(done=pb.Done(transfer="t", frames=1))
+
+    async with facing(play) as (receive, receiver, cache):
+        with pytest.raises(ChecksumMismatch, match="void"):
+            await receive()
+        assert untouched(cache)
+        assert receiver.links_open == 1
 
 
 async def test_done_before_all_is_announced_fails_the_transfer():
@@ -171,7 +203,7 @@ async def test_a_frame_of_another_generation_goes_to_scratch():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         await say(extent=ALL)
-        await say(frame=frame(generation=16))
+        await say(frames=frame(generation=16))
         await asyncio.to_thread(lane.send(DATA), 1.0)
         await say(done=pb.Done(transfer="t", frames=1))
 
@@ -189,7 +221,7 @@ async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         await say(extent=ALL)
-        await say(frame=frame())
+        await say(frames=frame())
         given_up.set()
         assert (await rogue.heard.get())[0] == "cancel"
         await asyncio.to_thread(lane.send(DATA), 1.0)
@@ -219,7 +251,7 @@ async def test_a_frame_that_never_comes_breaks_the_link():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         await say(extent=ALL)
-        await say(frame=frame())
+        await say(frames=frame())
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match="took longer"):
@@ -231,7 +263,7 @@ async def test_frames_beyond_the_credit_break_the_link():
     async def play(rogue, lane, say):
         await rogue.heard.get()
         for sequence in range(CONFIG.staging_buffers + 1):
-            await say(frame=frame(generation=16, sequence=sequence))
+            await say(frames=frame(generation=16, sequence=sequence))
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match="frame 4 announced, credit for 4"):
@@ -320,7 +352,7 @@ async def test_a_sender_of_another_protocol_is_not_linked_with(monkeypatch):
 
     monkeypatch.setattr(RogueSender, "protocol", 1)
     async with facing(play) as (receive, _, _cache):
-        with pytest.raises(LinkRefused, match="protocol: 2 here, 1 there"):
+        with pytest.raises(LinkRefused, match="protocol: 3 here, 1 there"):
             await receive()
 
 

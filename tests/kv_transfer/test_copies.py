@@ -1,0 +1,70 @@
+"""What guards a frame's bytes: the gate before its blocks, and the seal behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kv_transfer.checksum import SEAL_BYTES, is_sound, is_void, seal
+from kv_transfer.copies import Gate
+
+
+async def test_a_gate_lets_copies_through_until_it_is_shut():
+    gate, made = Gate(), []
+    assert gate.copy(lambda: made.append(1))
+    assert gate.shut().done()
+    assert not gate.copy(lambda: made.append(2))
+    assert gate.shut().done()
+    assert made == [1]
+
+
+async def test_who_shuts_a_gate_waits_for_the_copies_inside():
+    gate, inside, go_on = Gate(), threading.Semaphore(0), threading.Event()
+
+    def copy():
+        inside.release()
+        assert go_on.wait(10)
+
+    with ThreadPoolExecutor(2) as threads:
+        copies = [threads.submit(gate.copy, copy) for _ in range(2)]
+        for _ in copies:
+            assert await asyncio.to_thread(inside.acquire, timeout=10)
+        shut = gate.shut()
+        await asyncio.sleep(0.02)
+        assert not shut.done()
+        assert not gate.copy(go_on.set)
+        go_on.set()
+        await asyncio.wait_for(shut, 10)
+        assert all(copy.result() for copy in copies)
+
+
+async def test_a_copy_that_fails_leaves_the_gate():
+    gate = Gate()
+    with pytest.raises(ZeroDivisionError):
+        gate.copy(lambda: 1 // 0)
+    assert gate.shut().done()
+
+
+@given(st.binary(max_size=200), st.data())
+def test_a_seal_tells_any_changed_bit(content, data):
+    message = torch.frombuffer(bytearray(content + bytes(SEAL_BYTES)), dtype=torch.uint8)
+    seal(message)
+    assert is_sound(message)
+    assert not is_void(message)
+    bit = data.draw(st.integers(0, 8 * message.numel() - 1))
+    message[bit // 8] ^= 1 << bit % 8
+    assert not is_sound(message)
+    assert not is_void(message)
+
+
+def test_a_void_message_is_not_sound():
+    message = torch.ones(100, dtype=torch.uint8)
+    seal(message, void=True)
+    assert is_void(message)
+    assert not is_sound(message)
