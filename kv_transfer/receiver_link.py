@@ -354,11 +354,10 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             self._spoiled(incoming, outcome)
         else:
             self._corrupted_in_a_row = 0
-            if outcome and incoming is not None:
-                incoming.landed += 1
+            self._shared.counters.frames_discarded += not outcome
+            if incoming is not None:
+                incoming.landed += outcome
                 self._finish_if_complete(incoming)
-            else:
-                self._shared.counters.frames_discarded += 1
         self._buffers().give_back(buffer)
         self._give_credit()
 
