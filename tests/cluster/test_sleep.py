@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -90,7 +90,7 @@ class Sleeping(RuleBasedStateMachine):
         there = pools(self.have["prefill"], self.have["decode"], used=self.used)
         return [*there, router(**{name: int(count) for name, count in waiting.items()})]
 
-    @rule(seconds=st.integers(1, 200), used=st.integers(0, 50))
+    @rule(seconds=st.integers(1, 80), used=st.integers(0, 50))
     def works(self, seconds, used):
         self.used = used if all(self.have.values()) else 0
         self._watch(seconds)
@@ -122,6 +122,8 @@ class Sleeping(RuleBasedStateMachine):
 
 
 TestSleeping = Sleeping.TestCase
+# A step is many looks, each slow where coverage is measured.
+TestSleeping.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
 
 
 def test_a_start_is_measured_and_the_next_one_predicted() -> None:
