@@ -54,14 +54,14 @@ async def _run(options: argparse.Namespace) -> int:
 async def _sweep(options: argparse.Namespace) -> int:
     machine, name = describe_machine(), options.title or options.url
     beside = [Curve.read(json.loads(path.read_text())) for path in options.beside or ()]
-    loads = [steady_load(options, float(rate)) for rate in options.rates.split(",")]
+    loads = [steady_load(options, rate) for rate in options.rates]
     door = await _door(options)
     steps = []
-    for rate, load in zip(options.rates.split(","), loads, strict=True):
+    for rate, load in zip(options.rates, loads, strict=True):
         say(f"{len(load.arrivals)} requests: {load.title}")
         found = await _sender(options).send(name, door, load, machine, None)
-        steps.append(Step(float(rate), found.figures()))
-        print(f"{rate}/s: {' '.join(summary_lines(found))}", flush=True)
+        steps.append(Step(rate, found.figures()))
+        print(f"{rate:g}/s: {' '.join(summary_lines(found))}", flush=True)
     title = loads[0].title.partition("; ")[2]
     title = f"{title}, {options.step:g} s for each rate"
     document = sweep_page(name, title, steps, machine, beside)

@@ -103,7 +103,9 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--prompt-tokens", default="64:1024", metavar="A:B", help="drawn evenly")
     load.add_argument("--new-tokens", type=int, default=32)
     load.add_argument("--vocabulary", type=int, default=1000, help="prompts are ids below this")
-    load.add_argument("--rates", default="0.5,1,2,3,4", help="of a sweep, by commas")
+    load.add_argument(
+        "--rates", type=_rates, default="0.5,1,2,3,4", metavar="A,B", help="of a sweep, by commas"
+    )
     load.add_argument("--step", type=float, default=30.0, metavar="S", help="a sweep's time a rate")
 
 
@@ -133,6 +135,13 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--metrics", action="append", metavar="URL", help="polls URL/metrics; may be repeated"
     )
     rules.add_argument("--watch", action="append", metavar="NAME", help="one more metric to plot")
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(rate) for rate in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers by commas") from None
 
 
 def _words(lengths: Lengths) -> str:

@@ -93,6 +93,12 @@ async def test_a_sweep_names_its_knee(tmp_path, capsys):
     assert page.count("<svg") == 2
 
 
+def test_rates_that_are_none_are_refused_by_name(capsys):
+    with pytest.raises(SystemExit):
+        _options("sweep", "--rates", "1,fast")
+    assert "--rates: '1,fast' is not numbers by commas" in capsys.readouterr().err
+
+
 async def test_a_sweep_is_drawn_beside_an_earlier_one(tmp_path):
     async with _listening() as (_, url):
         for title, more in (("static", ()), ("continuous", ("--beside", tmp_path / "static.json"))):
