@@ -14,7 +14,7 @@ from cluster.control import ask_role, check_flip, working_role
 from cluster.directory import Directory
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole
 from cluster.pools import Pools
-from cluster.rollout import RolloutRequest, RolloutState
+from cluster.rollout import UNDER_WAY, RolloutRequest, RolloutState
 from engine.errors import Unavailable
 from protos import router_pb2, router_pb2_grpc
 from protos.status import answers_errors
@@ -54,7 +54,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
             missing=self._short(),
             canaries=canaries,
             config=self._config,
-            rollout=await self._last_rollout(),
+            rollout=await self._shown_rollout(),
         )
 
     @answers_errors
@@ -70,7 +70,10 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     async def Rollout(  # noqa: N802
         self, request: router_pb2.RolloutRequest, context: Any
     ) -> router_pb2.RolloutResponse:
-        """Ask the launcher for a rollout; Unavailable where no launcher listens."""
+        """Ask the launcher for a rollout; Unavailable where no launcher listens, or one goes on."""
+        last = await self._last_rollout()
+        if last is not None and last.state in UNDER_WAY:
+            raise Unavailable("another rollout is under way; ask again when it has ended")
         asked = RolloutState(secrets.token_hex(8))
         wanted = RolloutRequest(asked.id, request.configuration)
         if not await self._directory.ask_rollout(wanted.to_json(), asked.to_json()):
@@ -96,11 +99,17 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
                         await asyncio.sleep(_LOOK_S)
         return router_pb2.GiveRoleResponse(before=before)
 
-    async def _last_rollout(self) -> router_pb2.RolloutStatus | None:
+    async def _last_rollout(self) -> RolloutState | None:
+        text = await self._directory.rollout_state()
         try:
-            text = await self._directory.rollout_state()
-            state = RolloutState.from_json(text) if text else None
-        except (Unavailable, ValueError):
+            return RolloutState.from_json(text) if text else None
+        except ValueError:
+            return None
+
+    async def _shown_rollout(self) -> router_pb2.RolloutStatus | None:
+        try:
+            state = await self._last_rollout()
+        except Unavailable:
             return None
         return router_pb2.RolloutStatus(**asdict(state)) if state else None
 

@@ -204,7 +204,8 @@ class Directory:
             return False
         pipe = self._client.pipeline(transaction=True)
         pipe.set(self._rollout, request, px=_STOP_LEASE_MS)
-        pipe.set(self._rollout_state, state)
+        # Where nobody takes it, nothing is left of it.
+        pipe.set(self._rollout_state, state, px=_STOP_LEASE_MS)
         await self._call(pipe.execute())
         return True
 

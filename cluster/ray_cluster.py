@@ -90,11 +90,13 @@ class RayCluster:
         self._config = config
 
     def failure(self) -> str | None:
-        """Why what was deployed last will not come up; None while it may."""
-        application = serve.status().applications.get(APPLICATION)
+        """Why what was deployed last will not come up; None while it may. Raises Unavailable."""
+        with _failing("Serve does not answer"):
+            application = serve.status().applications.get(APPLICATION)
+            states = self._states()
         if application is None:
             return "the application is gone"
-        for state in self._states().values():
+        for state in states.values():
             if state.failure:
                 return state.failure
         hopeless = str(application.status.value) == "DEPLOY_FAILED"

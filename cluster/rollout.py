@@ -26,6 +26,7 @@ from engine.errors import ConfigError, TandemError, Unavailable
 log = logging.getLogger(__name__)
 
 State = Literal["asked", "starting", "serving", "failed"]
+UNDER_WAY: tuple[State, ...] = ("asked", "starting")
 _LOOK_S = 0.25
 
 
@@ -80,7 +81,7 @@ class Deployer(Protocol):
         ...
 
     def failure(self) -> str | None:
-        """Why they will not come up; None while they may."""
+        """Why they will not come up; None while they may. Raises Unavailable."""
         ...
 
 
@@ -98,13 +99,26 @@ class Rollouts:
         self._deployer = deployer
         self._prepare = prepare
         self._say = say
+        self._untold: RolloutState | None = None
 
     async def look(self, directory: Directory) -> None:
-        """Carry out a rollout if one is asked for; returns when it serves, or failed."""
+        """Carry out a rollout if one is asked for; returns when it serves, or failed.
+
+        Raises Unavailable where the directory cannot be read, or told how the last one ended.
+        """
+        if self._untold is not None:
+            await directory.set_rollout_state(self._untold.to_json())
+            self._untold = None
         text = await directory.take_rollout()
         if text is None:
             return
-        request = RolloutRequest.from_json(text)
+        state = await self._carry_out(RolloutRequest.from_json(text), directory)
+        what = f"rollout {state.version}".rstrip()  # one that was refused has no version
+        self._say(f"{what}: {state.state} {state.reason}".rstrip())
+        # As long as nobody knows that it is over, no other one can be asked for.
+        self._untold = None if await _tell(directory, state) else state
+
+    async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
         try:
             config = following(self.config, parse_config(json.loads(request.configuration)))
@@ -113,13 +127,13 @@ class Rollouts:
             await _tell(directory, state)
             if config != self.config:
                 await self._replace(config, state.version, directory)
-            state = replace(state, state="serving")
+            return replace(state, state="serving")
         except (TandemError, ValueError) as error:
             reason = error.message if isinstance(error, TandemError) else str(error)
-            state = replace(state, state="failed", reason=reason)
-        what = f"rollout {state.version}".rstrip()  # one that was refused has no version
-        self._say(f"{what}: {state.state} {state.reason}".rstrip())
-        await _tell(directory, state)
+        except Exception as error:
+            log.exception("a rollout ended in a fault")
+            reason = f"internal error: {type(error).__name__}"
+        return replace(state, state="failed", reason=reason)
 
     async def _replace(self, config: TandemConfig, version: str, directory: Directory) -> None:
         self._say(f"rollout {version}: starting")
@@ -133,7 +147,7 @@ class Rollouts:
                     timeout_s = config.ray.ready_timeout_s
                     raise Unavailable(f"not ready within {timeout_s:g} s (ray.ready_timeout_s)")
                 await asyncio.sleep(_LOOK_S)
-        except TandemError:
+        except Exception:
             await asyncio.to_thread(self._deployer.begin, self.config)
             raise
         self.config = config
@@ -171,12 +185,14 @@ async def _members(directory: Directory) -> list[ReplicaRecord]:
         return []  # looked at again, until the time is over
 
 
-async def _tell(directory: Directory, state: RolloutState) -> None:
-    """Whoever asks a router hears of it; what is done does not depend on it."""
+async def _tell(directory: Directory, state: RolloutState) -> bool:
+    """Whoever asks a router hears of it; False where the directory could not be told."""
     try:
         await directory.set_rollout_state(state.to_json())
     except Unavailable as error:
         log.warning("the rollout's state could not be told", extra={"reason": error.message})
+        return False
+    return True
 
 
 def document_of(config: TandemConfig) -> str:

@@ -9,16 +9,19 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.admin import AdminServicer
 from cluster.config import DirectoryConfig, RouterConfig, TandemConfig
 from cluster.config_version import config_version
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.membership import ReplicaRecord
+from cluster.pools import Pools
 from cluster.rollout import RolloutRequest, Rollouts, RolloutState, document_of, following, there
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError, Unavailable
 from prefill_pool.config import PrefillConfig
-from tests.cluster.test_turnover import record
+from protos import router_pb2
+from tests.cluster.test_turnover import Roster, record
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,60 @@ async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(
     assert [config.decode.max_batch for config in serve.begun] == [7, RUNNING.decode.max_batch]
     assert rollouts.config == RUNNING
     assert (state.state, state.reason) == ("failed", "decode: not enough memory")
+
+
+async def test_a_fault_on_the_way_fails_it_and_brings_the_old_one_back(directory) -> None:
+    serve = Serve(directory)
+    serve._appear = lambda config: asyncio.sleep(0)
+
+    def broken():
+        raise RuntimeError("the controller died")
+
+    serve.failure = broken
+    rollouts, state, _ = await rolled_out(directory, serve, OTHER)
+    assert (state.state, state.reason) == ("failed", "internal error: RuntimeError")
+    assert serve.begun[1:] == [RUNNING]
+    assert rollouts.config == RUNNING
+
+
+async def test_while_one_is_under_way_another_is_refused(directory) -> None:
+    admin = AdminServicer(Pools(Roster()), directory, {})
+    request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
+    await directory.listen_for_stop()
+    context = Context()
+    asked = await admin.Rollout(request, context)
+    with pytest.raises(Aborted, match="another rollout is under way"):
+        await admin.Rollout(request, context)
+    status = await admin.Status(router_pb2.StatusRequest(), context)
+    assert (status.rollout.id, status.rollout.state) == (asked.id, "asked")
+    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).look(directory)
+    assert (await admin.Rollout(request, context)).id != asked.id
+
+
+async def test_how_one_ended_is_told_after_an_outage(directory, monkeypatch) -> None:
+    failing, tell = 1, directory.set_rollout_state
+
+    async def tell_or_fail(text):
+        nonlocal failing
+        if failing and RolloutState.from_json(text).state == "serving":
+            failing -= 1
+            raise Unavailable("gone")
+        await tell(text)
+
+    monkeypatch.setattr(directory, "set_rollout_state", tell_or_fail)
+    _, state, _ = await rolled_out(directory, Serve(directory), RUNNING)
+    assert (failing, state.state) == (0, "serving")
+
+
+class Aborted(Exception):
+    """What a call ends with."""
+
+
+class Context:
+    """A gRPC call, as far as a servicer needs it."""
+
+    async def abort(self, code, details="", trailing_metadata=()):
+        raise Aborted(details)
 
 
 async def test_time_has_an_end(directory) -> None:
