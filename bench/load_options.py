@@ -69,6 +69,8 @@ def steady_load(options: argparse.Namespace, rate: float) -> Load:
 def read_lengths(options: argparse.Namespace) -> Lengths:
     """Prompt lengths `A:B` and new tokens; raises ValueError."""
     least, _, most = options.prompt_tokens.partition(":")
+    if not (least.isdecimal() and (most or least).isdecimal()):
+        raise ValueError(f"--prompt-tokens: {options.prompt_tokens!r} is not A:B")
     return Lengths(int(least), int(most or least), options.new_tokens)
 
 

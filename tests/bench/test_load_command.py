@@ -93,6 +93,11 @@ async def test_a_sweep_names_its_knee(tmp_path, capsys):
     assert page.count("<svg") == 2
 
 
+def test_lengths_that_are_none_are_refused_by_name():
+    with pytest.raises(ValueError, match="--prompt-tokens: '64-100' is not A:B"):
+        read_load(_options("--prompt-tokens", "64-100"))
+
+
 def test_rates_that_are_none_are_refused_by_name(capsys):
     with pytest.raises(SystemExit):
         _options("sweep", "--rates", "1,fast")
