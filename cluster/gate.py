@@ -162,6 +162,7 @@ class Gate:
         plan = self._placement.plan_rest(healthy("decode"), ask, now) if streaming else None
         placed.plan = plan or self._plan(ask, now)
         placed.holds = self._placement.hold(placed.plan, ask, now)
+        placed.moved = True
 
     def show(self) -> None:
         """Set the gauges to what is so now."""
@@ -181,7 +182,8 @@ class Gate:
         placed.prefilled()
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
         self._look_soon()
-        if not ask.batch and ask.scored_from is None:
+        # That a replica is lost is no error of the prediction.
+        if not (ask.batch or placed.moved) and ask.scored_from is None:
             self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
 
     def release(self, placed: Placed, output_tokens: int = 0) -> None:

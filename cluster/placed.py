@@ -21,7 +21,10 @@ class FirstToken:
 
 @dataclass(slots=True)
 class Placed:
-    """One admitted choice: its pair, and its share in their load until it is released."""
+    """One admitted choice: its pair, and its share in their load until it is released.
+
+    One that was `moved` lost the place that it was promised its first token at.
+    """
 
     ask: Ask
     plan: Plan
@@ -29,6 +32,7 @@ class Placed:
     placed_s: float
     end: Callable[[int], None]
     pressed: bool = False
+    moved: bool = False
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

@@ -90,8 +90,12 @@ class PoolKeeper:
         self._controller = None
 
     def _counts(self, record: ReplicaRecord) -> bool:
+        """Whether it is one of the replicas that stay, or a router with requests for them.
+
+        One that leaves has those that it took before, and for no other weights.
+        """
         pools = self._pools
-        if record.leaving:
+        if record.leaving and not (record.role == "router" and pools.ours(record)):
             return False
         return pools.trusted(record) and (record.role == "router" or pools.ours(record))
 

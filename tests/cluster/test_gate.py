@@ -8,6 +8,7 @@ import time
 import pytest
 
 from cluster import places
+from cluster.admission import Admission
 from cluster.api import Progress
 from cluster.cold_start import ColdStarts
 from cluster.fairness import Fairness
@@ -91,6 +92,20 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     placed.release()
     gate.release(first)
     assert placement.holds.requests(placed.plan.pair.decode) == 0
+
+
+async def test_a_choice_that_was_moved_says_nothing_of_predictions(gate, monkeypatch):
+    learned = []
+    monkeypatch.setattr(Admission, "learn", lambda admission, late: learned.append(late))
+    first = FirstToken(0.01, 0, 0.001, 0.02)
+    for moved in (False, True):
+        (placed,) = await gate.enter(ask(50))
+        if moved:
+            placed.vacate()
+            gate.move(placed, placed.ask, streaming=False)
+        gate.computed(placed, first)
+        gate.release(placed)
+    assert learned == [False]
 
 
 async def test_who_is_held_in_vain_is_told_when_it_was_decided(gate):

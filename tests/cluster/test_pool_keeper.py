@@ -55,8 +55,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(pool_keeper, "_LOOK_S", 0.001)
 
 
-async def keep(config, board, until, router="router-a", members=None):
-    keeper = PoolKeeper(config, Limits(), router, Pools(members or Members()), board)
+async def keep(config, board, until, router="router-a", members=None, identity=None):
+    pools = Pools(members or Members(), identity=identity)
+    keeper = PoolKeeper(config, Limits(), router, pools, board)
     task = asyncio.create_task(keeper.run())
     await until
     assert not task.done()
@@ -113,3 +114,25 @@ async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
     told = asyncio.wait_for(board.told.wait(), 5)
     await keep(GROWS, board, told, "router-b", Leaving())
     assert board.counts == {"prefill": 2}
+
+
+async def test_what_waits_in_a_router_that_leaves_wakes_a_pool_of_its_weights(quick):
+    for identity, woken in (("", 1), ("other", 0)):
+        held = ReplicaRecord(
+            "router-a",
+            "router",
+            "h:3",
+            1,
+            identity,
+            load=ReplicaLoad(waiting=1, unmet_prefill=1),
+            leaving=True,
+        )
+
+        class Asleep:
+            def members(self, role=None, held=held):
+                return [held, ReplicaRecord("router-b", "router", "h:4", 1)]
+
+        board, config = Board({"prefill": 0}), ScalingConfig(prefill=PoolBounds(0, 3))
+        told = asyncio.wait_for(board.told.wait(), 5)
+        await keep(config, board, told, "router-b", Asleep(), "")
+        assert board.counts == {"prefill": woken}
