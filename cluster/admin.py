@@ -15,17 +15,23 @@ from cluster.directory import Directory
 from cluster.membership import Pool, ReplicaRecord, ReplicaRole
 from cluster.pools import Pools
 from cluster.rollout import UNDER_WAY, RolloutRequest, RolloutState
-from engine.errors import Unavailable
+from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2, router_pb2_grpc
 from protos.status import answers_errors
 
 # How long a new role may take to be seen here, and how often it is looked for.
 _SEEN_S = 3.0
 _LOOK_S = 0.02
+# How gRPC names callers on this host.
+_HERE = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 
 
 class AdminServicer(router_pb2_grpc.AdminServicer):
-    """Answers from the router's copy of the directory."""
+    """Answers from the router's copy of the directory.
+
+    Where it is `guarded`, only calls from the router's own host may change anything; others get
+    Unauthenticated.
+    """
 
     def __init__(
         self,
@@ -34,8 +40,11 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         wanted: Mapping[Pool, int],
         canaries: Canaries | None = None,
         config: str = "",
+        *,
+        guarded: bool = False,
     ) -> None:
         self._config = config
+        self._guarded = guarded
         self._pools = pools
         self._canaries = canaries or Canaries({})
         self._wanted = wanted
@@ -62,6 +71,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self, request: router_pb2.StopRequest, context: Any
     ) -> router_pb2.StopResponse:
         """Ask the launcher to end the cluster; Unavailable where no launcher listens."""
+        self._check(context)
         if not await self._directory.request_stop():
             raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
         return router_pb2.StopResponse()
@@ -71,6 +81,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self, request: router_pb2.RolloutRequest, context: Any
     ) -> router_pb2.RolloutResponse:
         """Ask the launcher for a rollout; Unavailable where no launcher listens, or one goes on."""
+        self._check(context)
         last = await self._last_rollout()
         if last is not None and last.state in UNDER_WAY:
             raise Unavailable("another rollout is under way; ask again when it has ended")
@@ -88,6 +99,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
 
         One at a time, and answered when this router places by it.
         """
+        self._check(context)
         role = working_role(request.role)
         async with self._flipping:
             members = [record for record in self._pools.members() if self._pools.trusted(record)]
@@ -98,6 +110,10 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
                     while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
                         await asyncio.sleep(_LOOK_S)
         return router_pb2.GiveRoleResponse(before=before)
+
+    def _check(self, context: Any) -> None:
+        if self._guarded and not context.peer().startswith(_HERE):
+            raise Unauthenticated("with API keys this is asked for on the router's own host only")
 
     async def _last_rollout(self) -> RolloutState | None:
         text = await self._directory.rollout_state()

@@ -234,6 +234,7 @@ class RouterServer:
             self._config.least_replicas,
             self._canaries,
             config_version(self._config),
+            guarded=config.api_keys is not None,
         )
         self._grpc = await gateway_grpc.start(
             router,

@@ -127,6 +127,34 @@ async def test_while_one_is_under_way_another_is_refused(directory) -> None:
     assert (await admin.Rollout(request, context)).id != asked.id
 
 
+@pytest.mark.parametrize(
+    ("peer", "allowed"),
+    [
+        ("ipv4:127.0.0.1:5", True),
+        ("ipv6:%5B::1%5D:5", True),
+        ("unix:", True),
+        ("ipv4:10.0.0.7:5", False),
+        ("ipv6:%5B2001:db8::1%5D:5", False),
+    ],
+)
+async def test_with_keys_only_calls_from_here_change_anything(directory, peer, allowed) -> None:
+    context = Context()
+    context.peer = lambda: peer
+    await directory.listen_for_stop()
+    admin = AdminServicer(Pools(Roster()), directory, {}, guarded=True)
+    await admin.Status(router_pb2.StatusRequest(), context)
+    if allowed:
+        await admin.Stop(router_pb2.StopRequest(), context)
+        return
+    for call, request in (
+        (admin.Stop, router_pb2.StopRequest()),
+        (admin.Rollout, router_pb2.RolloutRequest(configuration=document_of(RUNNING))),
+        (admin.GiveRole, router_pb2.GiveRoleRequest(replica="p0", role="decode")),
+    ):
+        with pytest.raises(Aborted, match="own host only"):
+            await call(request, context)
+
+
 async def test_how_one_ended_is_told_after_an_outage(directory, monkeypatch) -> None:
     failing, tell = 1, directory.set_rollout_state
 
