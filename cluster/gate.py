@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 
 from cluster import metrics
@@ -23,11 +22,11 @@ from cluster.fairness import Fairness
 from cluster.membership import Pool
 from cluster.placed import FirstToken, Placed
 from cluster.placement import Ask, Placement, Plan, one_of
-from cluster.places import Listener, Places, Tell
+from cluster.places import Places, Tell
 from cluster.pools import Pools
 from cluster.refusals import Refusals, Refused
-from cluster.tenant_caps import Need
 from cluster.unmet import Unmet
+from cluster.waiter import Waiter, need_of
 from engine.errors import Internal, TandemError
 
 log = logging.getLogger(__name__)
@@ -36,31 +35,6 @@ _LOOK_S = 0.025
 _SOONEST_S = 0.005
 _AT_ONE_LOOK = 32
 _BOTH: tuple[Pool, ...] = ("prefill", "decode")
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """Who waits; `left` is what is to be computed of its prompt, as far as caches are known."""
-
-    ask: Ask
-    left: int
-    expected: bool
-    arrival: int
-    decided: asyncio.Future[list[Placed]]
-    listener: Listener | None = None
-    reason: Reason | None = None
-    alone_s: float | None = None
-
-    @property
-    def capped(self) -> bool:
-        """Whether it waits for its own tenant's requests."""
-        return self.reason is not None and self.reason.startswith("tenant_")
-
-    def waits_for(self, reason: Reason) -> None:
-        """Why it is held; its computing is in others' way only where it waits for computing."""
-        self.reason = reason
-        if reason != "ttft":
-            self.alone_s = 0.0
 
 
 class Gate:
@@ -82,7 +56,7 @@ class Gate:
         self._unmet = Unmet()
         self._demand = Demand()
         self._max_held = max_held
-        self._held: list[_Waiter] = []
+        self._held: list[Waiter] = []
         self._arrivals = 0
         self._look: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
@@ -117,14 +91,14 @@ class Gate:
         Who waits for long hears by `tell`, twice a second at most, where and for how much longer.
         Raises Refused, Unavailable, InvalidRequest.
         """
-        now, need = time.monotonic(), _need(ask)
+        now, need = time.monotonic(), need_of(ask)
         self._fairness.check(ask.tenant, need)
         self._arrivals += 1
         loop = asyncio.get_running_loop()
         expected, decided = self._admission.expected(ask, now), loop.create_future()
         listener = None if tell is None else self._places.listener(ask, tell, now)
         left = self._placement.left(self._pools.healthy("prefill"), ask)
-        waiter = _Waiter(ask, left, expected, self._arrivals, decided, listener)
+        waiter = Waiter(ask, left, expected, self._arrivals, decided, listener)
         behind = self._behind(waiter)
         if not behind:
             room = len(self._held) < self._max_held
@@ -194,7 +168,7 @@ class Gate:
             self._placement.costs.learn_stream(pair.decode.id, stayed_s)
         placed.release(output_tokens)
 
-    def _behind(self, waiter: _Waiter) -> bool:
+    def _behind(self, waiter: Waiter) -> bool:
         """Whether somebody waits who goes first: a tenant that had less, or batch work before."""
         ask, served = waiter.ask, self._fairness.served(waiter.ask.tenant)
         return not waiter.expected and any(
@@ -203,14 +177,14 @@ class Gate:
             if ask.batch or not other.ask.batch
         )
 
-    def _order(self, waiter: _Waiter) -> tuple[bool, bool, float, int, int]:
+    def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:
         ask = waiter.ask
         if ask.batch:
             return True, not waiter.expected, 0.0, 0, waiter.arrival
         served = self._fairness.served(ask.tenant)
         return False, not waiter.expected, served, waiter.left, waiter.arrival
 
-    def _hold(self, waiter: _Waiter) -> None:
+    def _hold(self, waiter: Waiter) -> None:
         log.info("request held", extra={"request_id": waiter.ask.request_id})
         self._held.append(waiter)
         metrics.HELD.set(len(self._held))
@@ -257,7 +231,7 @@ class Gate:
             self._look_in(self._look_due_s(now))
         self._places.tell([one.listener for one in held if not one.decided.done()], now)
 
-    def _ahead_s(self, waiter: _Waiter) -> float:
+    def _ahead_s(self, waiter: Waiter) -> float:
         """The computing of those that wait here and go before it."""
         order = self._order(waiter)
         return sum(other.alone_s or 0.0 for other in self._held if self._order(other) < order)
@@ -279,7 +253,7 @@ class Gate:
         replicas = len(self._pools.healthy("prefill"))
         return self._admission.wait_s(ask, plan.forecast, before, now, replicas=replicas)
 
-    def _decide(self, waiter: _Waiter, now: float, ahead_s: float, *, late: bool = True) -> float:
+    def _decide(self, waiter: Waiter, now: float, ahead_s: float, *, late: bool = True) -> float:
         """Returns the computing that goes on waiting, of this request.
 
         `late`: it may be held though it fits.
@@ -305,7 +279,7 @@ class Gate:
                 ahead_s=0.0 if apart else ahead_s,
                 late=late,
             )
-            capped = self._fairness.cap(waiter.ask.tenant, _need(waiter.ask))
+            capped = self._fairness.cap(waiter.ask.tenant, waiter.need)
             if capped is not None and not isinstance(verdict, Refuse):
                 verdict = self._admission.wait(capped, waiter.ask, plan.forecast, now)
             if isinstance(verdict, Admit):
@@ -322,7 +296,7 @@ class Gate:
             waiter.decided.set_exception(Internal("internal error in admission"))
         return 0.0 if waiter.decided.done() else waiter.alone_s or 0.0
 
-    def _wake(self, waiter: _Waiter, asleep: tuple[Pool, ...], now: float) -> None:
+    def _wake(self, waiter: Waiter, asleep: tuple[Pool, ...], now: float) -> None:
         """Nobody is there for it: those whose pools are empty are called, and it waits, or not."""
         left_s = self._pools.starts.call(asleep, now)
         verdict = self._admission.until_started(waiter.ask, left_s, now)
@@ -331,13 +305,13 @@ class Gate:
         else:
             waiter.decided.set_exception(self._refused(waiter.ask, verdict, now))
 
-    def _capped(self, waiter: _Waiter, now: float) -> bool:
+    def _capped(self, waiter: Waiter, now: float) -> bool:
         """Whether it waits for its own tenant still, and need not be planned again."""
         if not waiter.capped or now >= decided_by(waiter.ask):
             return False
-        return self._fairness.cap(waiter.ask.tenant, _need(waiter.ask)) is not None
+        return self._fairness.cap(waiter.ask.tenant, waiter.need) is not None
 
-    def _note_work(self, waiter: _Waiter, alone_s: float, now: float) -> None:
+    def _note_work(self, waiter: Waiter, alone_s: float, now: float) -> None:
         """What it takes of the replicas; the first time it counts as having come."""
         if waiter.alone_s is None and not waiter.ask.batch:
             self._demand.add(alone_s, now)
@@ -389,14 +363,9 @@ class Gate:
         self._unmet.refused(verdict.reason, now)
         return Refused.by(verdict, now - ask.arrived_s)
 
-    def _withdraw(self, waiter: _Waiter) -> None:
+    def _withdraw(self, waiter: Waiter) -> None:
         """Who was admitted and is gone takes up no room."""
         decided = waiter.decided
         if decided.done() and not decided.cancelled() and decided.exception() is None:
             for placed in decided.result():
                 placed.release()
-
-
-def _need(ask: Ask) -> Need:
-    """What it takes of its tenant's caps."""
-    return Need(ask.choices, ask.prompt_tokens, ask.choices * ask.most_tokens)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cluster import places
 from cluster.cold_start import ColdStarts
 from cluster.config import TandemConfig
+from cluster.demand import Demand
 from cluster.gate import Gate
 from cluster.placement import Placement
 from cluster.pressure import Limits
@@ -173,6 +174,19 @@ async def test_work_of_the_batch_lane_waits_for_a_start_and_is_told(asleep, monk
     placed.release()
     assert gate.unmet(time.monotonic()) == {}
     assert asleep.starts.usual_s("decode") < 5
+
+
+async def test_those_held_for_a_start_come_as_work_when_it_is_over(asleep, monkeypatch) -> None:
+    came = []
+    monkeypatch.setattr(Demand, "add", lambda demand, work_s, now: came.append(work_s))
+    gate = Gate(asleep, Placement(), max_held=4)
+    held = asyncio.create_task(gate.enter(ask(100, budget_s=1000.0)))
+    await eventually(lambda: gate.held == 1)
+    assert (came, gate.held_s) == ([], 0.0)
+    asleep.records = Pools().records
+    (placed,) = await asyncio.wait_for(held, 5)
+    placed.release()
+    assert len(came) == 1 and came[0] > 0
 
 
 async def test_who_may_not_wait_so_long_is_told_when_to_come(asleep) -> None:
