@@ -120,6 +120,7 @@ class Rollouts:
 
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
+        await _tell(directory, state)  # for longer than it could wait to be taken
         try:
             config = following(self.config, parse_config(json.loads(request.configuration)))
             config = await asyncio.to_thread(self._prepare, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from dataclasses import replace
 
@@ -153,6 +154,30 @@ async def test_with_keys_only_calls_from_here_change_anything(directory, peer, a
     ):
         with pytest.raises(Aborted, match="own host only"):
             await call(request, context)
+
+
+async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monkeypatch) -> None:
+    monkeypatch.setattr("cluster.directory._STOP_LEASE_MS", 50)
+    admin = AdminServicer(Pools(Roster()), directory, {})
+    request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
+    fetching, fetched = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def fetch(config):
+        loop.call_soon_threadsafe(fetching.set)
+        assert fetched.wait(10)
+        return config
+
+    await directory.listen_for_stop()
+    await admin.Rollout(request, Context())
+    rollouts = Rollouts(RUNNING, Serve(directory), fetch, print)
+    looking = asyncio.create_task(rollouts.look(directory))
+    await asyncio.wait_for(fetching.wait(), 10)
+    await asyncio.sleep(0.1)
+    with pytest.raises(Aborted, match="another rollout is under way"):
+        await admin.Rollout(request, Context())
+    fetched.set()
+    await looking
 
 
 async def test_how_one_ended_is_told_after_an_outage(directory, monkeypatch) -> None:
