@@ -13,6 +13,7 @@ Kind = Literal["line", "steps", "dots", "crosses"]
 
 _WIDTH, _HEIGHT = 760.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 26.0, 34.0
+_LEAST = 1e-12
 _TICKS = 5
 # Okabe and Ito's colours, which stay apart for most colour-blind eyes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -46,8 +47,8 @@ class Plot:
     def svg(self) -> str:
         """The SVG element."""
         points = [point for mark in self.marks for point in mark.points]
-        right = self.width_x or max((x for x, _ in points), default=1.0) or 1.0
-        top = max([y for _, y in points] + list(self.limits), default=1.0) or 1.0
+        right = _shown(self.width_x or max((x for x, _ in points), default=1.0))
+        top = _shown(max([y for _, y in points] + list(self.limits), default=1.0))
         axes = _Axes(right, ticks(top)[-1])
         parts = [axes.shade(begin, end) for begin, end in self.shaded]
         parts += axes.frame(self.title, self.x_title)
@@ -56,6 +57,11 @@ class Plot:
         parts += axes.legend([mark for mark in self.marks if mark.name])
         box = f'viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{escape(self.title)}"'
         return f'<svg xmlns="http://www.w3.org/2000/svg" {box}>{"".join(parts)}</svg>'
+
+
+def _shown(most: float) -> float:
+    """Where an axis ends; one on which there is nothing to see ends at 1."""
+    return most if most > _LEAST else 1.0
 
 
 def ticks(top: float) -> list[float]:

@@ -7,7 +7,7 @@ import re
 from xml.dom.minidom import parseString
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.arrivals import BURST, CALM, Lengths, burst_phases, poisson
@@ -45,6 +45,7 @@ def test_ticks_cover_the_top_with_few_round_numbers(top):
     st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)), max_size=20),
     st.sampled_from(["line", "steps", "dots", "crosses"]),
 )
+@example([(5e-324, 5e-324)], "line")
 def test_every_plot_is_well_formed_and_stays_inside(points, kind):
     plot = Plot("<t> & more", "x", [Mark("a", points, kind)], [(1, 2)], [5.0])
     root = parseString(plot.svg()).documentElement
