@@ -10,7 +10,7 @@ through it: each replica serves a gRPC port of its own. On a cluster that somebo
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +33,8 @@ from cluster.serve_scaling import WANTED, follow_wanted
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
 from engine.stages import Stages
+
+log = logging.getLogger(__name__)
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
@@ -137,9 +139,13 @@ class RouterReplica:
 
 async def _woken(handle: serve.handle.DeploymentHandle) -> None:
     """Ask a deployment for nothing; answered when it has a replica."""
-    with contextlib.suppress(Exception):
+    try:
         async with asyncio.timeout(_WAKE_S):
             await handle.wake.remote()
+    # It is asked again for as long as somebody waits for the pool.
+    except Exception as error:
+        named = {"deployment": handle.deployment_name, "reason": repr(error)}
+        log.warning("a pool could not be woken", extra=named)
 
 
 @dataclass(frozen=True, slots=True)
