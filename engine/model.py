@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096
 _SAMPLE_BYTES = 4096
+# `from_pretrained` swaps functions of `PreTrainedModel` and puts back what it found: two at once
+# may put back each other's, and no model after that has its tied weights.
+_LOADING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +91,15 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
     from transformers import AutoModelForCausalLM
 
     try:
-        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-            description.folder,
-            config=description.config,
-            dtype=TORCH_DTYPES[description.dtype],
-            attn_implementation="eager",
-            local_files_only=True,
-            use_safetensors=True,
-        )
+        with _LOADING:
+            model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
+                description.folder,
+                config=description.config,
+                dtype=TORCH_DTYPES[description.dtype],
+                attn_implementation="eager",
+                local_files_only=True,
+                use_safetensors=True,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).split("\n", 1)[0]
         raise UnsupportedModel(f"{description.folder.name}: {reason}") from error

@@ -54,7 +54,7 @@ class Serve:
 
     async def end(self):
         self._over = True
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values())
 
 
 @asynccontextmanager
