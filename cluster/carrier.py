@@ -107,7 +107,9 @@ class Carrier:
                     raise cause from None
             await asyncio.sleep(_LOOK_S)
         pair, reason = placed.plan.pair, type(cause).__name__
-        metrics.MOVED.inc(reason=reason)
+        # A full replica on the way is no loss of its own.
+        if not isinstance(cause, Overloaded):
+            metrics.MOVED.inc(reason=reason)
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         why = {"error": reason, "reason": cause.message, "sent": sent}
         log.warning("request moved", extra=record.named_in_log | where | why)

@@ -71,7 +71,9 @@ class Gate:
 
         Without the batch lane, never refused for want of room; with all that wakes a pool.
         """
-        self._pools.starts.look(self._pools.empty(), now)
+        healthy = {pool: self._pools.healthy(pool) for pool in _BOTH}
+        there = {pool: {(r.id, r.generation) for r in found} for pool, found in healthy.items()}
+        self._pools.starts.look(there, now)
         held = ((one.ask.arrived_s, one.reason) for one in self._held if not one.ask.batch)
         return self._unmet.count(held, now) + Counter(self._pools.starts.called(now))
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from cluster.api import Event, Generator
 from cluster.api_keys import ApiKeys, identify
@@ -232,6 +232,8 @@ class _Session:
         return messages.end()
 
     async def _send(self, message: Json) -> None:
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            raise WebSocketDisconnect(_RESTARTS)  # it is being closed from here
         await self._socket.send_text(dump(message).decode())
 
     async def _send_last(self, message: Json) -> None:

@@ -26,6 +26,7 @@ from cluster.api import ChatMessage
 from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
+from cluster.membership import ReplicaRecord
 from cluster.ports import reachable, settle_ports
 from cluster.processes import adopt_orphans, end_descendants
 from cluster.progress import Progress
@@ -66,19 +67,23 @@ class Launcher:
         self._config = settle_ports(config) if self._local else config
         self._out = out
         self._progress = Progress(out)
-        self._router_host = config.router.host
+        self._found: ReplicaRecord | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
 
     @property
     def grpc_address(self) -> str:
         """Where clients on this machine reach the router."""
-        return reachable(self._router_host, self._config.router.grpc_port)
+        if self._found is not None:
+            return self._found.address
+        return reachable(self._config.router.host, self._config.router.grpc_port)
 
     @property
     def http_address(self) -> str:
         """The same for HTTP."""
-        return reachable(self._router_host, self._config.router.http_port)
+        if self._found is not None:
+            return self._found.http
+        return reachable(self._config.router.host, self._config.router.http_port)
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM or a stop request; raises a TandemError."""
@@ -152,12 +157,12 @@ class Launcher:
             return False  # replicas and routers ride an outage out, and so does this
 
     async def _find_router(self) -> None:
-        """On a cluster of several hosts the router may be on another one; its record says where."""
+        """On a cluster of several hosts the router may be on another one, and on ports of its own
+        choice; its record says where."""
         async with self._directory() as directory:
             routers = [one for one in await directory.members() if one.role == "router"]
         if routers:
-            newest = max(routers, key=lambda record: record.started_at)
-            self._router_host = newest.address.rpartition(":")[0].strip("[]")
+            self._found = max(routers, key=lambda record: record.started_at)
 
     async def _pools_ready(self) -> None:
         """The router's own view follows the directory by a fraction of a second."""

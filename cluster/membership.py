@@ -65,7 +65,7 @@ class ReplicaRecord:
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
     `config` is the version of its configuration; `start_s` are the stages of its start. One that is
-    `leaving` is given work only where no other can do it.
+    `leaving` is given work only where no other can do it. `http` is the other door of a router.
     """
 
     id: str
@@ -81,6 +81,7 @@ class ReplicaRecord:
     start_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     leaving: bool = False
     config: str = ""
+    http: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""

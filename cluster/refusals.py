@@ -79,7 +79,10 @@ class Refusals:
 
 
 def is_fault(error: TandemError) -> bool:
-    """Whether a request that ended so failed by no fault and no cap of its client."""
+    """Whether a request that ended so failed by no fault and no cap of its client.
+
+    Nor because the pool slept, which is told in time and is no worse for one way of serving.
+    """
     if isinstance(error, Refused):
-        return not error.reason.startswith("tenant_")
+        return error.reason != "starting" and not error.reason.startswith("tenant_")
     return not isinstance(error, InvalidRequest | NotFound | Unauthenticated | Cancelled)

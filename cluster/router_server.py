@@ -269,6 +269,7 @@ class RouterServer:
             id=self.id,
             role="router",
             address=self.grpc_address,
+            http=self.http_address,
             generation=self._generation,
             model_identity=self._identity,
             config=config_version(self._config),

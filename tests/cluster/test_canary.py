@@ -119,6 +119,7 @@ def test_what_is_a_fault_and_what_is_not():
     assert is_fault(ReplicaLost("x")) and is_fault(Overloaded("x"))
     assert is_fault(Refused("x", reason="ttft"))
     assert not is_fault(Refused("x", reason="tenant_concurrent"))
+    assert not is_fault(Refused("x", reason="starting"))
     assert not is_fault(InvalidRequest("x")) and not is_fault(Cancelled("x"))
 
 

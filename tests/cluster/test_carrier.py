@@ -21,6 +21,7 @@ from engine.sampling import SamplingParams
 from protos.decode_pb2 import Retired
 from tests.cluster.scripted_generator import eventually
 from tests.cluster.test_choice import FakeStream
+from tests.metrics_page import recorded
 
 LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
 
@@ -150,6 +151,23 @@ async def test_a_full_replica_is_no_end_for_what_was_begun(rig, monkeypatch):
     rest.say(retired=Retired())
     await rig.task
     assert rig.ids == [10, 11, 12, 13]
+
+
+async def test_a_move_counts_once_and_by_what_was_lost(rig, monkeypatch):
+    monkeypatch.setattr(carrier, "_LOOK_S", 0.01)
+    with recorded() as page:
+        prefill, decode = await rig.start()
+        prefill.first(10)
+        decode.receiver.lost(ReplicaLost("gone"))
+        for count in (3, 4):
+            _, full = await rig.calls(count)
+            full.end(Overloaded("256 requests wait already", retry_after_s=0.01))
+        _, rest = await rig.calls(5)
+        rest.tokens(1, 11, 12, 13, last=True)
+        rest.say(retired=Retired())
+        await rig.task
+    assert page.value("tandem_requests_moved_total", reason="ReplicaLost") == 1
+    assert page.value("tandem_requests_moved_total") == 1
 
 
 async def test_a_full_replica_is_the_answer_to_what_was_not(rig):

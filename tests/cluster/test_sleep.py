@@ -133,12 +133,40 @@ def test_a_start_is_measured_and_the_next_one_predicted() -> None:
     starts.call(["decode"], 10)
     assert starts.left_s(["decode"], 15) == 25
     assert starts.left_s(["decode"], 100) == 3  # late already: some more, never nothing
-    starts.look(["decode"], 17)
+    starts.look({"decode": []}, 17)
     assert starts.called(12) == ["decode"]
     assert starts.called(16) == []  # nobody asked for five seconds
-    starts.look([], 18)
+    starts.look({"decode": [("d", 1)]}, 18)
     assert starts.usual_s("decode") == 8
     assert starts.called(18) == []
+
+
+def test_one_that_fell_silent_for_a_moment_is_no_measure_of_a_start() -> None:
+    starts = ColdStarts(["decode"], guess_s=30)
+    starts.look({"decode": [("d", 1)]}, 0)
+    starts.look({"decode": []}, 1)
+    starts.call(["decode"], 1)
+    starts.look({"decode": [("d", 1)]}, 1.5)
+    assert starts.usual_s("decode") == 30
+    assert starts.called(1.5) == []  # it is there again all the same
+    starts.call(["decode"], 2)
+    starts.look({"decode": [("d", 2)]}, 22)  # the same name, in another life
+    assert starts.usual_s("decode") == 20
+
+
+async def test_the_gate_tells_who_is_back_from_who_is_new(asleep) -> None:
+    records = Pools().records
+    gate = Gate(asleep, Placement(), max_held=4)
+    asleep.records = records
+    gate.unmet(time.monotonic())
+    for known, learned in ((True, False), (False, True)):
+        asleep.records = {"prefill": [], "decode": []}
+        with pytest.raises(Refused):
+            await gate.enter(ask(100, budget_s=10.0))
+        new = {pool: [replace(one, generation=9) for one in all_] for pool, all_ in records.items()}
+        asleep.records = records if known else new
+        gate.unmet(time.monotonic())
+        assert (asleep.starts.usual_s("decode") < 30) is learned
 
 
 @given(

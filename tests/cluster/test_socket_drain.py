@@ -7,11 +7,13 @@ import json
 
 import httpx
 import pytest
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from cluster import http_server
 from cluster.gateway_http import create_app
+from cluster.gateway_socket import SocketGateway
 from tests.cluster.http_door import metrics
 from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 from tests.cluster.test_gateway_socket import PATH, TEXT, failure_among, say, until_ends
@@ -70,6 +72,31 @@ async def test_what_lasts_longer_than_the_grace_is_ended(generator):
     assert await code_of(socket) == RESTARTS
     await asyncio.wait_for(stopping, 10)
     assert len(generator.closed) == 1
+
+
+async def test_a_message_while_the_socket_closes_is_no_fault(generator):
+    """Between the router's close and the client's nothing can be answered any more."""
+    inbox, sent, closed = asyncio.Queue(), [], asyncio.Event()
+
+    async def send(message):
+        sent.append(message["type"])
+        if message["type"] == "websocket.close":
+            await closed.wait()
+
+    gateway = SocketGateway(generator, stall_s=5)
+    scope = {"type": "websocket", "path": PATH, "headers": []}
+    serving = asyncio.create_task(gateway.serve(WebSocket(scope, inbox.get, send)))
+    inbox.put_nowait({"type": "websocket.connect"})
+    await eventually(lambda: sent == ["websocket.accept"])
+    draining = asyncio.create_task(gateway.drain(10))
+    await eventually(lambda: "websocket.close" in sent)
+    late = json.dumps(TEXT | {"id": "late"})
+    inbox.put_nowait({"type": "websocket.receive", "text": late})
+    await asyncio.wait_for(serving, 5)
+    closed.set()
+    await asyncio.wait_for(draining, 5)
+    assert sent == ["websocket.accept", "websocket.close"]
+    assert not generator.started
 
 
 async def test_a_client_that_goes_away_meanwhile_holds_up_nothing(generator):
