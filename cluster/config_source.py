@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import yaml
 
 from engine.errors import ConfigError
+
+_LOOK_S = 0.5
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -31,6 +35,26 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected a mapping, not {type(document).__name__}")
     return document
+
+
+def await_version(path: Path, checksum: str, timeout_s: float) -> None:
+    """Wait until a file is the one that is meant, where it is brought to this host by others.
+
+    `checksum` is the SHA-256 of its text, less white space at both ends. ConfigError if it does not
+    come.
+    """
+    until_s = time.monotonic() + timeout_s
+    while _checksum(path) != checksum:
+        if time.monotonic() >= until_s:
+            raise ConfigError(f"{path}: is not the one that was deployed, after {timeout_s:g} s")
+        time.sleep(_LOOK_S)
+
+
+def _checksum(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes().strip()).hexdigest()
+    except OSError:
+        return None
 
 
 def merge_overrides(document: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:

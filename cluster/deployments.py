@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,6 +24,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import LoggingConfig
 
 from cluster.config import DeploymentName, RayConfig, TandemConfig, load_config
+from cluster.config_source import await_version
 from cluster.directory import Directory
 from cluster.health_file import HealthFile
 from cluster.logs import configure_logging
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+# A kubelet looks for news of a ConfigMap every minute or so.
+_CONFIG_ARRIVES_S = 180.0
 # For so long one call for a first replica is out; then it is made anew.
 _WAKE_S = 60.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -216,10 +220,13 @@ def application(arguments: Mapping[str, Any]) -> serve.Application:
     """Builder for `serve deploy` and RayService: the application that `tandem serve` runs.
 
     `arguments` has `config`, a YAML file on every node, and `overrides`, dotted key → value, which
-    beat the file as the flags of `tandem serve` do. One of the two must name a Redis.
+    beat the file as the flags of `tandem serve` do. One of the two must name a Redis. With a
+    `checksum` of the file (SHA-256) the builder waits for that version of it.
     """
-    if unknown := set(arguments) - {"config", "overrides"}:
+    if unknown := set(arguments) - {"config", "overrides", "checksum"}:
         raise ConfigError(f"unknown argument of the application: {', '.join(sorted(unknown))}")
+    if (checksum := arguments.get("checksum")) is not None:
+        await_version(Path(arguments["config"]), checksum, _CONFIG_ARRIVES_S)
     config = load_config(arguments.get("config"), arguments.get("overrides"))
     return build(config, share_of_cluster(config))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,3 +143,26 @@ def test_a_machine_is_shared_by_all_that_may_come(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("cluster.deployments.os.cpu_count", lambda: 16)
     config = TandemConfig(scaling=ScalingConfig(prefill=PoolBounds(1, 3), decode=PoolBounds(1, 5)))
     assert share_of_cluster(config) == Share(threads=2, gpus=0, per_device=8)
+
+
+def test_the_builder_waits_for_the_file_that_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ConfigMap reaches each pod in its own time."""
+    file, text = tmp_path / "tandem.yaml", "decode: {replicas: 3}\n"
+    arguments = {
+        "config": str(file),
+        "overrides": {"directory.url": "redis://here:6379/0"},
+        "checksum": hashlib.sha256(text.strip().encode()).hexdigest(),
+    }
+    monkeypatch.setattr("cluster.deployments.ray.cluster_resources", dict)
+    monkeypatch.setattr("cluster.deployments._CONFIG_ARRIVES_S", 0.0)
+    for stale in (None, "decode: {replicas: 2}\n"):
+        if stale is not None:
+            file.write_text(stale)
+        with pytest.raises(ConfigError, match="not the one that was deployed"):
+            application(arguments)
+    monkeypatch.setattr("cluster.deployments._CONFIG_ARRIVES_S", 60.0)
+    monkeypatch.setattr("cluster.config_source.time.sleep", lambda _: file.write_text(text))
+    router = application(arguments)._bound_deployment
+    assert router.init_args[0].decode.replicas == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from pathlib import Path
@@ -92,6 +93,19 @@ def test_the_text_of_the_configuration_is_passed_on_verbatim(tmp_path: Path) -> 
     assert one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"] == text
     assert groups(found)["decode"]["replicas"] == 3
     assert loaded(found, tmp_path).decode.replicas == 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [*map(example, EXAMPLES), {}, {"applicationFile": "\n\n  # mine\n  decode: {replicas: 3}\n\n"}],
+    ids=[*EXAMPLES, "nothing", "file"],
+)
+def test_the_builder_is_told_which_file_it_is_to_read(values: dict[str, Any]) -> None:
+    """Else a change of the application would change nothing that KubeRay sends to Serve."""
+    found = objects(values)
+    text = one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"]
+    checksum = served(found)["applications"][0]["args"]["checksum"]
+    assert checksum == hashlib.sha256(text.strip().encode()).hexdigest()
 
 
 def test_the_default_endpoint_stays_the_first(tmp_path: Path) -> None:

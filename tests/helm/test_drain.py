@@ -25,11 +25,20 @@ def called(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def replica() -> Iterator[subprocess.Popen[bytes]]:
+def processes(tmp_path: Path) -> Path:
+    """A pod's own processes: none yet, whatever else runs on this machine."""
+    folder = tmp_path / "proc"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def replica(processes: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process with the title that Ray gives to a replica; it ends when its input does."""
     command = ["bash", "-c", "exec -a ray::ServeReplica:tandem:decode cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         wait_for_title(process.pid)
+        (processes / str(process.pid)).symlink_to(f"/proc/{process.pid}")
         yield process
         process.kill()
 
@@ -40,18 +49,18 @@ def wait_for_title(pid: int) -> None:
         pass  # bounded by the test's own timeout
 
 
-def drain(called: Path, seconds: int) -> subprocess.Popen[str]:
+def drain(called: Path, processes: Path, seconds: int) -> subprocess.Popen[str]:
     path = f"{called.parent}/bin:{os.environ['PATH']}"
     return subprocess.Popen(
-        ["bash", str(SCRIPT), str(seconds)],
+        ["bash", str(SCRIPT), str(seconds), str(processes)],
         env={"PATH": path},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def test_it_asks_ray_and_ends_when_no_replica_is_left(called: Path) -> None:
-    with drain(called, 30) as hook:
+def test_it_asks_ray_and_ends_when_no_replica_is_left(called: Path, processes: Path) -> None:
+    with drain(called, processes, 30) as hook:
         assert hook.communicate(timeout=20)[0] == ""
     assert hook.returncode == 0
     said = called.read_text().split()
@@ -59,8 +68,10 @@ def test_it_asks_ray_and_ends_when_no_replica_is_left(called: Path) -> None:
     assert said[said.index("--deadline-remaining-seconds") + 1] == "30"
 
 
-def test_it_waits_for_a_replica(called: Path, replica: subprocess.Popen[bytes]) -> None:
-    with drain(called, 60) as hook:
+def test_it_waits_for_a_replica(
+    called: Path, processes: Path, replica: subprocess.Popen[bytes]
+) -> None:
+    with drain(called, processes, 60) as hook:
         with pytest.raises(subprocess.TimeoutExpired):
             hook.wait(2)
         assert replica.stdin is not None
@@ -69,7 +80,9 @@ def test_it_waits_for_a_replica(called: Path, replica: subprocess.Popen[bytes]) 
         assert hook.wait(20) == 0
 
 
-def test_it_waits_no_longer_than_it_may(called: Path, replica: subprocess.Popen[bytes]) -> None:
-    with drain(called, 1) as hook:
+def test_it_waits_no_longer_than_it_may(
+    called: Path, processes: Path, replica: subprocess.Popen[bytes]
+) -> None:
+    with drain(called, processes, 1) as hook:
         assert "still run" in hook.communicate(timeout=20)[0]
     assert replica.poll() is None

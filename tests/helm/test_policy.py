@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import helm_python
 import pytest
 
 from cluster.config import RouterConfig
@@ -145,6 +146,35 @@ def test_a_locked_down_release_names_everybody_who_may_reach_it() -> None:
             for rule in item["spec"]["ingress"]:
                 assert rule["from"]
                 assert {"namespaceSelector": {}} not in rule["from"]
+
+
+def doors_of(values: Object, port: str) -> list[Object]:
+    """The rules of all policies by which somebody reaches the routers at that port."""
+    return [
+        rule
+        for item in objects(values)
+        if item["kind"] == "NetworkPolicy"
+        for rule in item["spec"]["ingress"]
+        if {"port": port} in rule.get("ports", [])
+    ]
+
+
+@pytest.mark.parametrize("port", ["http", "grpc"])
+def test_who_may_reach_the_routers_is_nobody_but_who_was_named(port: str) -> None:
+    named = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateway"}}}]
+    assert doors_of({}, port)[0].get("from") is None  # anybody
+    rules = doors_of({"networkPolicy": {"clients": named}}, port)
+    assert [rule["from"] for rule in rules] == [named]
+
+
+def test_who_reads_the_routers_metrics_is_named_where_clients_are() -> None:
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    clients = [{"podSelector": {}}]
+    values = {"networkPolicy": {"clients": clients}, "monitoring": {"serviceMonitor": True}}
+    with pytest.raises(helm_python.HelmError, match=r"networkPolicy\.monitoring"):
+        objects(values)
+    values["networkPolicy"]["monitoring"] = prometheus
+    assert [rule["from"] for rule in doors_of(values, "http")] == [clients, prometheus]
 
 
 def test_a_dashboard_is_json_with_a_uid() -> None:

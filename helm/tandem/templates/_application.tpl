@@ -137,6 +137,8 @@ applications:
     route_prefix: null
     args:
       config: /etc/tandem/tandem.yaml
+      # A ConfigMap reaches pods that run late: the builder waits until it is this one.
+      checksum: {{ include "tandem.applicationText" . | trim | sha256sum }}
       overrides:
         {{- include "tandem.overrides" . | nindent 8 }}
     deployments:
