@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from bench.arrivals import BURST
 from bench.contenders import LONG, RUNNING
-from bench.goodput import ALL, Budgets, Quantiles, drained, over_drain
+from bench.goodput import ALL, Budgets, Quantiles, over_work
 from bench.outcome import Outcome
 from bench.run_record import Run
 
@@ -137,13 +137,13 @@ _OF_EACH: dict[str, Callable[[Outcome], float | None]] = {
 
 def _refusals(run: Run) -> Values:
     refused = [one for one in run.outcomes if one.refused]
-    over = over_drain(refused, drained(run.load, run.outcomes))
+    over = over_work(refused, run.outcomes)
     return {
         "refusal": _rounded(one.ended_s - one.due_s for one in refused),
         "decided": _rounded(one.decided_s for one in refused),
         "told": _rounded(one.told_s for one in refused),
         "named": _rounded(one.retry_after_s for one in refused),
-        "over_drain": _rounded(over),
+        "over_work": _rounded(over),
     }
 
 

@@ -87,14 +87,14 @@ def goals(found: Sequence[Measured], load: str) -> list[tuple[str, str, str]]:
     calm, burst = (
         Quantiles.of(pooled_values(pools, f"ttft {phase}")).p99 for phase in (CALM, BURST)
     )
-    named = Quantiles.of(pooled_values(pools, "over_drain")).p50
+    named = Quantiles.of(pooled_values(pools, "over_work")).p50
     decided, told = (Quantiles.of(pooled_values(pools, one)).p99 for one in ("decided", "told"))
     lines.append(("good in the burst", ">= 24", in_burst.show()))
     lines.append(("TTFT p99 in the burst, ms", "<= 1,200", _ms(burst)))
     lines.append(("the same over the calm's", "<= 2.0", _quotient(burst, calm)))
     lines.append(("refusal decided after the request, p99, ms", "<= 500", _ms(decided)))
     lines.append(("refusal told after that, p99, ms", "<= 50", _ms(told)))
-    lines.append(("time named over the drain left, median", "<= 1.5", _quotient(named, 1.0)))
+    lines.append(("time named over the work in it, median", "<= 1.5", _quotient(named, 1.0)))
     lines.append(("returned and good then", ">= 0.9", _share_returned(pools)))
     return lines
 

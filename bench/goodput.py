@@ -9,6 +9,7 @@ from bench.arrivals import BURST, Load
 from bench.outcome import Outcome
 
 ALL = "all"
+_LEAST_WORK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Refusals:
     """Refusals among all tries: how soon after they were due, what time they named, and returning.
 
     `decided` is from a request's arrival to the decision, `told` from there to the client.
-    `over_drain` is the time named over the time from the refusal to the end of the drain.
+    `over_work` is the time named over that part of it in which there were prompts to compute.
     `returned` of the refused came back, `then_answered` of those in full, `then_good` of those
     within the budgets, counted from their return.
     """
@@ -84,7 +85,7 @@ class Refusals:
     decided: Quantiles
     told: Quantiles
     named: Quantiles
-    over_drain: Quantiles
+    over_work: Quantiles
     returned: int
     then_answered: int
     then_good: int
@@ -128,7 +129,7 @@ def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFi
     drained_s = drained(load, outcomes)
     return LoadFigures(
         phases=phases,
-        refusals=_refusals(outcomes, budgets, drained_s),
+        refusals=_refusals(outcomes, budgets),
         drain_s=_after_burst(load, drained_s),
         tokens_per_s=sum(outcome.tokens for outcome in outcomes) / lasted_s,
         good_per_s=phases[ALL].good / load.seconds,
@@ -161,21 +162,42 @@ def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures
 
 
 def drained(load: Load, outcomes: Sequence[Outcome]) -> float | None:
-    """When the last answer to a request that came before the burst's end was over; None without."""
+    """When the last answer to a request that came before the burst's end was over; None without.
+
+    Where the refused come back their later tries count, too.
+    """
     burst = load.span(BURST)
     if burst is None:
         return None
-    before = [one.ended_s for one in outcomes if one.number == 0 and one.due_s < burst[1]]
-    return max([burst[1], *before])
+    before = {one.index for one in outcomes if one.number == 0 and one.due_s < burst[1]}
+    return max([burst[1], *(one.ended_s for one in outcomes if one.index in before)])
 
 
-def over_drain(refused: Sequence[Outcome], drained_s: float | None) -> list[float]:
-    """Of each refusal, the time it named over the time until the drain's end."""
-    return [
-        one.retry_after_s / (drained_s - one.ended_s)
-        for one in refused
-        if drained_s is not None and one.retry_after_s is not None and drained_s > one.ended_s
-    ]
+def over_work(refused: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[float]:
+    """Of each refusal, the time it named over that part of it in which there was work.
+
+    There is work while a request that was let in waits for its first token. A part of less than
+    50 ms counts as that much.
+    """
+    busy = _united((one.asked_s, one.messages[0][0]) for one in outcomes if one.messages)
+    found = []
+    for one in refused:
+        if one.retry_after_s is not None:
+            begin, end = one.ended_s, one.ended_s + one.retry_after_s
+            work_s = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in busy)
+            found.append(one.retry_after_s / max(work_s, _LEAST_WORK_S))
+    return found
+
+
+def _united(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same stretches of time, none of which meet."""
+    united: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if united and begin <= united[-1][1]:
+            begin, last = united.pop()
+            end = max(end, last)
+        united.append((begin, end))
+    return united
 
 
 def in_flight(outcomes: Sequence[Outcome]) -> list[tuple[float, int]]:
@@ -193,7 +215,7 @@ def _after_burst(load: Load, drained_s: float | None) -> float | None:
     return None if burst is None or drained_s is None else drained_s - burst[1]
 
 
-def _refusals(outcomes: Sequence[Outcome], budgets: Budgets, drained_s: float | None) -> Refusals:
+def _refusals(outcomes: Sequence[Outcome], budgets: Budgets) -> Refusals:
     refused = [outcome for outcome in outcomes if outcome.refused]
     returned = [outcome for outcome in outcomes if outcome.number > 0]
     return Refusals(
@@ -202,7 +224,7 @@ def _refusals(outcomes: Sequence[Outcome], budgets: Budgets, drained_s: float | 
         decided=Quantiles.of(one.decided_s for one in refused),
         told=Quantiles.of(one.told_s for one in refused),
         named=Quantiles.of(one.retry_after_s for one in refused),
-        over_drain=Quantiles.of(over_drain(refused, drained_s)),
+        over_work=Quantiles.of(over_work(refused, outcomes)),
         returned=len(returned),
         then_answered=sum(outcome.complete for outcome in returned),
         then_good=sum(map(budgets.good, returned)),

@@ -3,7 +3,8 @@
 The prediction covers the whole path: the first token within its budget (queue, prefill and first
 flush) without making another late, the token gap of the batch after it, and the blocks that its
 answer may need. What does not fit is held while it may come to fit, at most for half its budget,
-or refused with a time of its own at which it is predicted to be admitted.
+or refused with a time of its own: when all that is before it will have been computed. Those who
+come back then go first, and nobody is let in who would make one of them late.
 
 Work of the batch lane is never refused for being late: it waits.
 """
@@ -34,6 +35,8 @@ _LEAST_MARGIN = 0.08
 _MOST_MARGIN = 0.25
 _SHALLOW = 0.1
 _SOONEST_S = 0.05
+# How many that were told to come back may be late for one new arrival, as expected.
+_LATE_PROMISES = 0.5
 # What is decided at the last moment is decided late; of a budget, and in seconds.
 _LATENESS = 0.05
 _MOST_LATENESS_S = 0.05
@@ -105,10 +108,11 @@ class Admission:
         `ahead_s` is the computing of those that wait here and go first. `late`: there is room for
         it to wait, so it may be given its place later, though it fits.
         """
-        reason = self._obstacle(ask, forecast, now, expected)
+        reason = self._obstacle(ask, forecast, now, expected, replicas)
         if reason is None and late and not (ask.batch or expected):
             reason = self._early(ask, forecast, now, ahead_s)
         if reason is None:
+            self._reserved.settle(ask.key)
             return Admit()
         if ask.batch:
             return Wait(reason, float("inf"))
@@ -132,31 +136,31 @@ class Admission:
     def refuse(
         self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1
     ) -> Refuse:
-        """Give a request a time to come back."""
-        wait_s, seconds = self._until_room(reason, ask, forecast, replicas)
-        at_s = self._reserved.reserve(ask.key, seconds, now + max(wait_s, _SOONEST_S), now)
+        """Give a request a time to come back: when what is before it will have been computed."""
+        self._reserved.settle(ask.key)
+        wait_s, seconds = forecast.work_s, forecast.alone_s / replicas
+        if reason != "ttft":
+            # A place is free when somebody has ended.
+            wait_s = max(wait_s, forecast.interval_s)
+        if reason not in ("ttft", "held_full"):
+            seconds = max(seconds, forecast.interval_s)
+        left_s = forecast.deadline_s - ask.arrived_s - self.margin_s(ask.budget_s)
+        slack_s = float("inf") if ask.batch else max(0.0, left_s - forecast.alone_s)
+        earliest_s = now + max(wait_s, _SOONEST_S)
+        at_s = self._reserved.reserve(ask.key, seconds, slack_s, earliest_s, now)
         return Refuse(reason, at_s - now)
 
     def wait_s(
         self, ask: Ask, forecast: Forecast, before: int, now: float, *, replicas: int = 1
     ) -> float:
         """For how long a held request is predicted to wait on, behind `before` that are like it."""
-        reason = self._obstacle(ask, forecast, now, expected=False)
-        first_s, each_s = self._until_room(reason or "kv_blocks", ask, forecast, replicas)
+        reason = self._obstacle(ask, forecast, now, False, replicas)
+        first_s, each_s = forecast.interval_s, forecast.interval_s
+        if reason == "ttft":
+            room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
+            first_s = forecast.work_s + forecast.alone_s - room_s
+            each_s = forecast.alone_s / replicas
         return (max(first_s, _SOONEST_S) if reason is not None else 0.0) + before * each_s
-
-    def _until_room(
-        self, reason: Reason, ask: Ask, forecast: Forecast, replicas: int
-    ) -> tuple[float, float]:
-        """Seconds until there is room for a request, and what it takes from those behind it."""
-        if reason not in ("ttft", "held_full"):
-            return forecast.interval_s, forecast.interval_s
-        room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
-        wait_s = forecast.work_s + forecast.alone_s - room_s
-        if reason == "held_full":
-            # A place to wait in is free when somebody has ended.
-            wait_s = max(wait_s, forecast.interval_s)
-        return wait_s, forecast.alone_s / replicas
 
     def _early(self, ask: Ask, forecast: Forecast, now: float, ahead_s: float) -> Reason | None:
         """Whether it need not have its place yet, so that shorter ones which come still can."""
@@ -169,7 +173,9 @@ class Admission:
         end_s = ask.arrived_s + forecast.ttft_s + ahead_s
         return None if end_s <= forecast.deadline_s else "ttft"
 
-    def _obstacle(self, ask: Ask, forecast: Forecast, now: float, expected: bool) -> Reason | None:
+    def _obstacle(
+        self, ask: Ask, forecast: Forecast, now: float, expected: bool, replicas: int
+    ) -> Reason | None:
         if forecast.requests and forecast.blocks_short:
             return "kv_blocks"
         if forecast.requests and forecast.step_s > forecast.gap_s:
@@ -178,12 +184,10 @@ class Admission:
             return None
         if not forecast.fits:
             return "ttft"
-        # Those that come back have the room that is not needed to keep the replica at work.
-        if expected or forecast.work_s <= _SHALLOW * ask.budget_s:
+        if expected:
             return None
-        spare_s = forecast.deadline_s - (ask.arrived_s + forecast.ttft_s)
-        due_s = self._reserved.due_s(now, forecast.deadline_s)
-        return "ttft" if due_s > spare_s else None
+        late = self._reserved.late(now + forecast.work_s, forecast.alone_s / replicas, now)
+        return "ttft" if late > _LATE_PROMISES else None
 
 
 def decided_by(ask: Ask) -> float:

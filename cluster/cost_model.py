@@ -15,12 +15,15 @@ _FARTHEST = 3.0
 _SWEEPS = 12
 _GUESS_WEIGHT = 0.02
 _TRUSTED_AFTER = 4
-# Prompts that end within this time of each other came out of one step.
-_SAME_STEP_S = 0.002
+# Clocks and messages: a prompt that began so long before another ended still came after it.
+_AFTER_S = 0.01
+# That many prompts which were computed in turns are one observation at most.
+_TOGETHER = 8
 
-# Per request, per token, per token and token before it; and a prompt that they were guessed for.
-_PREFILL_GUESS = (0.004, 0.0002, 0.0)
-_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0)
+# Per request, per token, per token and token before it, per token beside streams; and a prompt that
+# they were guessed for.
+_PREFILL_GUESS = (0.004, 0.0002, 0.0, 0.0)
+_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0, 128.0)
 # Per step, per sequence in it.
 _STEP_GUESS = (0.002, 0.0002)
 _STEP_TYPICAL = (1.0, 8.0)
@@ -85,16 +88,19 @@ class PrefillCost:
     def __init__(self) -> None:
         self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
         self._ended_s = float("-inf")
-        self._step: tuple[tuple[float, ...], float] | None = None
+        self._last: tuple[tuple[float, ...], float] | None = None
 
     @property
     def learned(self) -> bool:
         """Whether finished prompts have said what they cost."""
         return self._fit.learned
 
-    def seconds(self, tokens: float, cached: float = 0.0) -> float:
-        """For `tokens` to be computed behind `cached` ones; 0 for none."""
-        return self._fit.predict(_prefill_features(tokens, cached)) if tokens > 0 else 0.0
+    def seconds(self, tokens: float, cached: float = 0.0, *, beside: bool = False) -> float:
+        """For `tokens` to be computed behind `cached` ones; 0 for none.
+
+        `beside`: while other requests are served, whose streams may take of the same cores.
+        """
+        return self._fit.predict(_prefill_features(tokens, cached, beside)) if tokens > 0 else 0.0
 
     def learn(
         self,
@@ -103,29 +109,32 @@ class PrefillCost:
         prefill_s: float,
         ended_s: float,
         busy_s: float = float("inf"),
+        *,
+        beside: bool = False,
     ) -> None:
         """A prompt's first token came at `ended_s`, that long after its first chunk began.
 
-        Prompts share steps and take turns, so what a prompt is charged is the time since the one
-        before it ended, as far as the replica had prompts then, since `busy_s` at least; together
-        they are charged the time that passed.
+        What a prompt is charged is the time since the one before it ended, as far as the replica
+        had prompts then, since `busy_s` at least; together they are charged the time that passed.
+        Of prompts that share steps or pass each other none is known apart: what such a one is
+        charged is added to what the one before it was.
         """
-        began_s = min(busy_s, ended_s - prefill_s)
-        charged_s = ended_s - max(began_s, self._ended_s)
+        first_s = ended_s - prefill_s
+        charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self._ended_s))
+        features = _prefill_features(tokens, cached, beside)
+        if self._last is not None:
+            before, before_s = self._last
+            if first_s < self._ended_s - _AFTER_S and before[0] < _TOGETHER:
+                features = tuple(a + b for a, b in zip(before, features, strict=True))
+                charged_s += before_s
+            else:
+                self._fit.observe(before, before_s)
+        self._last = features, charged_s
         self._ended_s = max(self._ended_s, ended_s)
-        features = _prefill_features(tokens, cached)
-        if self._step is not None:
-            before, before_s = self._step
-            if charged_s <= _SAME_STEP_S:
-                together = tuple(a + b for a, b in zip(before, features, strict=True))
-                self._step = together, before_s + max(0.0, charged_s)
-                return
-            self._fit.observe(before, before_s)
-        self._step = features, max(0.0, charged_s)
 
 
-def _prefill_features(tokens: float, cached: float) -> tuple[float, ...]:
-    return 1.0, tokens, tokens * (cached + tokens / 2)
+def _prefill_features(tokens: float, cached: float, beside: bool) -> tuple[float, ...]:
+    return 1.0, tokens, tokens * (cached + tokens / 2), tokens * beside
 
 
 class CostModel:

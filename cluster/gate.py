@@ -152,7 +152,12 @@ class Gate:
         now, plan, ask = time.monotonic(), placed.plan, placed.ask
         replica = plan.pair.prefill.id
         self._placement.computed(
-            replica, ask.prompt_tokens, first.cached_tokens, first.prefill_s, now
+            replica,
+            ask.prompt_tokens,
+            first.cached_tokens,
+            first.prefill_s,
+            now,
+            beside=plan.forecast.beside,
         )
         self._placement.costs.learn_flush(first.flush_s)
         placed.prefilled()

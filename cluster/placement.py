@@ -79,7 +79,8 @@ class Forecast:
 
     `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
     for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
-    with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already.
+    with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already;
+    `beside`: other requests are served meanwhile.
     """
 
     ttft_s: float
@@ -92,6 +93,7 @@ class Forecast:
     blocks_short: int = 0
     requests: int = 0
     interval_s: float = 0.0
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,16 @@ class Plan:
 
     pair: Pair
     forecast: Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked about, and when; `beside` as in the forecast."""
+
+    ask: Ask
+    now: float
+    margin_s: float
+    beside: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,27 +171,27 @@ class Placement:
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
         is old. Unavailable where a pool is empty, PromptTooLong where no pool is large enough.
         """
+        asked = _Asked(ask, now, margin_s, any(map(self.holds.requests, decode)))
         if ask.scored_from is not None:
-            return self._plan_scoring(prefill, ask, now, stale, margin_s)
+            return self._plan_scoring(prefill, asked, stale)
         second = large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
         first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
-        computing = [
-            self._computing(record, ask, now, margin_s) for record in self._drawn(first, stale)
-        ]
+        computing = [self._computing(record, asked) for record in self._drawn(first, stale)]
         best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
-        here = best if best.record.role == "both" else self._local(second, ask, best, now, margin_s)
+        here = best if best.record.role == "both" else self._local(second, asked, best)
         if here is not None:
-            return self._planned(here, here.record, ask)
+            return self._planned(here, here.record, asked)
         rated = self._drawn([record for record in second if pairs(best.record, record)], stale)
-        return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), ask)
+        return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), asked)
 
     def plan_rest(self, decode: Sequence[ReplicaRecord], ask: Ask, now: float) -> Plan:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
         able = large_enough("decode", decode, ask.most_tokens)
         chosen = min(able, key=lambda record: self._room(record, ask))
-        return self._planned(self._computing(chosen, ask, now, 0.0), chosen, ask)
+        asked = _Asked(ask, now, 0.0, beside=True)
+        return self._planned(self._computing(chosen, asked), chosen, asked)
 
     def left(self, replicas: Sequence[ReplicaRecord], ask: Ask) -> int:
         """Tokens of the prompt to be computed on the one that has most of it cached."""
@@ -206,11 +218,19 @@ class Placement:
         return held, self.holds.request(pair.decode.id, blocks, ask.gap_s, now)
 
     def computed(
-        self, replica: str, prompt_tokens: int, cached: int, prefill_s: float, now: float
+        self,
+        replica: str,
+        prompt_tokens: int,
+        cached: int,
+        prefill_s: float,
+        now: float,
+        *,
+        beside: bool = False,
     ) -> None:
-        """The first token came now of a prompt that is still held."""
-        busy_s = self.holds.queue(replica).busy_s()
-        self.costs.prefill(replica).learn(prompt_tokens - cached, cached, prefill_s, now, busy_s)
+        """The first token came now of a prompt that is still held; `beside` as in its forecast."""
+        busy_s, missing = self.holds.queue(replica).busy_s(), prompt_tokens - cached
+        cost = self.costs.prefill(replica)
+        cost.learn(missing, cached, prefill_s, now, busy_s, beside=beside)
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop what is known of replicas that are gone."""
@@ -221,24 +241,19 @@ class Placement:
 
     def queue_s(self, replica: str) -> float:
         """Seconds of prompts from here that wait on that replica."""
-        return sum(due.seconds for due in self._waiting(replica))
+        return sum(due.seconds for due in self._waiting(replica, beside=True))
 
     def _plan_scoring(
-        self,
-        prefill: Sequence[ReplicaRecord],
-        ask: Ask,
-        now: float,
-        stale: Collection[str],
-        margin_s: float,
+        self, prefill: Sequence[ReplicaRecord], asked: _Asked, stale: Collection[str]
     ) -> Plan:
         """The replica that computes the prompt soonest, alone."""
-        able = self._drawn(large_enough("prefill", prefill, ask.prompt_tokens), stale)
-        computing = [self._computing(record, ask, now, margin_s) for record in able]
+        able = self._drawn(large_enough("prefill", prefill, asked.ask.prompt_tokens), stale)
+        computing = [self._computing(record, asked) for record in able]
         best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
         if best.record.role == "both":
-            return self._planned(best, best.record, ask)
+            return self._planned(best, best.record, asked)
         pair = Pair(best.record, best.record, best.cached, prefill_only=True)
-        return Plan(pair, self._forecast(best, ask))
+        return Plan(pair, self._forecast(best, asked))
 
     def _drawn(
         self, records: Sequence[ReplicaRecord], stale: Collection[str]
@@ -248,49 +263,44 @@ class Placement:
             return self._chance.sample(records, 2)
         return records
 
-    def _computing(
-        self,
-        record: ReplicaRecord,
-        ask: Ask,
-        now: float,
-        margin_s: float,
-        slower: float = 1.0,
-    ) -> _Computing:
+    def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> _Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
-        cached, cost = self._cached(record, ask), self.costs.prefill(record.id)
-        alone_s = ask.choices * slower * cost.seconds(ask.prompt_tokens - cached, cached)
+        ask, beside, cost = asked.ask, asked.beside, self.costs.prefill(record.id)
+        cached = self._cached(record, ask)
+        one_s = cost.seconds(ask.prompt_tokens - cached, cached, beside=beside)
+        alone_s = ask.choices * slower * one_s
         flush_s = self.costs.flush_s
-        due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + margin_s + flush_s)
-        lead_s = cost.seconds(self.holds.queue(record.id).others_of(record.load))
+        due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
+        others = self.holds.queue(record.id).others_of(record.load)
+        lead_s = cost.seconds(others, beside=beside)
         new = Due(alone_s, due_s - flush_s)
-        found = outlook(self._waiting(record.id, ask.batch), new, lead_s, now, margin_s)
+        waiting = self._waiting(record.id, batch=ask.batch, beside=beside)
+        found = outlook(waiting, new, lead_s, asked.now, asked.margin_s)
         return _Computing(record, cached, alone_s, due_s - flush_s, found)
 
-    def _waiting(self, replica: str, batch: bool = False) -> list[Due]:
+    def _waiting(self, replica: str, *, batch: bool = False, beside: bool) -> list[Due]:
         """Prompts from here that wait there; those of the batch lane are in its own way alone."""
         cost = self.costs.prefill(replica)
         return [
-            Due(cost.seconds(left, prompt.cached + prompt.tokens - left), prompt.deadline_s)
+            Due(
+                cost.seconds(left, prompt.cached + prompt.tokens - left, beside=beside),
+                prompt.deadline_s,
+            )
             for prompt, left in self.holds.queue(replica).left()
             if batch or not prompt.batch
         ]
 
     def _local(
-        self,
-        decode: Sequence[ReplicaRecord],
-        ask: Ask,
-        elsewhere: _Computing,
-        now: float,
-        margin_s: float,
+        self, decode: Sequence[ReplicaRecord], asked: _Asked, elsewhere: _Computing
     ) -> _Computing | None:
         """The decode replica that had better compute the prompt's rest itself, if there is one."""
-        found = []
+        found, ask = [], asked.ask
         for record in decode:
             missing = ask.prompt_tokens - self._cached(record, ask)
             requests = self.holds.requests(record)
             if missing > self._local_tokens or requests >= self._decode_batch:
                 continue
-            here = self._computing(record, ask, now, margin_s, self._slower(record, elsewhere, ask))
+            here = self._computing(record, asked, self._slower(record, elsewhere, ask))
             # Done here before it would have begun there.
             sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
             if here.cached > elsewhere.cached or (sooner and here.outlook.fits):
@@ -308,11 +318,11 @@ class Placement:
         known_s = self.costs.prefill(elsewhere.record.id).seconds(tokens)
         return known_s / cost.seconds(tokens) / slack
 
-    def _planned(self, computing: _Computing, decode: ReplicaRecord, ask: Ask) -> Plan:
-        requests = self.holds.requests(decode)
+    def _planned(self, computing: _Computing, decode: ReplicaRecord, asked: _Asked) -> Plan:
+        requests, ask = self.holds.requests(decode), asked.ask
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
-            self._forecast(computing, ask),
+            self._forecast(computing, asked),
             step_s=self.costs.step_s(decode.id, requests + ask.choices),
             gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
             blocks_short=self._short(decode, ask),
@@ -321,15 +331,16 @@ class Placement:
         )
         return Plan(Pair(computing.record, decode, computing.cached), forecast)
 
-    def _forecast(self, computing: _Computing, ask: Ask) -> Forecast:
+    def _forecast(self, computing: _Computing, asked: _Asked) -> Forecast:
         """What is predicted of its prompt."""
         found = computing.outlook
         return Forecast(
-            ttft_s=found.ends_s + self.costs.flush_s - ask.arrived_s,
+            ttft_s=found.ends_s + self.costs.flush_s - asked.ask.arrived_s,
             deadline_s=computing.deadline_s,
             alone_s=computing.alone_s,
             work_s=found.work_s,
             fits=found.fits,
+            beside=asked.beside,
         )
 
     def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:

@@ -1,8 +1,13 @@
 """When those that were refused may come back: a queue that exists on paper only. Pure.
 
-Each refused request is given a time of its own, one behind the other at the pace at which the
-cluster works, so that they do not return at once. Who comes back is known by its tenant and
-prompt, and goes before new arrivals, for which the times that were given away count as work.
+Each refused request is given the time at which what is in front of it will have been computed: all
+that is placed, then the others that were told to come back, at a pace that leaves some room for
+errors. So whoever returns finds next to nothing to wait for, and has nearly its whole budget for
+being computed more slowly than was thought.
+
+Who comes back is known by its tenant and prompt, and goes before new arrivals. Those may have what
+is left: a new arrival that would make a promised one late, counted by the share of the promised
+who did come lately, waits or is told to come back itself.
 """
 
 from __future__ import annotations
@@ -13,21 +18,27 @@ from dataclasses import dataclass
 
 _MOST = 4096
 # Predictions are never exact: the times given are that much further apart than the work is long.
-_PACE = 1.15
+_PACE = 1.25
 # A client may be early by this, and late by a header that counts whole seconds.
 EARLY_S = 0.1
 LATE_S = 1.5
 # Who has not come so soon after its time is taken to have given up, until it comes.
 _NO_SHOW_S = 0.3
 _LEARNING = 0.2
+# More of them may come than did lately.
+_MORE = 1.25
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
+    """`seconds` of work that may begin `slack_s` after `at_s`, not later."""
+
     key: Hashable
     at_s: float
     seconds: float
+    slack_s: float
     missed: bool = False
+    here: bool = False
 
 
 class Reservations:
@@ -42,50 +53,67 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def reserve(self, key: Hashable, seconds: float, earliest_s: float, now: float) -> float:
+    def reserve(
+        self, key: Hashable, seconds: float, slack_s: float, earliest_s: float, now: float
+    ) -> float:
         """A time to come back, at `earliest_s` or later, for work of so many seconds.
 
-        Who has a time that is still to come is told that again.
+        It may begin as late as `slack_s` after that. Who has a time that is still to come is told
+        that again.
         """
         self._expire(now)
         for slot in self._by_key.get(key, ()):
-            if slot.at_s > now:
+            if slot.at_s > now and not slot.here:
                 return slot.at_s
         at_s = max(self._end_s, earliest_s)
         if len(self._slots) < _MOST:
-            slot = _Slot(key, at_s, seconds)
+            slot = _Slot(key, at_s, seconds, slack_s)
             self._slots.append(slot)
             self._by_key.setdefault(key, deque()).append(slot)
-            self._end_s = at_s + _PACE * seconds * self.returning
+            self._end_s = at_s + _PACE * seconds * min(1.0, _MORE * self.returning)
         return at_s
 
     def claim(self, key: Hashable, now: float) -> bool:
-        """Whether this request was told to come about now; its time is then used up."""
+        """Whether this request was told to come about now. Its place is kept until `settle`."""
         self._expire(now)
         for slot in self._by_key.get(key, ()):
-            if slot.at_s - EARLY_S <= now:
-                self._drop(slot)
-                self._slots.remove(slot)
+            if slot.at_s - EARLY_S <= now and not slot.here:
+                slot.here = True
                 self._learn(1.0)
                 return True
         return False
 
-    def due_s(self, now: float, until_s: float) -> float:
-        """Seconds of work that is expected to come back until then."""
+    def settle(self, key: Hashable) -> None:
+        """What was claimed is decided: its time is used up."""
+        for slot in self._by_key.get(key, ()):
+            if slot.here:
+                self._drop(slot)
+                self._slots.remove(slot)
+                return
+
+    def late(self, begin_s: float, seconds: float, now: float) -> float:
+        """How many of the promised, as expected, so much more work would make late.
+
+        It would come in front of them, from `begin_s` on.
+        """
         self._expire(now)
-        total = 0.0
+        late, without_s, with_s = 0, begin_s, begin_s + seconds
         for slot in self._slots:
-            if slot.at_s > until_s:
+            if with_s <= slot.at_s:
                 break
-            if not slot.missed:
-                total += slot.seconds
-        return total * self.returning
+            if slot.missed and not slot.here:
+                continue
+            without_s, with_s = max(without_s, slot.at_s), max(with_s, slot.at_s)
+            late += without_s <= slot.at_s + slot.slack_s < with_s
+            took_s = slot.seconds * (1.0 if slot.here else self.returning)
+            without_s, with_s = without_s + took_s, with_s + took_s
+        return late * self.returning
 
     def _expire(self, now: float) -> None:
         for slot in self._slots:
             if slot.at_s + _NO_SHOW_S >= now:
                 break
-            if not slot.missed:
+            if not slot.missed and not slot.here:
                 slot.missed = True
                 self._learn(0.0)
         while self._slots and self._slots[0].at_s + LATE_S < now:

@@ -170,8 +170,8 @@ def test_a_load_becomes_counts_and_values():
     assert counts["returned"] == {"requests": 1, "answered": 1, "good": 1}
     assert values[f"ttft {BURST}"] == [2.5]
     assert values["refusal"] == [0.01]
-    # The burst ends at 55 s, before which all was over: 1 s of the 2.99 that were left.
-    assert values["over_drain"] == pytest.approx([1 / 2.99], abs=1e-3)
+    # The stream waits for its first token all the while.
+    assert values["over_work"] == [1.0]
     lost = replace(outcomes[0], error="lost")
     run = Run("x", load, Budgets(), (lost, lost, outcomes[1]), {}, {})
     assert failures(run) == ["lost"]

@@ -102,8 +102,12 @@ def test_percentiles_of_nothing_are_nothing():
 
 def test_the_drain_ends_with_the_last_that_came_before_the_bursts_end():
     # The burst is from 10 to 15 s; what comes later does not count.
-    outcomes = [_answered(9, ttft=3), _answered(14, ttft=8, phase=BURST), _answered(16, ttft=30)]
+    later = replace(_answered(16, ttft=30), index=1)
+    outcomes = [_answered(9, ttft=3), _answered(14, ttft=8, phase=BURST), later]
     assert drained(_LOAD, outcomes) == pytest.approx(22.08)
+    # Who came before its end and comes back does.
+    back = [_refused(14, named=9.0), _answered(23.01, ttft=1, number=1)]
+    assert drained(_LOAD, [*back, later]) == pytest.approx(24.09)
     assert figures(_LOAD, outcomes, _BUDGETS).drain_s == pytest.approx(7.08)
     assert figures(_LOAD, [], _BUDGETS).drain_s == 0.0
 
@@ -122,8 +126,8 @@ def test_refusals_and_those_who_came_back():
     assert (refusals.then_answered, refusals.then_good) == (2, 1)
     assert refusals.answer.p50 == pytest.approx(0.01)
     assert refusals.named.p50 == 5.0
-    # The drain ends at 19 s: 4 s of 7.99, and 6 s of 6.99.
-    assert refusals.over_drain.p50 == pytest.approx((4 / 7.99 + 6 / 6.99) / 2)
+    # Somebody waits for a first token from 14 s on: for 1.01 s of 4 s, and for 4.01 s of 6 s.
+    assert refusals.over_work.p50 == pytest.approx((4 / 1.01 + 6 / 4.01) / 2)
     # A second try is no second request.
     assert found.phases[ALL].requests == 3
 

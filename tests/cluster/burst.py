@@ -39,6 +39,7 @@ class Call:
     refused: int = 0
     predicted_s: float = 0.0
     deadline_s: float = 0.0
+    beside: bool = False
     holds: tuple[Hold, Hold] | None = None
 
     @property
@@ -142,7 +143,7 @@ class Burst:
                 self.returns.append(True)
             call.holds = self.placement.hold(plan, ask, self.now)
             call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
-            call.deadline_s = plan.forecast.deadline_s
+            call.deadline_s, call.beside = plan.forecast.deadline_s, plan.forecast.beside
             self.prompts.append(call)
         elif isinstance(verdict, Refuse):
             assert self.now - call.arrival_s <= BUDGET_S / 2 + TICK_S
@@ -185,7 +186,8 @@ class Burst:
         self.prompts.remove(call)
         self.streams.append(call)
         call.first_s = self.now
-        self.placement.computed("p0", call.prompt, 0, self.now - call.began_s, self.now)
+        took_s = self.now - call.began_s
+        self.placement.computed("p0", call.prompt, 0, took_s, self.now, beside=call.beside)
         self.placement.costs.learn_flush(0.0)
         self.admission.learn(self.now > call.deadline_s)
         call.holds[0].release()

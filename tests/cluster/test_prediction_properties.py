@@ -111,7 +111,7 @@ def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, expecte
 
 def test_the_times_given_away_are_bounded():
     reserved = Reservations()
-    times = [reserved.reserve(number, 0.01, 1.0, 0.0) for number in range(_MOST + 50)]
+    times = [reserved.reserve(number, 0.01, 0.3, 1.0, 0.0) for number in range(_MOST + 50)]
     assert len(reserved) == _MOST
     assert times == sorted(times)
 

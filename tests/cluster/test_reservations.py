@@ -11,37 +11,44 @@ from cluster.reservations import Reservations
 
 def test_times_are_as_far_apart_as_the_work_is_long():
     reserved = Reservations()
-    slots = [reserved.reserve(number, 0.2, 1.0, 0.0) for number in range(5)]
+    slots = [reserved.reserve(number, 0.2, 0.5, 1.0, 0.0) for number in range(5)]
     assert slots[0] == 1.0
     assert all(b - a >= 0.2 for a, b in itertools.pairwise(slots))
 
 
 def test_only_who_comes_at_its_time_is_expected():
     reserved = Reservations()
-    slot = reserved.reserve("a", 0.2, 1.0, 0.0)
+    slot = reserved.reserve("a", 0.2, 0.5, 1.0, 0.0)
     assert not reserved.claim("a", slot - 0.5)
     assert not reserved.claim("b", slot)
     assert reserved.claim("a", slot) and not reserved.claim("a", slot)
-    slot = reserved.reserve("a", 0.2, 1.0, slot)
+    reserved.settle("a")
+    assert len(reserved) == 0
+    slot = reserved.reserve("a", 0.2, 0.5, 1.0, slot)
     assert not reserved.claim("a", slot + 10)
     assert len(reserved) == 0
 
 
-def test_work_counts_until_its_owner_fails_to_come():
+def test_a_place_is_kept_until_its_owner_is_decided_or_fails_to_come():
     reserved = Reservations()
-    reserved.reserve("a", 0.2, 1.0, 0.0)
-    assert reserved.due_s(0.5, 0.9) == 0
-    assert reserved.due_s(0.5, 1.5) == pytest.approx(0.2)
-    assert reserved.due_s(1.4, 2.5) == 0
+    slot = reserved.reserve("a", 0.2, 0.5, 1.0, 0.0)
+    assert reserved.late(0.5, 0.4, 0.5) == 0
+    assert reserved.late(0.5, 1.1, 0.5) == pytest.approx(1.0)
+    assert reserved.claim("a", slot)
+    assert reserved.late(slot, 0.6, slot) == pytest.approx(1.0)
+    reserved.settle("a")
+    assert reserved.late(slot, 0.6, slot) == 0
+    slot = reserved.reserve("b", 0.2, 0.5, 2.0, slot)
+    assert reserved.late(slot, 0.6, slot + 0.4) == 0
 
 
 def test_where_nobody_returns_nothing_is_kept_for_them():
     reserved, now = Reservations(), 0.0
     for number in range(40):
-        reserved.reserve(number, 0.5, now + 0.1, now)
+        reserved.reserve(number, 0.5, 0.2, now + 0.1, now)
         now += 1.0
     assert reserved.returning < 0.1
-    assert reserved.reserve("new", 0.5, now + 0.1, now) - now < 2.0
+    assert reserved.reserve("new", 0.5, 0.2, now + 0.1, now) - now < 2.0
 
 
 @given(
@@ -56,8 +63,7 @@ def test_no_time_is_early_none_is_past_and_all_end(steps):
         if claims:
             reserved.claim(key, now)
         else:
-            assert reserved.reserve(key, seconds, now + 0.05, now) > now
+            assert reserved.reserve(key, seconds, 0.3, now + 0.05, now) > now
         assert 0 <= reserved.returning <= 1
-        assert reserved.due_s(now, now + 1) >= 0
-    assert reserved.due_s(now + 10_000, now + 10_001) == 0
+    assert reserved.late(now + 10_000, 10.0, now + 10_000) == 0
     assert len(reserved) == 0
