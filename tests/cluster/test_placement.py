@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import placement
@@ -185,6 +185,7 @@ def of(version, name, role):
 VERSIONS = st.lists(st.sampled_from("abc"), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(VERSIONS, VERSIONS, st.integers(0, 10**6))
 def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
     prefill = [of(version, f"p{place}", "prefill") for place, version in enumerate(first)]

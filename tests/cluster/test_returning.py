@@ -4,7 +4,7 @@ from functools import cache
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.reservations import Reservations
@@ -51,6 +51,7 @@ def test_nearly_all_are_served_at_their_first_or_second_try():
 work = st.tuples(st.floats(0.01, 1.0), st.floats(0.0, 1.0))
 
 
+@settings(deadline=None)
 @given(st.lists(work, max_size=12), st.floats(0, 3), st.floats(0, 1), st.floats(0, 1))
 def test_more_work_in_front_makes_no_fewer_late(promised, begin_s, seconds, more_s):
     reserved = Reservations()
@@ -61,6 +62,7 @@ def test_more_work_in_front_makes_no_fewer_late(promised, begin_s, seconds, more
     assert 0 <= less <= more <= len(promised)
 
 
+@settings(deadline=None)
 @given(st.lists(work, min_size=1, max_size=12))
 def test_who_is_done_before_the_first_returns_makes_nobody_late(promised):
     reserved = Reservations()
