@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 _MOST = 4096
 # Predictions are never exact: the times given are that much further apart than the work is long.
-_PACE = 1.25
+_PACE = 1.3
+# Of the time by which a promised one may begin late, the share that new arrivals may use up.
+_SHARED = 0.6
 # A client may be early by this, and late by a header that counts whole seconds.
 EARLY_S = 0.1
 LATE_S = 1.5
@@ -104,7 +106,7 @@ class Reservations:
             if slot.missed and not slot.here:
                 continue
             without_s, with_s = max(without_s, slot.at_s), max(with_s, slot.at_s)
-            late += without_s <= slot.at_s + slot.slack_s < with_s
+            late += without_s <= slot.at_s + _SHARED * slot.slack_s < with_s
             took_s = slot.seconds * (1.0 if slot.here else self.returning)
             without_s, with_s = without_s + took_s, with_s + took_s
         return late * self.returning

@@ -79,6 +79,30 @@ def test_prompts_that_take_turns_are_charged_once():
     assert cost.seconds(100) + cost.seconds(900) == pytest.approx(1.0, rel=0.2)
 
 
+def test_a_long_prompt_that_short_ones_pass_is_not_taken_for_a_cheap_one():
+    """Each short one is charged what was computed of the long one before it."""
+    cost, now = PrefillCost(), 0.0
+    for tokens in lengths(80):
+        began, half = now, 0.0005 * tokens
+        now += half + 0.05
+        cost.learn(64, 0, 0.05, now, began)
+        now += half
+        cost.learn(tokens, 0, now - began, now, began)
+        now += 0.5
+    assert cost.seconds(1000) == pytest.approx(1.0, rel=0.1)
+    assert cost.seconds(64) < 0.15
+
+
+def test_what_a_prompt_costs_beside_others_is_known_apart():
+    cost, now = PrefillCost(), 0.0
+    for place, tokens in enumerate(lengths(120)):
+        beside = place % 3 > 0
+        now += 5.0
+        cost.learn(tokens, 0, 0.02 + tokens * (0.0009 if beside else 0.0006), now, beside=beside)
+    assert cost.seconds(800) == pytest.approx(0.50, rel=0.1)
+    assert cost.seconds(800, beside=True) == pytest.approx(0.74, rel=0.1)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 5), st.floats(0, 3)), max_size=40),
     st.integers(1, 8192),
@@ -89,8 +113,9 @@ def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
     cost, now = PrefillCost(), 0.0
     for length, seconds, pause in samples:
         now += pause
-        cost.learn(length, 0, seconds, now)
-    assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens + more, cached)
+        cost.learn(length, 0, seconds, now, beside=length % 2 == 1)
+    assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, beside=True)
+    assert cost.seconds(tokens, cached) <= cost.seconds(tokens + more, cached)
     assert cost.seconds(tokens, cached) <= cost.seconds(tokens, cached + more)
 
 
