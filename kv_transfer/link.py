@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar, cast
 
 import torch
 
@@ -22,7 +22,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
 from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
-from kv_transfer.staging import Buffer, LinkStaging, StagingPool
+from kv_transfer.staging import LinkStaging, StagingPool
 from kv_transfer.threads import Worker
 from kv_transfer.transport import Lane, LaneOpener, LaneSpec
 from kv_transfer.waits import first_cause, until
@@ -30,6 +30,9 @@ from kv_transfer.waits import first_cause, until
 _log = logging.getLogger(__name__)
 # A call on a lane must end by its own timeout; this much later its thread is given up.
 GRACE_S = 0.5
+# So many frames may be announced for each staging buffer: those that have none yet wait in the
+# lane thread's queue, and the control stream has less to say.
+FRAMES_PER_BUFFER = 4
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -147,33 +150,41 @@ class Link(ABC, Generic[In, Out]):
 
     def _on_lane(
         self,
-        post: Callable[[], Callable[[float], T]],
-        buffer: Buffer,
-        then: Callable[[asyncio.Future[T]], None],
+        post: Callable[[torch.Tensor], Callable[[float], T]],
+        then: Callable[[T], None],
+        *,
+        urgent: bool = False,
     ) -> None:
         """Queue a message of the lane, to be posted and waited for in the order of these calls.
 
-        `then` is called in the end, unless the link is over; a LinkBroken that it raises ends it.
+        `post` gets a staging buffer, on the lane's thread. `then` is called in the end, unless the
+        link is over, and soon if it is urgent; a LinkBroken that it raises ends the link.
         """
-        job = self._thread.begin(partial(self._post, post), self._open_lane().ahead)
-        buffer.used_by(job)
         if not self._on_the_way:
             self._moved_s = time.monotonic()
         self._on_the_way += 1
-        job.add_done_callback(partial(self._through, then))
+        begin, through = partial(self._post, post), partial(self._through, then)
+        self._thread.begin(begin, through, self._ahead, urgent=urgent)
 
-    def _through(self, then: Callable[[asyncio.Future[T]], None], job: asyncio.Future[T]) -> None:
+    @property
+    def _ahead(self) -> int:
+        return min(self._open_lane().ahead, self._shared.config.staging_buffers)
+
+    def _through(
+        self, then: Callable[[T], None], result: T | None, error: Exception | None
+    ) -> None:
         self._on_the_way -= 1
-        self._moved_s = time.monotonic()
         if self.over:
             return
         try:
-            then(job)
-        except TransferFailed as error:
-            broken = error if isinstance(error, LinkBroken) else LinkBroken(error.message)
+            if error is not None:
+                raise error
+            then(cast(T, result))
+        except TransferFailed as failed:
+            broken = failed if isinstance(failed, LinkBroken) else LinkBroken(failed.message)
             self._control.end(broken)
-        except Exception as error:  # a bug of ours: the link ends, and says so
-            self._control.end(self._unexpected(error))
+        except Exception as bug:  # a bug of ours: the link ends, and says so
+            self._control.end(self._unexpected(bug))
 
     async def _watch_lane(self) -> NoReturn:
         """Give the lane up when nothing moves on it any more, whatever its own timeouts do."""
@@ -183,22 +194,28 @@ class Link(ABC, Generic[In, Out]):
             if self._on_the_way and time.monotonic() - self._moved_s > limit_s:
                 raise LaneBroken(f"no message of the data lane ended for {limit_s:g} s")
 
-    def _post(self, post: Callable[[], Callable[[float], T]]) -> Callable[[], T]:
+    def _post(self, post: Callable[[torch.Tensor], Callable[[float], T]]) -> Callable[[], T]:
         """On the lane's thread: nothing more after a failure, or the two sides lose their order."""
         if self.over or self._lane_failed:
             raise LaneBroken("the data lane failed before")
+        staging = self._buffers()
+        buffer = staging.take()
         try:
-            return partial(self._wait, post())
+            return partial(self._wait, post(buffer), staging, buffer)
         except Exception:
             self._lane_failed = True
+            staging.give_back(buffer)
             raise
 
-    def _wait(self, wait: Callable[[float], T]) -> T:
+    def _wait(self, wait: Callable[[float], T], staging: LinkStaging, buffer: torch.Tensor) -> T:
         try:
             return wait(self._shared.config.io_timeout_s)
         except Exception:
             self._lane_failed = True
             raise
+        finally:
+            self._moved_s = time.monotonic()
+            staging.give_back(buffer)
 
     def _reason(self, cause: BaseException) -> TransferFailed:
         if isinstance(cause, TransferFailed):
@@ -234,6 +251,6 @@ class Link(ABC, Generic[In, Out]):
             lane.close()
 
 
-def message_in(buffer: Buffer, size: int) -> torch.Tensor:
+def message_in(buffer: torch.Tensor, size: int) -> torch.Tensor:
     """The part of a staging buffer that a frame of that size and its seal use."""
-    return buffer.data[: size + SEAL_BYTES]
+    return buffer[: size + SEAL_BYTES]

@@ -29,7 +29,7 @@ def _new_future() -> asyncio.Future[int]:
 
 
 class Outgoing:
-    """offered ──Pull──▶ sending ──last frame──▶ sent ──Committed──▶ finished (bytes, or an error).
+    """offered ─Pull─▶ sending ─last Frames, Done─▶ announced ─Committed─▶ finished (or an error).
 
     `computed` runs ahead of `announced`, which runs ahead of the frames. Blocks are read through
     the gate.
@@ -45,6 +45,7 @@ class Outgoing:
         self.generation = 0
         self.pulled = False
         self.in_turn = False
+        self.done_said = False
         self.next_part = 0
         self.parts_sent = 0
         self.gate = Gate()
@@ -62,9 +63,10 @@ class Outgoing:
         return self.parts_sent == len(self.plan)
 
     @property
-    def sent(self) -> bool:
-        """Whether every frame of it has left, and its first token is known."""
-        return self.announced.whole and self.all_sent and self.first_token is not None
+    def all_announced(self) -> bool:
+        """Whether every frame of it is announced, and its first token is known."""
+        every = self.announced.whole and self.next_part == len(self.plan)
+        return every and self.first_token is not None
 
     @property
     def committed(self) -> bool:

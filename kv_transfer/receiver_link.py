@@ -2,7 +2,8 @@
 
     Frames ─▶ a staging buffer each ─▶ lane.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
 
-From the posting to the scatter it is the lane thread's; the event loop hears of a frame once.
+From the buffer to the scatter it is the lane thread's; the event loop hears of frames that have
+landed, some at a time, and at once of what may be the last of a transfer.
 
 Every announced frame is received; one that is no longer wanted ends in its staging buffer.
 """
@@ -25,10 +26,9 @@ from kv_transfer.checksum import SEAL_BYTES, is_sound, is_void
 from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.frames import Coverage, FramePart, largest_block, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
-from kv_transfer.link import Link, Shared
+from kv_transfer.link import FRAMES_PER_BUFFER, Link, Shared
 from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
-from kv_transfer.staging import Buffer
 from kv_transfer.transport import RECEIVER_RANK, LaneSpec
 from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, until
 from protos import kv_transfer_pb2 as pb
@@ -229,19 +229,19 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             incoming.next_part += 1
         if problem is not None:
             raise LinkBroken(f"frame {frame.sequence}: {problem}")
-        buffer = self._buffers().take_now() if frame.sequence < self._credit else None
-        if buffer is None:
+        if frame.sequence >= self._credit:
             raise LinkBroken(f"frame {frame.sequence} announced, credit for {self._credit}")
+        last = incoming is not None and incoming.next_part == len(incoming.plan)
         # Posted and completed whatever becomes of its transfer: else the two sides of the lane
         # would no longer match.
-        post = partial(self._take_in, incoming, frame, buffer)
-        self._on_lane(post, buffer, partial(self._landed, incoming, buffer))
+        post = partial(self._take_in, incoming, frame)
+        self._on_lane(post, partial(self._landed, incoming), urgent=last)
 
     def _give_credit(self) -> None:
-        """Tell of buffers that are free again, some at a time."""
-        staging = self._buffers()
-        credit, left = self._sequence + staging.free, self._credit - self._sequence
-        if credit > self._credit and left <= self._shared.config.staging_buffers // 2:
+        """Tell how many frames more may be announced, many at a time."""
+        most = FRAMES_PER_BUFFER * self._shared.config.staging_buffers
+        credit = self._sequence - self._on_the_way + most
+        if credit - self._credit >= most // 2:
             self._credit = credit
             self._control.send(wire.to_sender(credit=pb.Credit(frames=credit)))
 
@@ -308,10 +308,10 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         )
 
     def _take_in(
-        self, incoming: Incoming | None, frame: pb.Frame, buffer: Buffer
+        self, incoming: Incoming | None, frame: pb.Frame, buffer: torch.Tensor
     ) -> Callable[[float], _Outcome]:
         """On the lane's thread: post what receives the frame; the wait ends when it is written."""
-        receipt = self._open_lane().receive(buffer.data, frame.bytes + SEAL_BYTES)
+        receipt = self._open_lane().receive(buffer, frame.bytes + SEAL_BYTES)
 
         def landed(timeout_s: float) -> _Outcome:
             arrived = receipt(timeout_s)
@@ -345,10 +345,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         with self._shared.copying:
             self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
 
-    def _landed(
-        self, incoming: Incoming | None, buffer: Buffer, job: asyncio.Future[_Outcome]
-    ) -> None:
-        outcome = job.result()
+    def _landed(self, incoming: Incoming | None, outcome: _Outcome) -> None:
         if isinstance(outcome, TandemError):
             assert incoming is not None
             self._spoiled(incoming, outcome)
@@ -358,7 +355,6 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             if incoming is not None:
                 incoming.landed += outcome
                 self._finish_if_complete(incoming)
-        self._buffers().give_back(buffer)
         self._give_credit()
 
     def _spoiled(self, incoming: Incoming, error: TandemError) -> None:

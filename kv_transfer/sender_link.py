@@ -2,15 +2,18 @@
 
 A few buffers let the next frame be gathered while the last ones are on the lane:
 
-    Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ lane.send … ─▶ Done ─▶ (Committed)
+    Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ lane.send …
+                          └─ with the last ones ─▶ Done ─▶ (Committed)
 
-Gathering and sending are the lane thread's; the event loop hears of a frame once, when it has left.
+Gathering and sending are the lane thread's; the event loop hears of frames that have left, some at
+a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +28,6 @@ from kv_transfer.errors import LinkBroken
 from kv_transfer.frames import FramePart, extent_bytes, frame_size, plan_frames
 from kv_transfer.link import GRACE_S, Link, Shared, message_in
 from kv_transfer.outgoing import Outgoing
-from kv_transfer.staging import Buffer
 from kv_transfer.transport import LaneSpec
 from kv_transfer.waits import fail, quietly, succeed, until
 from protos import kv_transfer_pb2 as pb
@@ -59,8 +61,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._transfers: dict[str, Outgoing] = {}
         self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
         self._turns: deque[Outgoing] = deque()
-        self._due: deque[tuple[Outgoing, FramePart]] = deque()
-        self._has_turns = asyncio.Event()
+        self._out_of_credit = asyncio.Event()
         self._sequence = 0
         self._credit = 0
         self._more_credit = _new_future()
@@ -95,7 +96,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         if outgoing.pulled:
             large = self._frame_bytes // (8 if outgoing.all_sent else 2)
             self._extend(outgoing, at_least=0 if complete else large)
-            self._end_if_sent(outgoing)
+            self._say_done(outgoing)
         elif complete:
             self.offer(outgoing)
 
@@ -161,7 +162,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         if not outgoing.in_turn:
             outgoing.in_turn = True
             self._turns.append(outgoing)
-            self._has_turns.set()
+        self._announce()
 
     def _credited(self, credit: pb.Credit) -> None:
         if credit.frames <= self._credit:
@@ -169,12 +170,14 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._credit = credit.frames
         succeed(self._more_credit, None)
         self._more_credit = _new_future()
+        self._announce()
 
     def _committed(self, committed: pb.Committed) -> None:
         outgoing = self._transfers.get(committed.transfer)
         if outgoing is None or outgoing.ended:
             return
-        if not outgoing.sent:
+        # The last frames' waits here may end after the receiver has landed them.
+        if not outgoing.done_said:
             raise LinkBroken(f"transfer {committed.transfer} was committed before it was sent")
         self._shared.counters.bytes_moved += outgoing.bytes
         succeed(outgoing.finished, outgoing.bytes)
@@ -193,28 +196,43 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._now_up()
         self._on_up(self)
         while True:
-            if not self._turns:
-                self._has_turns.clear()
-                await self._has_turns.wait()
-            if self._sequence >= self._credit:
-                await self._credit_comes()
-            self._announce()
+            await self._out_of_credit.wait()
+            await self._credit_comes()
 
     async def _credit_comes(self) -> None:
-        # What is on the way has its own time first.
-        limit_s = max(1, self._on_the_way) * self._shared.config.io_timeout_s + GRACE_S
-        await until(self._more_credit, limit_s, f"credit for frame {self._sequence}")
+        """LinkBroken if none comes though nothing is on the way any more."""
+        limit_s = self._shared.config.io_timeout_s + GRACE_S
+        more = self._more_credit
+        while not more.done():
+            await asyncio.wait({more}, timeout=limit_s)
+            rests = not self._on_the_way or time.monotonic() - self._moved_s > limit_s
+            if rests and not more.done():
+                raise LinkBroken(
+                    f"credit for frame {self._sequence} took longer than {limit_s:g} s"
+                )
 
     def _announce(self) -> None:
-        """The pulled transfers take turns, frame by frame, as far as credit goes."""
+        """The pulled transfers take turns, frame by frame, as far as credit goes.
+
+        They are gathered and sent in that order, whatever becomes of their transfers.
+        """
         frames: list[pb.Frame] = []
+        whole: list[Outgoing] = []
         while self._turns and self._sequence < self._credit:
             outgoing = self._turns.popleft()
-            if not outgoing.ended:
-                frames.append(self._next_frame(outgoing))
+            if outgoing.ended:
+                continue
+            frames.append(self._next_frame(outgoing))
+            if not outgoing.in_turn:
+                whole.append(outgoing)
+        if self._turns:
+            self._out_of_credit.set()
+        else:
+            self._out_of_credit.clear()
         if frames:
             self._control.send(wire.to_receiver(frames=pb.Frames(frames=frames)))
-            self._fill()
+        for outgoing in whole:
+            self._say_done(outgoing)
 
     def _next_frame(self, outgoing: Outgoing) -> pb.Frame:
         part = outgoing.plan[outgoing.next_part]
@@ -222,27 +240,18 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
         if outgoing.in_turn:
             self._turns.append(outgoing)
-        self._due.append((outgoing, part))
+        post = partial(self._gather_and_send, outgoing, part)
+        self._on_lane(post, partial(self._delivered, outgoing))
         frame = wire.frame_to_proto(self._sequence, outgoing.kv.transfer, outgoing.generation, part)
         self._sequence += 1
         return frame
 
-    def _fill(self) -> None:
-        """Have the next announced frames gathered and sent, whatever becomes of their transfers.
-
-        The receiver has posted its side.
-        """
-        while self._due and (buffer := self._buffers().take_now()) is not None:
-            outgoing, part = self._due.popleft()
-            message = message_in(buffer, part.bytes)
-            post = partial(self._gather_and_send, outgoing, part, message)
-            self._on_lane(post, buffer, partial(self._delivered, outgoing, buffer))
-
     def _gather_and_send(
-        self, outgoing: Outgoing, part: FramePart, message: torch.Tensor
+        self, outgoing: Outgoing, part: FramePart, buffer: torch.Tensor
     ) -> Callable[[float], TandemError | None]:
         """On the lane's thread. A frame that is not wanted any more, or cannot be read, is void."""
         gathered, problem = False, None
+        message = message_in(buffer, part.bytes)
         try:
             read = partial(self._gather, outgoing.kv.blocks, part, message)
             gathered = not outgoing.ended and outgoing.gate.copy(read)
@@ -264,25 +273,23 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
                 wanted, part.layer_start, part.layer_stop, message[: part.bytes]
             )
 
-    def _delivered(
-        self, outgoing: Outgoing, buffer: Buffer, job: asyncio.Future[TandemError | None]
-    ) -> None:
-        problem = job.result()
-        self._buffers().give_back(buffer)
-        self._fill()
+    def _delivered(self, outgoing: Outgoing, problem: TandemError | None) -> None:
         outgoing.parts_sent += 1
         if problem is not None:
             fail(outgoing.finished, problem)
         self.progress(outgoing)
 
-    def _end_if_sent(self, outgoing: Outgoing) -> None:
-        if outgoing.sent and not outgoing.ended:
-            done = pb.Done(
-                transfer=outgoing.kv.transfer,
-                frames=len(outgoing.plan),
-                first_token=outgoing.first_token,
-            )
-            self._control.send(wire.to_receiver(done=done))
+    def _say_done(self, outgoing: Outgoing) -> None:
+        """Once all of it is announced: the receiver knows by itself when it has landed."""
+        if outgoing.done_said or outgoing.ended or not outgoing.all_announced:
+            return
+        outgoing.done_said = True
+        done = pb.Done(
+            transfer=outgoing.kv.transfer,
+            frames=len(outgoing.plan),
+            first_token=outgoing.first_token,
+        )
+        self._control.send(wire.to_receiver(done=done))
 
     def _failed(self, reason: TransferFailed) -> None:
         for outgoing in self._transfers.values():

@@ -1,36 +1,19 @@
 """Staging buffers: all that a data lane ever touches; pool blocks are copied to and from them.
 
-A buffer goes pool → link → lane or copy thread → link → pool. What a thread still holds when its
-link ends is quarantined until that thread is done with it.
+A buffer goes pool → link → lane thread → link → pool. What a thread still holds when its link ends
+is quarantined until that thread is done with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import threading
+from contextlib import suppress
 
 import torch
 
 from kv_transfer.errors import LinkBroken
 from kv_transfer.segments import shared_tensor
-
-
-class Buffer:
-    """One reused piece of memory and the calls on threads that may touch it."""
-
-    __slots__ = ("data", "jobs")
-
-    def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
-        self.jobs: list[asyncio.Future[Any]] = []
-
-    def used_by(self, job: asyncio.Future[Any]) -> None:
-        """Remember that this call touches the buffer until it is done."""
-        self.jobs = [*self.pending(), job]
-
-    def pending(self) -> list[asyncio.Future[Any]]:
-        """The calls that may still touch it."""
-        return [job for job in self.jobs if not job.done()]
 
 
 class StagingPool:
@@ -46,11 +29,11 @@ class StagingPool:
         self._limit = limit
         self._pinned = pinned
         self._shared = shared
-        self._free: dict[torch.device, list[Buffer]] = {}
+        self._free: dict[torch.device, list[torch.Tensor]] = {}
         self.taken = 0
         self.quarantined = 0
 
-    def take(self, device: torch.device) -> Buffer:
+    def take(self, device: torch.device) -> torch.Tensor:
         """A free buffer on that device, else a new one; LinkBroken at the limit."""
         if self.taken >= self._limit:
             raise LinkBroken(
@@ -61,59 +44,66 @@ class StagingPool:
         self.taken += 1
         return buffer
 
-    def give(self, buffer: Buffer) -> None:
-        """Take the buffer back as soon as no thread touches it any more."""
-        pending = buffer.pending()
-        if pending:
-            self.quarantined += 1
-            pending[0].add_done_callback(lambda _: self._release(buffer))
-            return
-        self._free.setdefault(buffer.data.device, []).append(buffer)
+    def give(self, buffer: torch.Tensor) -> None:
+        """Take the buffer back: no thread touches it any more."""
+        self._free.setdefault(buffer.device, []).append(buffer)
         self.taken -= 1
 
-    def _release(self, buffer: Buffer) -> None:
+    def release(self, buffer: torch.Tensor) -> None:
+        """Take back a buffer that was quarantined."""
         self.quarantined -= 1
         self.give(buffer)
 
-    def _make(self, device: torch.device) -> Buffer:
+    def _make(self, device: torch.device) -> torch.Tensor:
         on_cpu = device.type == "cpu"
         if self._shared and on_cpu:
-            return Buffer(shared_tensor(self._bytes))
+            return shared_tensor(self._bytes)
         pinned = self._pinned and on_cpu
-        return Buffer(torch.empty(self._bytes, dtype=torch.uint8, device=device, pin_memory=pinned))
+        return torch.empty(self._bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
 
 
 class LinkStaging:
-    """The few buffers of one link."""
+    """The few buffers of one link; taken and given back on any thread."""
 
     def __init__(self, pool: StagingPool, count: int, device: torch.device) -> None:
         self._pool = pool
-        self._buffers: list[Buffer] = []
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._out = 0
         # The one that was used last lies in the cache: it is taken first.
-        self._free: list[Buffer] = []
+        self._free: list[torch.Tensor] = []
         try:
             for _ in range(count):
-                self._buffers.append(pool.take(device))
+                self._free.append(pool.take(device))
         except LinkBroken:
             self.close()
             raise
-        self._free += self._buffers
 
-    @property
-    def free(self) -> int:
-        """How many may be taken at once."""
-        return len(self._free)
+    def take(self) -> torch.Tensor:
+        """A free buffer; LinkBroken if there is none, or the link is over."""
+        with self._lock:
+            if self._closed or not self._free:
+                raise LinkBroken("the link has no staging buffer")
+            self._out += 1
+            return self._free.pop()
 
-    def take_now(self) -> Buffer | None:
-        """A free buffer, if there is one."""
-        return self._free.pop() if self._free else None
-
-    def give_back(self, buffer: Buffer) -> None:
-        """The buffer may be used again."""
-        self._free.append(buffer)
+    def give_back(self, buffer: torch.Tensor) -> None:
+        """Nobody touches the buffer any more."""
+        with self._lock:
+            self._out -= 1
+            if not self._closed:
+                self._free.append(buffer)
+                return
+        # An event loop that is gone took the pool with it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._pool.release, buffer)
 
     def close(self) -> None:
-        """Return all to the pool, also those lost on the way; no task may use them any more."""
-        for buffer in self._buffers:
+        """Return all to the pool, those that a thread holds when it gives them back."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+            self._pool.quarantined += self._out
+        for buffer in free:
             self._pool.give(buffer)
-        self._buffers = []

@@ -10,6 +10,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +35,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
         # The thread must not hold the worker itself, only its queue.
-        thread = threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
+        arguments = (self._jobs, _Outbox())
+        thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
         thread.start()
         _threads[thread] = self._jobs
 
@@ -46,14 +49,21 @@ class Worker:
         self._jobs.put(job)
         return job.future
 
-    def begin(self, begin: Callable[[], Callable[[], T]], ahead: int) -> asyncio.Future[T]:
-        """Queue a call in two halves: the second is what the first returns. As `submit`.
+    def begin(
+        self,
+        begin: Callable[[], Callable[[], T]],
+        then: Callable[[T | None, Exception | None], None],
+        ahead: int,
+        *,
+        urgent: bool = False,
+    ) -> None:
+        """Queue a call in two halves: the second is what the first returns.
 
-        `ahead` of them are begun before the first is ended.
+        `ahead` of them are begun before the first is ended. `then` is called on this event loop
+        with the result or what was raised: at once when that is an error or the call is urgent, or
+        when nothing else is to be done; else with those of some calls more.
         """
-        job = _Job(begin, ahead)
-        self._jobs.put(job)
-        return job.future
+        self._jobs.put(_Halves(begin, then, ahead, urgent))
 
     def stop(self) -> None:
         """End the thread after the calls already queued."""
@@ -61,37 +71,21 @@ class Worker:
 
 
 class _Job:
-    __slots__ = ("_call", "_loop", "ahead", "future")
+    """A call, and the future that has its end."""
 
-    def __init__(self, call: Callable[[], Any], ahead: int | None = None) -> None:
+    __slots__ = ("_call", "_loop", "future")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
-        # None for a call that is not in halves.
-        self.ahead = ahead
         self.future: asyncio.Future[Any] = quietly(self._loop.create_future())
 
-    def begin(self) -> bool:
-        """Run the first half; False if that failed and there is no second."""
-        try:
-            self._call = self._call()
-        except Exception as raised:  # the edge of the thread: handed to whoever waits
-            self._hand_over(None, raised)
-            return False
-        return True
-
-    def end(self) -> None:
-        """Run the call, or its second half."""
-        try:
-            result, error = self._call(), None
-        except Exception as raised:  # as above
-            result, error = None, raised
-        self._hand_over(result, error)
-
-    def _hand_over(self, result: Any, error: Exception | None) -> None:
-        try:
+    def run(self) -> None:
+        """On the thread."""
+        result, error = _outcome(self._call)
+        # The event loop may be gone, and everyone who waited with it.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._finish, result, error)
-        except RuntimeError:
-            return  # the event loop is gone, and everyone who waited with it
 
     def _finish(self, result: Any, error: Exception | None) -> None:
         if error is not None:
@@ -100,7 +94,75 @@ class _Job:
             succeed(self.future, result)
 
 
-_Jobs = queue.SimpleQueue[_Job | None]
+class _Halves:
+    """A call in two halves, and who hears of its end."""
+
+    __slots__ = ("_call", "_then", "ahead", "urgent")
+
+    def __init__(
+        self, call: Callable[[], Any], then: Callable[[Any, Any], None], ahead: int, urgent: bool
+    ) -> None:
+        self._call = call
+        self._then = then
+        self.ahead = ahead
+        self.urgent = urgent
+
+    def begin(self, outbox: _Outbox) -> bool:
+        """Run the first half; False if that failed and there is no second."""
+        self._call, error = _outcome(self._call)
+        if error is not None:
+            outbox.add(self._then, None, error, tell=True)
+        return error is None
+
+    def end(self, outbox: _Outbox) -> None:
+        """Run the second half."""
+        result, error = _outcome(self._call)
+        outbox.add(self._then, result, error, tell=self.urgent or error is not None)
+
+
+class _Outbox:
+    """Results on their way from a worker's thread to the event loop, some at a time.
+
+    Each time the event loop is woken it takes the interpreter's lock from the thread.
+    """
+
+    _TOGETHER = 4
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: list[Callable[[], None]] = []
+
+    def add(
+        self, then: Callable[[Any, Any], None], result: Any, error: Exception | None, *, tell: bool
+    ) -> None:
+        """One more; told now, or later."""
+        self._ended.append(partial(then, result, error))
+        if tell or len(self._ended) >= self._TOGETHER:
+            self.tell()
+
+    def tell(self) -> None:
+        """Have all of them heard."""
+        if not self._ended:
+            return
+        ended, self._ended = self._ended, []
+        # As above.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_call_each, ended)
+
+
+def _call_each(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return call(), None
+    except Exception as raised:  # the edge of the thread: handed to whoever waits
+        return None, raised
+
+
+_Jobs = queue.SimpleQueue[_Job | _Halves | None]
 _threads: weakref.WeakKeyDictionary[threading.Thread, _Jobs] = weakref.WeakKeyDictionary()
 
 
@@ -114,27 +176,30 @@ def _finish_calls() -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(jobs: _Jobs) -> None:
+def _work(jobs: _Jobs, outbox: _Outbox) -> None:
     # A second pool of OpenMP threads in the process would make the engine's own sleep between any
     # two operations instead of spinning: half as many tokens a second.
     torch.set_num_threads(1)
-    begun: deque[_Job] = deque()
+    begun: deque[_Halves] = deque()
     while True:
+        if not begun and jobs.empty():
+            outbox.tell()
         try:
             job = jobs.get(block=not begun)
         except queue.Empty:
-            begun.popleft().end()
+            begun.popleft().end(outbox)
             continue
-        if job is not None and job.ahead is not None:
+        if isinstance(job, _Halves):
             if len(begun) >= job.ahead:
-                begun.popleft().end()
-            if job.begin():
+                begun.popleft().end(outbox)
+            if job.begin(outbox):
                 begun.append(job)
         else:
             while begun:
-                begun.popleft().end()
+                begun.popleft().end(outbox)
             if job is None:
+                outbox.tell()
                 return
-            job.end()
+            job.run()
         # Else the last job's lane and buffer would live until the next job comes.
         del job

@@ -12,7 +12,7 @@ from kv_transfer.same_host import Witness
 from protos import kv_transfer_pb2 as pb
 
 # Counted up when what a link's messages mean changes, or how a transfer is cut into frames.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 def to_receiver(**message: Any) -> pb.SenderMessage:
