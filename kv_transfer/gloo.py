@@ -16,7 +16,10 @@ import torch.distributed
 from kv_transfer.errors import LaneBroken
 from kv_transfer.transport import LaneSpec, Receipt, Wait, after
 
-_TAG = 0
+# A lane's connections take messages by turns. While Gloo writes or reads a message it holds that
+# connection's lock: whoever posts the next one there waits, or tries again and again. With one
+# message at a time on each of them that does not happen.
+_CONNECTIONS = 3
 # Most of what is used here is missing from torch's type stubs.
 _dist: Any = torch.distributed
 
@@ -53,14 +56,18 @@ class GlooLane:
     """One end of a Gloo group of two; blocks until the other end has joined, or LaneBroken."""
 
     staging_device = torch.device("cpu")
-    # The link does not rest between two messages.
-    ahead = 4
+    # One on each connection.
+    ahead = _CONNECTIONS
 
     def __init__(self, spec: LaneSpec) -> None:
         self._peer = spec.peer
+        self._turns = {"send": 0, "recv": 0}
         options = _dist.ProcessGroupGloo._Options()
-        # Bound to the replica's own address: by default Gloo asks the host name's resolver.
-        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=spec.host)]
+        # Bound to the replica's own address: by default Gloo asks the host name's resolver. A tag
+        # chooses the device, and each device has a connection of its own.
+        options._devices = [
+            _dist.ProcessGroupGloo.create_device(hostname=spec.host) for _ in range(_CONNECTIONS)
+        ]
         options._timeout = timedelta(seconds=spec.timeout_s)
         # Frames leave one after the other.
         options._threads = 1
@@ -91,8 +98,10 @@ class GlooLane:
     def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
             raise LaneBroken("the gloo lane is closed")
+        tag = self._turns[call] % _CONNECTIONS
+        self._turns[call] += 1
         try:
-            work = getattr(self._group, call)([buffer], self._peer, _TAG)
+            work = getattr(self._group, call)([buffer], self._peer, tag)
         except RuntimeError as error:
             raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
 

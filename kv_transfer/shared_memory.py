@@ -31,8 +31,8 @@ class SharedMemoryLane:
     """One end; blocks until the other end has joined, or LaneBroken."""
 
     staging_device = torch.device("cpu")
-    # One is read, the next waits. With more of them they would not fit the processor's cache.
-    ahead = 2
+    # One is read, one waits, one is gathered. More would not fit the processor's cache.
+    ahead = 3
 
     def __init__(self, spec: LaneSpec) -> None:
         self._mapped: OrderedDict[int, Mapped] = OrderedDict()
