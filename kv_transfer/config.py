@@ -18,7 +18,7 @@ class TransferConfig:
     """
 
     transport: str = "auto"
-    frame_bytes: int = 4 << 20
+    frame_bytes: int = 8 << 20
     staging_buffers: int = 4
     io_timeout_s: float = 5.0
     connect_timeout_s: float = 5.0

@@ -20,6 +20,7 @@ from kv_transfer.transport import LaneSpec, Receipt, Wait, after
 # connection's lock: whoever posts the next one there waits, or tries again and again. With one
 # message at a time on each of them that does not happen.
 _CONNECTIONS = 3
+_AFTER_FAILURE_S = 0.001
 # Most of what is used here is missing from torch's type stubs.
 _dist: Any = torch.distributed
 
@@ -62,6 +63,7 @@ class GlooLane:
     def __init__(self, spec: LaneSpec) -> None:
         self._peer = spec.peer
         self._turns = {"send": 0, "recv": 0}
+        self._failed = False
         options = _dist.ProcessGroupGloo._Options()
         # Bound to the replica's own address: by default Gloo asks the host name's resolver. A tag
         # chooses the device, and each device has a connection of its own.
@@ -106,9 +108,12 @@ class GlooLane:
             raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
 
         def wait(timeout_s: float) -> None:
+            # What a failure leaves behind on the other connections gets no time of its own.
+            limit_s = _AFTER_FAILURE_S if self._failed else timeout_s
             try:
-                work.wait(timedelta(seconds=timeout_s))
+                work.wait(timedelta(seconds=limit_s))
             except RuntimeError as error:
+                self._failed = True
                 raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
 
         return wait

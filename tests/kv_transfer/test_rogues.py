@@ -16,6 +16,7 @@ from kv_transfer import wire
 from kv_transfer.checksum import SEAL_BYTES, seal
 from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused
 from kv_transfer.frames import Extent, FramePart
+from kv_transfer.link import FRAMES_PER_BUFFER
 from kv_transfer.loopback import LoopbackLane
 from kv_transfer.receiver import Peer
 from kv_transfer.select import PROCESS
@@ -36,6 +37,7 @@ from tests.kv_transfer.rig import (
 
 CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
 BLOCK = 3328
+CREDIT = FRAMES_PER_BUFFER * CONFIG.staging_buffers
 
 
 def lane_spec(prefix, rank):
@@ -262,11 +264,11 @@ async def test_a_frame_that_never_comes_breaks_the_link():
 async def test_frames_beyond_the_credit_break_the_link():
     async def play(rogue, lane, say):
         await rogue.heard.get()
-        for sequence in range(CONFIG.staging_buffers + 1):
+        for sequence in range(CREDIT + 1):
             await say(frames=frame(generation=16, sequence=sequence))
 
     async with facing(play) as (receive, _, cache):
-        with pytest.raises(LinkBroken, match="frame 4 announced, credit for 4"):
+        with pytest.raises(LinkBroken, match=f"frame {CREDIT} announced, credit for {CREDIT}"):
             await receive()
         assert untouched(cache)
 
@@ -352,7 +354,7 @@ async def test_a_sender_of_another_protocol_is_not_linked_with(monkeypatch):
 
     monkeypatch.setattr(RogueSender, "protocol", 1)
     async with facing(play) as (receive, _, _cache):
-        with pytest.raises(LinkRefused, match="protocol: 3 here, 1 there"):
+        with pytest.raises(LinkRefused, match="protocol: 4 here, 1 there"):
             await receive()
 
 

@@ -182,8 +182,8 @@ def test_abort_frees_a_waiter(store):
 async def test_what_is_sent_lies_in_shared_memory_and_what_is_received_does_not():
     async with linked(with_transport("shared_memory")) as pair:
         await pair.move("t", [1, 2], [3, 4])
-        buffers = pair.sender._links._links["d0"]._staging._buffers
-        assert all(segment_of(buffer.data) for buffer in buffers)
+        buffers = pair.sender._links._links["d0"]._staging._free
+        assert all(segment_of(buffer) for buffer in buffers)
         (opened_link,) = pair.receiver._open.values()
-        assert not any(segment_of(buffer.data) for buffer in opened_link.link._staging._buffers)
+        assert not any(segment_of(buffer) for buffer in opened_link.link._staging._free)
         await asyncio.sleep(0)
