@@ -12,7 +12,7 @@ from typing import Literal
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 ForwardName = Literal["auto", "compact", "transformers"]
 OperationsName = Literal["auto", "torch", "cpp", "triton", "flashinfer"]
-TransportName = Literal["auto", "gloo", "nccl", "loopback", "shared_memory"]
+TransportName = Literal["auto", "gloo", "nccl", "loopback", "shared_memory", "cuda_ipc"]
 
 
 def require(condition: bool, message: str) -> None:

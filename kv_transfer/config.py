@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.errors import ConfigError
 
-TRANSPORTS = ("auto", "gloo", "nccl", "loopback", "shared_memory")
+TRANSPORTS = ("auto", "gloo", "nccl", "loopback", "shared_memory", "cuda_ipc")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kv_transfer.cuda_ipc import CudaIpcLane
 from kv_transfer.errors import LinkRefused
 from kv_transfer.gloo import GlooLane
 from kv_transfer.loopback import LoopbackLane
@@ -70,13 +71,19 @@ def choose(
             raise LinkRefused(
                 f"transport: nccl needs CUDA on both; {sender.device} here, {receiver.device} there"
             )
+        if transport == "cuda_ipc" and not one_gpu:
+            raise LinkRefused(f"transport: cuda_ipc needs one GPU for both, but {where}")
+        if transport == "cuda_ipc" and parted is not None:
+            raise LinkRefused(f"transport: cuda_ipc, but {parted}")
         if transport == "nccl" and one_gpu:
             raise LinkRefused("transport: nccl refuses two ranks on one GPU")
         return Choice(transport, "configured")
     if same_process:
         return Choice("loopback", "both ends are in one process")
+    if one_gpu and parted is None:
+        return Choice("cuda_ipc", "one GPU and one host: the sender has read the witness file")
     if one_gpu:
-        return Choice("gloo", "both ends are on one GPU, where NCCL refuses two ranks")
+        return Choice("gloo", f"both ends are on one GPU, which NCCL refuses, and {parted}")
     if both_cuda:
         return Choice("nccl", "CUDA on both ends")
     if not_shared is None:
@@ -94,4 +101,6 @@ def open_lane(spec: LaneSpec) -> Lane:
         return LoopbackLane(spec)
     if spec.transport == "shared_memory":
         return SharedMemoryLane(spec)
+    if spec.transport == "cuda_ipc":
+        return CudaIpcLane(spec)
     raise LinkRefused(f"transport: {spec.transport!r} is unknown here")

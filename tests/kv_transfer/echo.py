@@ -8,15 +8,12 @@ import sys
 import torch
 
 from kv_transfer.select import open_lane
-from kv_transfer.transport import RECEIVER_RANK, LaneSpec
-from tests.kv_transfer.rig import HOST
+from kv_transfer.transport import RECEIVER_RANK
+from tests.kv_transfer.test_lanes import make_spec
 
 
 def main(transport: str, port: int, prefix: str) -> None:
-    device = torch.device("cuda", 1) if transport == "nccl" else torch.device("cpu")
-    lane = open_lane(
-        LaneSpec(transport, HOST, port, prefix, RECEIVER_RANK, HOST, device, timeout_s=60.0)
-    )
+    lane = open_lane(make_spec(transport, RECEIVER_RANK, port, prefix, timeout_s=60.0))
     for size in (1, 4097, 8 << 20):
         buffer = torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
         arrived = lane.receive(buffer, size)(10.0)

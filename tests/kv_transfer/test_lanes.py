@@ -26,17 +26,27 @@ two_gpus = pytest.mark.skipif(
     not nccl_available() or torch.cuda.device_count() < 2,
     reason="nccl needs an NCCL build of torch and two CUDA devices",
 )
+a_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="cuda_ipc needs a CUDA build of torch and a CUDA device"
+)
 TRANSPORTS = [
     "loopback",
     "gloo",
     "shared_memory",
     pytest.param("nccl", marks=[pytest.mark.gpu, two_gpus]),
+    pytest.param("cuda_ipc", marks=[pytest.mark.gpu, a_gpu]),
 ]
-ACROSS = ["gloo", "shared_memory", pytest.param("nccl", marks=[pytest.mark.gpu, two_gpus])]
+ACROSS = [transport for transport in TRANSPORTS if transport != "loopback"]
+
+
+def device_of(transport, rank):
+    if transport in ("nccl", "cuda_ipc"):
+        return torch.device("cuda", rank if transport == "nccl" else 0)
+    return torch.device("cpu")
 
 
 def make_spec(transport, rank, port, prefix, timeout_s=5.0):
-    device = torch.device("cuda", rank) if transport == "nccl" else torch.device("cpu")
+    device = device_of(transport, rank)
     return LaneSpec(transport, HOST, port, prefix, rank, HOST, device, timeout_s)
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from kv_transfer import nccl
+from kv_transfer import cuda_ipc, nccl
 from kv_transfer.errors import LaneBroken, LinkRefused
 from kv_transfer.select import Side, choose, open_lane
 from kv_transfer.transport import LaneSpec
@@ -42,6 +42,23 @@ def test_two_processes_that_share_memory_use_it():
     choice = choose(side(), side(process="b"), None)
     assert choice.transport == "shared_memory"
     assert "witness" in choice.why
+
+
+def test_two_processes_on_one_gpu_use_its_memory():
+    choice = choose(side(device="cuda:1"), side(device="cuda:1", process="b"), None)
+    assert choice.transport == "cuda_ipc"
+    assert "witness" in choice.why
+
+
+def test_cuda_ipc_is_refused_where_it_cannot_be():
+    with pytest.raises(LinkRefused, match="cuda:1 here, on cuda:2 there"):
+        choose(side("cuda_ipc", "cuda:1"), side(device="cuda:2", process="b"), None)
+    with pytest.raises(LinkRefused, match="different hosts"):
+        choose(
+            side("cuda_ipc", "cuda:1"),
+            side(device="cuda:1", process="b"),
+            "they are on different hosts",
+        )
 
 
 def test_the_log_says_why_memory_is_not_shared():
@@ -90,6 +107,16 @@ def test_nccl_says_that_it_is_unverified_and_where_it_cannot_run(caplog, monkeyp
     assert [record.message for record in caplog.records if "UNVERIFIED" in record.message] == [
         "the nccl transport is UNVERIFIED: it has not been run by its authors"
     ]
+
+
+def test_cuda_ipc_says_that_it_is_unverified_and_where_it_cannot_run(caplog, monkeypatch):
+    monkeypatch.setattr(cuda_ipc, "_warned", False)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with pytest.raises(LaneBroken, match="does not lie on a GPU"):
+                open_lane(spec("cuda_ipc"))
+    said = [record.message for record in caplog.records if "UNVERIFIED" in record.message]
+    assert said == ["the cuda_ipc transport is UNVERIFIED: it has not been run by its authors"]
 
 
 def test_the_package_needs_none_of_the_clusters_parts():
