@@ -225,6 +225,17 @@ def test_a_gloo_message_out_of_turn_does_not_end_the_process(store):
         assert torch.equal(buffer[:5000], filled(sender, 5000, 3))
 
 
+def test_a_gloo_failure_leaves_no_connection_its_own_timeout(store):
+    """They are one lane: what was posted on the others ends with the first."""
+    with opened("gloo", store) as (_, receiver):
+        waits = [receiver.receive(blank(receiver, 100), 100) for _ in range(receiver.ahead)]
+        started = time.monotonic()
+        for wait in waits:
+            with pytest.raises(LaneBroken):
+                wait(1.5)
+        assert time.monotonic() - started < 2.9
+
+
 @pytest.mark.parametrize("transport", ACROSS)
 def test_across_two_processes(transport, store):
     """The other process sends back what it gets, each byte one more."""
