@@ -26,6 +26,7 @@ from kv_transfer.staging import LinkStaging, StagingPool
 from kv_transfer.threads import Worker
 from kv_transfer.transport import Lane, LaneOpener, LaneSpec
 from kv_transfer.waits import first_cause, until
+from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
 # A call on a lane must end by its own timeout; this much later its thread is given up.
@@ -34,8 +35,8 @@ GRACE_S = 0.5
 # lane thread's queue, and the control stream has less to say.
 FRAMES_PER_BUFFER = 4
 
-In = TypeVar("In")
-Out = TypeVar("Out")
+In = TypeVar("In", pb.SenderMessage, pb.ReceiverMessage)
+Out = TypeVar("Out", pb.SenderMessage, pb.ReceiverMessage)
 T = TypeVar("T")
 
 

@@ -97,8 +97,13 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
             refuse = pb.RefuseLink(reason=refusal.message)
             await context.write(wire.to_receiver(refuse=refuse))
             return
+        behind = list(first.more)
+
+        async def read_on() -> pb.ReceiverMessage | None:
+            return behind.pop(0) if behind else await read()
+
         try:
-            reason = await link.run(read, context.write)
+            reason = await link.run(read_on, context.write)
             context.set_code(grpc.StatusCode.UNAVAILABLE)
             context.set_details(reason.message)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -13,6 +13,8 @@ from protos import kv_transfer_pb2 as pb
 
 # Counted up when what a link's messages mean changes, or how a transfer is cut into frames.
 PROTOCOL = 4
+
+Message = TypeVar("Message", pb.SenderMessage, pb.ReceiverMessage)
 
 
 def to_receiver(**message: Any) -> pb.SenderMessage:
@@ -29,6 +31,21 @@ def content(message: pb.SenderMessage | pb.ReceiverMessage) -> tuple[str, Any]:
     """The kind of a message and what is in it; an empty kind when it is one we do not know."""
     kind = message.WhichOneof("message")
     return (kind, getattr(message, kind)) if kind else ("", None)
+
+
+def together(messages: list[Message]) -> Message:
+    """One message of the stream that says all of these, in their order."""
+    if len(messages) == 1:
+        return messages[0]
+    whole = type(messages[0])()
+    whole.CopyFrom(messages[0])
+    whole.more.extend(messages[1:])
+    return whole
+
+
+def apart(message: Message) -> list[Message]:
+    """What a message of the stream says, in its order."""
+    return [message, *message.more]
 
 
 def layout_to_proto(layout: KvLayout) -> pb.Layout:

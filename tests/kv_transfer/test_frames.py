@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
 from engine.layout import KvLayout, LayerShape
+from kv_transfer import wire
 from kv_transfer.config import TransferConfig
 from kv_transfer.frames import (
     Coverage,
@@ -19,6 +20,7 @@ from kv_transfer.frames import (
     plan_frames,
 )
 from kv_transfer.wire import layout_from_proto, layout_to_proto
+from protos import kv_transfer_pb2 as pb
 from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache
 
 layouts = st.builds(
@@ -113,6 +115,15 @@ def test_a_frame_must_hold_a_block():
 @given(layouts)
 def test_a_layout_survives_the_wire(layout):
     assert layout_from_proto(layout_to_proto(layout)) == layout
+
+
+def test_messages_that_are_sent_together_come_apart_again_and_do_not_change():
+    beat = wire.to_receiver(heartbeat=pb.Heartbeat())
+    said = [beat, *(wire.to_receiver(done=pb.Done(transfer=str(n), frames=n)) for n in (1, 2))]
+    whole = pb.SenderMessage.FromString(wire.together(said).SerializeToString())
+    assert [*map(wire.content, wire.apart(whole))] == [*map(wire.content, said)]
+    assert not beat.more
+    assert wire.together([beat]) is beat
 
 
 @pytest.mark.parametrize(

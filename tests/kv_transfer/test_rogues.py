@@ -80,9 +80,9 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
 
     async def _read(self, context):
         while (message := await context.read()) is not grpc.aio.EOF:
-            kind, body = wire.content(message)
-            if kind not in ("heartbeat", "joined", "credit"):
-                self.heard.put_nowait((kind, body))
+            for kind, body in map(wire.content, wire.apart(message)):
+                if kind not in ("heartbeat", "joined", "credit"):
+                    self.heard.put_nowait((kind, body))
 
 
 @asynccontextmanager
@@ -311,11 +311,15 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
         )
         await call.write(wire.to_sender(hello=hello))
 
+        said = []
+
         async def hear(wanted):
             while True:
-                message = await call.read()
-                assert message is not grpc.aio.EOF, f"the link ended before {wanted}"
-                kind, body = wire.content(message)
+                if not said:
+                    message = await call.read()
+                    assert message is not grpc.aio.EOF, f"the link ended before {wanted}"
+                    said.extend(wire.apart(message))
+                kind, body = wire.content(said.pop(0))
                 if kind == wanted:
                     return body
 
