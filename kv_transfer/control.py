@@ -32,7 +32,7 @@ class Control(Generic[In, Out]):
     def __init__(self, config: TransferConfig, beat: Out) -> None:
         bound = _SPARE_MESSAGES + _MESSAGES_PER_TRANSFER * config.max_transfers
         self._outgoing: asyncio.Queue[Out] = asyncio.Queue(bound)
-        self._beat = beat
+        self._beat: Out = beat
         self._config = config
         self._silent_s = 0.0
         self._heard = False

@@ -20,7 +20,7 @@ from functools import partial
 
 import torch
 
-from engine.errors import Internal, TandemError, TransferFailed
+from engine.errors import Internal, TransferFailed
 from kv_transfer import wire
 from kv_transfer.bounded import Remembered
 from kv_transfer.checksum import seal
@@ -28,7 +28,7 @@ from kv_transfer.errors import LinkBroken
 from kv_transfer.frames import FramePart, extent_bytes, frame_size, plan_frames
 from kv_transfer.link import GRACE_S, Link, Shared, message_in
 from kv_transfer.outgoing import Outgoing
-from kv_transfer.transport import LaneSpec
+from kv_transfer.transport import LaneSpec, Wait
 from kv_transfer.waits import fail, quietly, succeed, until
 from protos import kv_transfer_pb2 as pb
 
@@ -57,6 +57,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._spec = spec
         self._frame_bytes = frame_bytes
         self._on_up = on_up
+        self._loop = asyncio.get_running_loop()
         self._joined = _new_future()
         self._transfers: dict[str, Outgoing] = {}
         self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
@@ -246,25 +247,19 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._sequence += 1
         return frame
 
-    def _gather_and_send(
-        self, outgoing: Outgoing, part: FramePart, buffer: torch.Tensor
-    ) -> Callable[[float], TandemError | None]:
+    def _gather_and_send(self, outgoing: Outgoing, part: FramePart, buffer: torch.Tensor) -> Wait:
         """On the lane's thread. A frame that is not wanted any more, or cannot be read, is void."""
-        gathered, problem = False, None
+        gathered = False
         message = message_in(buffer, part.bytes)
         try:
             read = partial(self._gather, outgoing.kv.blocks, part, message)
             gathered = not outgoing.ended and outgoing.gate.copy(read)
         except Exception as error:  # whatever it is, the message is due
+            # Told before the receiver can complain of the void.
             problem = Internal(f"reading KV blocks: {error}")
+            self._loop.call_soon_threadsafe(fail, outgoing.finished, problem)
         seal(message, void=not gathered)
-        wait = self._open_lane().send(message)
-
-        def sent(timeout_s: float) -> TandemError | None:
-            wait(timeout_s)
-            return problem
-
-        return sent
+        return self._open_lane().send(message)
 
     def _gather(self, blocks: tuple[int, ...], part: FramePart, message: torch.Tensor) -> None:
         wanted = blocks[part.block_start : part.block_stop]
@@ -273,10 +268,8 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
                 wanted, part.layer_start, part.layer_stop, message[: part.bytes]
             )
 
-    def _delivered(self, outgoing: Outgoing, problem: TandemError | None) -> None:
+    def _delivered(self, outgoing: Outgoing, _: None) -> None:
         outgoing.parts_sent += 1
-        if problem is not None:
-            fail(outgoing.finished, problem)
         self.progress(outgoing)
 
     def _say_done(self, outgoing: Outgoing) -> None:
