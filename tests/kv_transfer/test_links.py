@@ -309,7 +309,7 @@ async def test_a_block_that_does_not_exist_fails_only_its_transfer():
         offer, taking = pair.offer("bad", [1, 9999]), pair.take("bad", [1, 2])
         with pytest.raises(Internal, match="reading KV blocks"):
             await offer
-        with pytest.raises(TransferFailed, match="reading KV blocks|came void"):
+        with pytest.raises(TransferFailed, match=r"reading KV blocks|came void"):
             await taking
         offer, taking = pair.offer("bad2", [1, 2]), pair.take("bad2", [1, 9999])
         with pytest.raises(Internal, match="writing KV blocks"):
