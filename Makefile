@@ -75,7 +75,7 @@ demo-model: $(VENV)/.installed  ## train models/demo anew (about ten minutes)
 	$(BIN)/python -m models.train_demo
 
 constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
-	@(sed -n '1p' constraints.txt; $(PIP) freeze --exclude-editable | sed 's/+cpu//') > constraints.new
+	@(sed -n '1p' constraints.txt; $(PIP) freeze --all --exclude pip --exclude wheel --exclude-editable | sed 's/+cpu//') > constraints.new
 	@mv constraints.new constraints.txt
 
 helm-schema: $(VENV)/.installed  ## write the schema of the chart's values

@@ -136,10 +136,13 @@ class Replica:
             extra={
                 "replica": replica_id,
                 "role": role,
-                "seconds": sum(stages.took.values()),
+                "seconds": stages.total_s,
                 "stages": str(stages),
             },
         )
+        if stages.total_s > (budget_s := config.scaling.start_s):
+            told = {"replica": replica_id, "seconds": stages.total_s, "budget_s": budget_s}
+            log.warning("start beyond its budget", extra=told | {"longest": stages.longest})
         return replica
 
     def check_health(self) -> None:

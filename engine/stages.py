@@ -18,5 +18,15 @@ class Stages:
         self.took[name] = now - self._last_s
         self._last_s = now
 
+    @property
+    def total_s(self) -> float:
+        """All stages together."""
+        return sum(self.took.values())
+
+    @property
+    def longest(self) -> str:
+        """The stage that took most."""
+        return max(self.took, key=self.took.__getitem__)
+
     def __str__(self) -> str:
         return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.took.items())

@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from cluster.health_file import HealthFile
-
-# The chart's readiness probe, with a folder of the test's.
-PROBE = "test -n \"$(find {} -type f -newermt '-15 seconds' -print -quit)\""
+from tests.helm.chart import example_objects, groups
 
 
 def ready(folder: Path) -> bool:
-    return subprocess.run(["bash", "-c", PROBE.format(folder)], check=False).returncode == 0
+    """What the chart's readiness probe says, with a folder of the test's."""
+    (container,) = groups(example_objects("laptop-kind"))["decode"]["template"]["spec"][
+        "containers"
+    ]
+    (given,) = [e["value"] for e in container["env"] if e["name"] == "TANDEM_HEALTH_DIR"]
+    probe = container["readinessProbe"]["exec"]["command"]
+    assert any(given in word for word in probe)
+    here = [word.replace(given, str(folder)) for word in probe]
+    return subprocess.run(here, check=False).returncode == 0
 
 
 def test_a_pod_is_ready_while_a_replica_in_it_is_healthy(

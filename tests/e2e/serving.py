@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -51,14 +52,22 @@ class Serving:
 
 
 @contextmanager
-def serve(*arguments: str, folder: Path) -> Iterator[Serving]:
-    """Start it on free ports, wait until it is ready, stop it as Ctrl-C does."""
+def serve(*arguments: str, folder: Path, level: str | None = None) -> Iterator[Serving]:
+    """Start it on free ports, wait until it is ready, stop it as Ctrl-C does.
+
+    `level` is that of its logs.
+    """
     log = folder / "serve.log"
     ports = ("--port", "0", "--grpc-port", "0", "--dashboard-port", "0")
     command = [sys.executable, "-m", "cluster.cli", "serve", *ports, *arguments]
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | ({} if level is None else {"TANDEM_LOG": level}),
         )
     try:
         _wait_ready(process, log)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import openai
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.api import Tokens
@@ -55,7 +56,9 @@ router: {resume_s: 120}
 """
     (folder / "config.yaml").write_text(patient)
     arguments = ("--model", str(model_folder), "--dtype", "float32")
-    with serve(*arguments, "--config", str(folder / "config.yaml"), folder=folder) as running:
+    with serve(
+        *arguments, "--config", str(folder / "config.yaml"), folder=folder, level="info"
+    ) as running:
         yield running
 
 
@@ -200,6 +203,41 @@ def test_the_dashboard_lies_where_ray_s_grafana_looks(serving):
     dashboards = [json.loads(file.read_text()) for file in folder.glob("*.json")]
     assert "tandem" in {dashboard["uid"] for dashboard in dashboards}
     assert len(dashboards) > 1  # Ray's own
+    # The file by which that Grafana is told where to look.
+    provisioning = folder.parent / "provisioning" / "dashboards" / "default.yml"
+    (provider,) = yaml.safe_load(provisioning.read_text())["providers"]
+    assert provider["type"] == "file"
+    assert Path(provider["options"]["path"]).samefile(folder)
+
+
+async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
+    """With the command of docs/operations.md, over the files that Ray's dashboard shows."""
+    async with Client(serving.grpc) as client:
+        prompt = [1] * 1500
+        await client.complete(prompt, max_tokens=4, ignore_eos=True, request_id="followed")
+    logs = _session(serving) / "logs"
+
+    def lines():
+        files = logs.glob("worker-*.err")
+        found = [line for file in files for line in file.read_text(errors="replace").splitlines()]
+        return sorted(line for line in found if "request_id=followed" in line)
+
+    await until(lambda: any("decode ended" in line for line in lines()), 15)
+    told = {
+        role: [line for line in lines() if f" replica={role}#" in line]
+        for role in ("router", "prefill", "decode")
+    }
+    for role, said in (
+        (
+            "router",
+            ("request accepted", "request placed", "first token passed on", "request ended"),
+        ),
+        ("prefill", ("prefill waits", "prefill started", "first token sampled", "KV handed over")),
+        ("decode", ("decode waits", "decode started", "decode ended")),
+    ):
+        assert len(told[role]) == len(said), told[role]
+        for message in said:
+            assert sum(f" {message} " in line for line in told[role]) == 1, (message, told[role])
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill"])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
+import subprocess
 import tomllib
-from pathlib import Path
+from importlib.metadata import requires
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.helm.chart import ROOT, Object, example_objects, objects, pods
 
 TEXT = (ROOT / "Dockerfile").read_text()
+PINS = (ROOT / "constraints.txt").read_text()
 # One instruction a line: continuations are joined, comments left out.
 LINES = [
     line.strip()
@@ -96,7 +101,7 @@ def test_image_chart_and_package_have_one_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     chart = (ROOT / "helm" / "tandem" / "Chart.yaml").read_text()
     assert f'appVersion: "{project["project"]["version"]}"' in chart
-    pinned = re.search(r"^ray==(.+)$", Path(ROOT / "constraints.txt").read_text(), re.M)
+    pinned = re.search(r"^ray==(.+)$", PINS, re.M)
     assert pinned is not None
     (ray,) = [item for item in objects() if item["kind"] == "RayService"]
     assert ray["spec"]["rayClusterConfig"]["rayVersion"] == pinned[1]
@@ -104,3 +109,62 @@ def test_image_chart_and_package_have_one_version() -> None:
 
 def ray_pods(name: str = "laptop-kind") -> list[tuple[str, Object]]:
     return [(pod, template) for pod, template in pods(example_objects(name)) if "redis" not in pod]
+
+
+def test_every_instruction_is_one_of_docker_s_and_every_command_can_be_read() -> None:
+    known = {"ARG", "CMD", "COPY", "ENV", "EXPOSE", "FROM", "RUN", "USER", "WORKDIR"}
+    assert {line.split()[0] for line in LINES} == known
+    for command in instructions("RUN"):
+        read = subprocess.run(["sh", "-nc", command], capture_output=True, text=True, check=False)
+        assert read.returncode == 0, read.stderr
+    for command in instructions("CMD"):
+        assert all(isinstance(word, str) for word in json.loads(command))
+
+
+def test_stages_are_named_and_use_what_they_declare() -> None:
+    """A build argument ends with its stage; one that is not declared there is empty."""
+    stages: list[str] = []
+    outside: set[str] = set()
+    declared: set[str] = set()
+    for line in LINES:
+        used = set(re.findall(r"\$\{(\w+)", line))
+        if line.startswith("FROM "):
+            assert used <= outside, line
+            declared = set()
+            stages.append(line.split(" AS ")[1])
+            continue
+        assert used <= declared, line
+        (declared if stages else outside).update(re.findall(r"^ARG (\w+)", line))
+        for source in re.findall(r"--from=(\w+)", line):
+            assert source in stages[:-1], line
+    assert stages[-1] == "run"
+
+
+def test_every_package_of_the_image_is_pinned() -> None:
+    """Those that ours need, those that they need, and so on."""
+    pins = dict(line.split("==") for line in PINS.splitlines() if "==" in line)
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    left = [Requirement(text) for text in project["dependencies"]]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while left:
+        needed = left.pop()
+        name = canonicalize_name(needed.name)
+        if (name, frozenset(needed.extras)) in seen:
+            continue
+        seen.add((name, frozenset(needed.extras)))
+        if name.startswith(("nvidia-", "cuda-", "triton")):  # of torch for CUDA, which pins them
+            assert str(needed.specifier).startswith("=="), needed
+            continue
+        assert needed.specifier.contains(pinned[name], prereleases=True), needed
+        left += parts_of(name, needed.extras)
+
+
+def parts_of(name: str, extras: set[str]) -> list[Requirement]:
+    """What an installed package needs here, with some of its extras."""
+    found = [Requirement(text) for text in requires(name) or []]
+    return [
+        one
+        for one in found
+        if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in ("", *extras))
+    ]
