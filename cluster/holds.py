@@ -21,13 +21,15 @@ _TRAVEL_S = 0.02
 class Prompt:
     """A prompt that was placed: `tokens` of it to be computed behind `cached` ones.
 
-    `deadline_s` is when its first token is due; `batch` work gives way to all other.
+    `deadline_s` is when its first token is due; `batch` work gives way to all other; `beside`:
+    others were served when it was placed.
     """
 
     tokens: int
     cached: int = 0
     deadline_s: float = 0.0
     batch: bool = False
+    beside: bool = False
 
 
 class Hold:

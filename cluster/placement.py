@@ -210,6 +210,7 @@ class Placement:
             pair.cached_tokens,
             plan.forecast.deadline_s,
             ask.batch,
+            plan.forecast.beside,
         )
         held = self.holds.prompt(pair.prefill.id, prompt, now)
         if pair.prefill_only:
@@ -241,7 +242,7 @@ class Placement:
 
     def queue_s(self, replica: str) -> float:
         """Seconds of prompts from here that wait on that replica."""
-        return sum(due.seconds for due in self._waiting(replica, beside=True))
+        return sum(due.seconds for due in self._waiting(replica))
 
     def _plan_scoring(
         self, prefill: Sequence[ReplicaRecord], asked: _Asked, stale: Collection[str]
@@ -274,20 +275,20 @@ class Placement:
         others = self.holds.queue(record.id).others_of(record.load)
         lead_s = cost.seconds(others, beside=beside)
         new = Due(alone_s, due_s - flush_s)
-        waiting = self._waiting(record.id, batch=ask.batch, beside=beside)
+        waiting = self._waiting(record.id, ask.batch)
         found = outlook(waiting, new, lead_s, asked.now, asked.margin_s)
         return _Computing(record, cached, alone_s, due_s - flush_s, found)
 
-    def _waiting(self, replica: str, *, batch: bool = False, beside: bool) -> list[Due]:
+    def _waiting(self, replica: str, batch: bool = False) -> list[Due]:
         """Prompts from here that wait there; those of the batch lane are in its own way alone."""
         cost = self.costs.prefill(replica)
         return [
             Due(
-                cost.seconds(left, prompt.cached + prompt.tokens - left, beside=beside),
-                prompt.deadline_s,
+                cost.seconds(left, one.cached + one.tokens - left, beside=one.beside),
+                one.deadline_s,
             )
-            for prompt, left in self.holds.queue(replica).left()
-            if batch or not prompt.batch
+            for one, left in self.holds.queue(replica).left()
+            if batch or not one.batch
         ]
 
     def _local(
