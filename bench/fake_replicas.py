@@ -14,11 +14,12 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 
+from bench.direct import Doors
 from cluster.call_server import CallServer, Serve, new_server
 from cluster.config import DirectoryConfig
 from cluster.directory import Directory
@@ -149,14 +150,15 @@ class SteadyDecode:
         return ReceivedKv(0, 1, 1, 0.0, 0.0)
 
     async def _run(self, step_ms: int, tokens: int) -> None:
-        """Step for ever; a step that is late is not made up for."""
+        """Step as long as there are any; a step that is late is not made up for."""
         jobs = self._paces[step_ms, tokens]
         due = time.monotonic()
-        while True:
+        while jobs:
             due = max(due + step_ms / 1000, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
             for job in list(jobs.values()):
                 self._give(job, tokens, jobs)
+        del self._tasks[step_ms, tokens]
 
     def load(self) -> ReplicaLoad:
         """What it is doing."""
@@ -175,8 +177,16 @@ async def _echo(request: bytes, context: Any) -> AsyncIterator[bytes]:
     yield request
 
 
-async def serve(role: Pool, directory: Directory, model: str) -> tuple[ReplicaRecord, Close]:
-    """Start one and register it; what it is, and how to end it. `model` is the model's identity."""
+class Fake(NamedTuple):
+    """A fake replica: what it is, what answers its calls, and how to end it."""
+
+    record: ReplicaRecord
+    answer: Serve
+    close: Close
+
+
+async def serve(role: Pool, directory: Directory, model: str) -> Fake:
+    """Start one and register it. `model` is the model's identity."""
     server = new_server()
     if role == "prefill":
         prefill: Any = InstantPrefill()
@@ -204,16 +214,22 @@ async def serve(role: Pool, directory: Directory, model: str) -> tuple[ReplicaRe
         await heartbeat.stop()
         await server.stop(0)
 
-    return record, close
+    return Fake(record, answer, close)
 
 
 async def main(url: str, role: Pool, model: str) -> None:
-    """Serve one replica until standard input ends."""
+    """Serve one replica until standard input ends; one that prefills has doors of its own, too."""
     directory = Directory.connect(DirectoryConfig(url=url))
-    record, close = await serve(role, directory, model)
-    print(json.dumps({role: record.address}), flush=True)
+    fake = await serve(role, directory, model)
+    found, doors = {role: fake.record.address}, None
+    if role == "prefill":
+        doors = await Doors.open(fake.answer)
+        found |= {"grpc": doors.grpc, "http": doors.http}
+    print(json.dumps(found), flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await close()
+    if doors is not None:
+        await doors.stop()
+    await fake.close()
     await directory.close()
 
 

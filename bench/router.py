@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,15 +26,14 @@ import grpc.aio
 
 from bench.bare_router import config_for, endless_model
 from bench.machine import as_line, describe_machine, now
-from bench.router_figures import FirstToken, Throughput, report
+from bench.router_figures import FirstToken, Percentiles, Throughput, report
 from bench.stream_load import (
     Ask,
-    GrpcStreams,
-    SseStreams,
     Streams,
     Taken,
     first_token_s,
     one_hop_s,
+    streams_to,
 )
 from cluster.embedded_redis import EmbeddedRedis
 from engine.model import describe
@@ -44,23 +43,28 @@ _START_S = 60.0
 _PARTS = ("speed", "first")
 _PROBE_PAUSE_S = 0.015
 _COALESCED = 24
+# A request whose first token is timed: both replicas have work with it, and it is over soon.
+_PROBE = Ask("coalesced", 5, _COALESCED, 1 + _COALESCED)
 # Messages asked for, by tokens in each: above what can be had, so that the most shows.
 _ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where everything is."""
+    """Where everything is: two processes, the router's doors, the prefill replica and its own."""
 
     router: int
     decode: int
-    grpc: str
-    http: str
-    prefill: str
+    doors: dict[str, str]
+    prefill: dict[str, str]
 
-    def streams(self, door: str) -> GrpcStreams | SseStreams:
-        """A client of that door."""
-        return GrpcStreams(self.grpc) if door == "grpc" else SseStreams(self.http)
+    def streams(self, door: str) -> Streams:
+        """A client of that door of the router."""
+        return streams_to(door, self.doors[door])
+
+    def direct(self, door: str) -> Streams:
+        """A client of that door of the prefill replica itself."""
+        return streams_to(door, self.prefill[door])
 
 
 def main() -> None:
@@ -110,10 +114,9 @@ def _site(url: str) -> Iterator[Site]:
         identity = describe(config_for(url, model).model).identity
         _, read = stack.enter_context(_process(module, url, "prefill", identity))
         decode, read_decode = stack.enter_context(_process(module, url, "decode", identity))
-        prefill, _ = read()["prefill"], read_decode()
+        prefill, _ = read(), read_decode()
         with _process("bench.bare_router", url, model) as (router, read):
-            doors = read()
-            yield Site(router.pid, decode.pid, doors["grpc"], doors["http"], prefill)
+            yield Site(router.pid, decode.pid, read(), prefill)
 
 
 @contextmanager
@@ -180,40 +183,44 @@ async def _full_speed(
 async def _first_tokens(
     site: Site, door: str, streams: int, options: argparse.Namespace
 ) -> FirstToken:
-    """First tokens one after another, and single hops between them, beside open streams."""
-    arguments = (door, site.grpc if door == "grpc" else site.http)
-    loads = [str(streams), str(options.step_ms)]
-    with _process("bench.router", "--load", *arguments, *loads) as (load, read):
+    """First tokens by each way in turn, beside open streams."""
+    loads = [door, site.doors[door], str(streams), str(options.step_ms)]
+    with _process("bench.router", "--load", *loads) as (load, read):
         os.setpriority(os.PRIO_PROCESS, load.pid, options.load_nice)
         await asyncio.to_thread(read)
-        client, ask = site.streams(door), Ask("coalesced", options.step_ms, _COALESCED, 1)
-        async with grpc.aio.insecure_channel(site.prefill) as channel:
-            probes = _probes(lambda taken: client.run(ask, taken), channel, options.seconds)
-            first, hop = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
-        await client.close()
+        routed, direct = site.streams(door), site.direct(door)
+        async with grpc.aio.insecure_channel(site.prefill["prefill"]) as channel:
+            ways = (
+                lambda: first_token_s(lambda taken: routed.run(_PROBE, taken)),
+                lambda: first_token_s(lambda taken: direct.run(_PROBE, taken)),
+                lambda: one_hop_s(channel),
+            )
+            probes = _probes(ways, 3 * options.seconds)
+            found = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
+        await asyncio.gather(routed.close(), direct.close())
     rate = streams * 1000 / options.step_ms
-    return FirstToken(door, streams, rate, *_percentiles(first), *_percentiles(hop))
+    return FirstToken(door, streams, rate, len(found[0]), *map(_percentiles, found))
 
 
 async def _probes(
-    run: Callable[[Taken], Awaitable[None]], channel: grpc.aio.Channel, seconds: float
-) -> tuple[list[float], list[float]]:
-    first, hop = [], []
+    ways: Sequence[Callable[[], Awaitable[float]]], seconds: float
+) -> list[list[float]]:
+    """Seconds that each of the ways took, again and again, one after the other."""
+    found: list[list[float]] = [[] for _ in ways]
     for _ in range(5):
-        await first_token_s(run)
-        await one_hop_s(channel)
-    ends = time.perf_counter() + 3 * seconds
+        for way in ways:
+            await way()
+    ends = time.perf_counter() + seconds
     while time.perf_counter() < ends:
-        first.append(await first_token_s(run))
-        await asyncio.sleep(_PROBE_PAUSE_S)
-        hop.append(await one_hop_s(channel))
-        await asyncio.sleep(_PROBE_PAUSE_S)
-    return first, hop
+        for way, took in zip(ways, found, strict=True):
+            took.append(await way())
+            await asyncio.sleep(_PROBE_PAUSE_S)
+    return found
 
 
 async def _load_for_ever(door: str, address: str, streams: str, step_ms: str) -> None:
     """The process that keeps streams open; says when all have begun."""
-    client: Streams = GrpcStreams(address) if door == "grpc" else SseStreams(address)
+    client = streams_to(door, address)
     ask = Ask("coalesced", int(step_ms), _COALESCED)
     tasks: list[asyncio.Task[None]] = []
     taken: list[Taken] = []
@@ -260,9 +267,9 @@ def _spent(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-def _percentiles(seconds: list[float]) -> tuple[float, float]:
+def _percentiles(seconds: list[float]) -> Percentiles:
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    return 1000 * cuts[49], 1000 * cuts[98]
+    return Percentiles(1000 * cuts[49], 1000 * cuts[98])
 
 
 if __name__ == "__main__":

@@ -21,16 +21,36 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of many times, in milliseconds."""
+
+    p50_ms: float
+    p99_ms: float
+
+    def __str__(self) -> str:
+        """Both, as a table shows them."""
+        return f"{self.p50_ms:.2f} / {self.p99_ms:.2f}"
+
+    def over(self, other: Percentiles) -> Percentiles:
+        """How much more these are."""
+        return Percentiles(self.p50_ms - other.p50_ms, self.p99_ms - other.p99_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class FirstToken:
-    """Time to the first token, in milliseconds, with so many streams open beside it."""
+    """Time to the first token with so many streams open beside it, `count` times by each way.
+
+    `routed` through the router, `direct` by the same client from the replica's own door; `hop` is a
+    call over gRPC that the replica answers itself.
+    """
 
     door: str
     streams: int
     messages_per_s: float
-    p50_ms: float
-    p99_ms: float
-    one_hop_p50_ms: float
-    one_hop_p99_ms: float
+    count: int
+    routed: Percentiles
+    direct: Percentiles
+    hop: Percentiles
 
 
 def report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
@@ -48,11 +68,20 @@ def report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
     firsts = [
         [
             f"{one.door}, {one.streams} open, {one.messages_per_s:,.0f} messages/s",
-            f"{one.p50_ms:.2f} / {one.p99_ms:.2f}",
-            f"{one.one_hop_p50_ms:.2f} / {one.one_hop_p99_ms:.2f}",
-            f"{one.p50_ms - one.one_hop_p50_ms:.2f} / {one.p99_ms - one.one_hop_p99_ms:.2f}",
+            str(one.routed),
+            str(one.direct),
+            str(one.routed.over(one.direct)),
+            str(one.hop),
+            str(one.count),
         ]
         for one in ttft
     ]
-    columns = ("first token, ms, p50 / p99", "through the router", "one hop without it", "added")
+    columns = (
+        "first token, ms, p50 / p99",
+        "through the router",
+        "the replica's own door",
+        "added",
+        "bare hop",
+        "times",
+    )
     return f"{table(header, rows)}\n\n{table(columns, firsts)}"

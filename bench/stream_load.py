@@ -56,6 +56,10 @@ class Streams(Protocol):
         """Messages and tokens in pieces[begin:stop]; OutOfOrder where the whole is not in order."""
         ...
 
+    async def close(self) -> None:
+        """Close what is open."""
+        ...
+
 
 class GrpcStreams:
     """Streams over a few channels to the router's gRPC door."""
@@ -134,6 +138,11 @@ class SseStreams:
 
     async def close(self) -> None:
         """Nothing is kept open."""
+
+
+def streams_to(door: str, address: str) -> Streams:
+    """A client of that door, "grpc" or "http"."""
+    return GrpcStreams(address) if door == "grpc" else SseStreams(address)
 
 
 async def first_token_s(run: Callable[[Taken], Awaitable[None]]) -> float:

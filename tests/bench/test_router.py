@@ -24,8 +24,8 @@ async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
     directory = Directory.connect(DirectoryConfig(url=redis.url))
     config = config_for(redis.url, endless_model(tmp_path))
     identity = describe(config.model).identity
-    prefill, end_prefill = await serve("prefill", directory, identity)
-    _, end_decode = await serve("decode", directory, identity)
+    prefill = await serve("prefill", directory, identity)
+    decode = await serve("decode", directory, identity)
     router = await RouterServer.start(config, "router-0", directory)
     try:
         for client in (GrpcStreams(router.grpc_address), SseStreams(router.http_address)):
@@ -40,11 +40,11 @@ async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
                 with pytest.raises(OutOfOrder):
                     client.check(taken, 0, len(taken.pieces))
             await client.close()
-        async with grpc.aio.insecure_channel(prefill.address) as channel:
+        async with grpc.aio.insecure_channel(prefill.record.address) as channel:
             assert await asyncio.wait_for(one_hop_s(channel), 10) > 0
     finally:
         await router.stop()
-        await end_decode()
-        await end_prefill()
+        await decode.close()
+        await prefill.close()
         await directory.close()
         await asyncio.to_thread(redis.stop)

@@ -1,0 +1,112 @@
+"""A replica's own doors: what a client meets that asks it with no router in between.
+
+The same doors as the router's, for the same clients, over the replica's servicer: a request is read
+and checked as there, and the first token comes back. What else a router does, nobody does here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from cluster import gateway_grpc, gateway_http, http_server
+from cluster.api import Event, GenerateRequest, ModelCard, Started, Summary, TokenPrompt, Tokens
+from cluster.call_server import Serve
+from engine.errors import InvalidRequest
+from protos.calls_pb2 import CallEvent
+from protos.convert import sampling_to_proto, tokens_from_proto
+from protos.outlet import Collect
+from protos.prefill_pb2 import PrefillRequest
+
+HOST = "127.0.0.1"
+_CARD = ModelCard("fake", "", "", 1_000_000, 1_000_000, ("each", "coalesced"), 0)
+
+
+class FirstOnly:
+    """An outlet for one call of which only the first token counts."""
+
+    def __init__(self) -> None:
+        self.first: asyncio.Future[CallEvent] = asyncio.get_running_loop().create_future()
+
+    def put(self, event: CallEvent) -> None:
+        """Take it, if it is the first token."""
+        if event.HasField("first_token") and not self.first.done():
+            self.first.set_result(event)
+
+    def ready(self, collect: Collect, due_s: float = 0.0) -> None:
+        """What a decode replica gives: not asked for."""
+
+
+class Direct:
+    """Answers requests from a prefill servicer alone. Implements `cluster.api.Generator`."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._names = itertools.count()
+
+    @property
+    def model(self) -> ModelCard:
+        """What the doors say of it."""
+        return _CARD
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """Started, the first token, Summary."""
+        began_s = time.monotonic()
+        if not isinstance(request.prompt, TokenPrompt):
+            raise InvalidRequest("token ids only", field="prompt")
+        name, ids = f"direct-{next(self._names)}", request.prompt.ids
+        wire = PrefillRequest(
+            transfer=name,
+            prompt_ids=ids,
+            sampling=sampling_to_proto(request.sampling),
+            request_id=name,
+            tenant=request.tenant,
+        )
+        outlet = FirstOnly()
+        serving = asyncio.create_task(self._serve(wire, outlet))
+        try:
+            yield Started(name, _CARD.name, len(ids), 0)
+            event = await outlet.first
+            run = tokens_from_proto(event.first_token.tokens)
+            yield Tokens(run.choice, run.index, run.ids, run.text, "length")
+            yield Summary(len(ids), 1, (), time.monotonic() - began_s)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Nothing runs for long."""
+        return False
+
+    def token_text(self, token: int) -> str:
+        """Nobody asks."""
+        return ""
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Nobody asks."""
+        return ""
+
+    def missing(self) -> tuple[str, ...]:
+        """It is there."""
+        return ()
+
+
+class Doors:
+    """Both doors of a replica, open until `stop`; `grpc` and `http` are their addresses."""
+
+    def __init__(self, rpc: gateway_grpc.GrpcServer, http: http_server.HttpServer) -> None:
+        self.grpc, self.http = f"{HOST}:{rpc.port}", f"{HOST}:{http.port}"
+        self._rpc, self._http = rpc, http
+
+    @classmethod
+    async def open(cls, serve: Serve) -> Doors:
+        """Open them over a prefill servicer."""
+        generator = Direct(serve)
+        app = gateway_http.create_app(generator, metrics=lambda: (b"", "text/plain"))
+        return cls(await gateway_grpc.start(generator), await http_server.start(app))
+
+    async def stop(self) -> None:
+        """Close both."""
+        await asyncio.gather(self._rpc.stop(0), self._http.stop(1))
