@@ -34,7 +34,7 @@ from engine.text import Piece
 from kv_transfer.incoming import OfferedKv, ReceivedKv
 from prefill_pool.loop import FirstToken, PrefillJob
 from prefill_pool.servicer import PrefillServicer
-from protos import calls_pb2_grpc, report_pb2_grpc
+from protos import report_pb2_grpc
 
 ECHO = "/tandem.bench.Echo/Once"
 _BLOCKS = 100_000_000
@@ -201,17 +201,26 @@ async def serve(role: Pool, directory: Directory, model: str) -> Fake:
         answer = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
     # Or routers would open a stream of reports again and again.
     report_pb2_grpc.add_ReportsServicer_to_server(ReportServicer(load), server)
-    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({role: answer}), server)
+    calls = CallServer({role: answer})
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     where, born = f"127.0.0.1:{port}", time.time_ns()
-    record = ReplicaRecord(f"{role}-0", role, where, born, model_identity=model, load=_LOAD)
+    record = ReplicaRecord(
+        f"{role}-0",
+        role,
+        where,
+        born,
+        model_identity=model,
+        load=_LOAD,
+        calls=await calls.start("127.0.0.1"),
+    )
     await directory.register(record)
     heartbeat = Heartbeat(directory, record, load)
     heartbeat.start()
 
     async def close() -> None:
         await heartbeat.stop()
+        await calls.stop()
         await server.stop(0)
 
     return Fake(record, answer, close)

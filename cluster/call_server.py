@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from cluster.call_outlets import CallOutlet, Outbound
+from cluster.call_wire import Wire
+from cluster.listen import join, listening_socket
 from cluster.streams import end
 from engine.errors import Internal, TandemError, Unavailable
-from protos import calls_pb2, calls_pb2_grpc
-from protos.calls_pb2 import CallEvent
+from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
 from protos.outlet import Outlet
 from protos.status import failure_to_proto
 
@@ -28,80 +30,110 @@ Serve = Callable[[Any, Outlet], Awaitable[None]]
 
 
 def new_server() -> grpc.aio.Server:
-    """A server for `CallServer` and what else routers and replicas ask of a replica."""
+    """A server for what routers and replicas ask of a replica beside calls."""
     return grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-            # Routers ping every 10 s, also while a request waits; the default would hang up.
+            # Routers ping every 10 s; the default would hang up.
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # A router that was cut off breaks no stream, and its calls would go on for ever.
+            # Who was cut off breaks no stream, and what it asked for would go on for ever.
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
         ]
     )
 
 
-class CallServer(calls_pb2_grpc.CallsServicer):
-    """Answers `Open`. `serves` has, for each kind of command, the coroutine that is one call."""
+class CallServer:
+    """Takes the connections of routers.
+
+    `serves` has, for each kind of command, the coroutine that is one call.
+    """
 
     def __init__(self, serves: Mapping[str, Serve]) -> None:
         self._serves = serves
         self._sessions: set[_Session] = set()
+        self._server: asyncio.Server | None = None
 
-    async def Open(self, commands: Any, context: Any) -> None:  # noqa: N802
-        """Run the calls of one router until its stream ends; then cancel those that run."""
-        session = _Session(self._serves)
-        self._sessions.add(session)
-        try:
-            await session.run(context.read, context.write)
-        finally:
-            self._sessions.discard(session)
+    async def start(self, host: str, port: int = 0) -> str:
+        """Listen; returns the address. Raises ConfigError where that cannot be."""
+        sock, loop = listening_socket(host, port), asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, sock=sock)
+        return join(host, sock.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Take no more routers, cancel what runs, and wait until it has ended. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.wire.close("the replica stops")
+        await asyncio.gather(*(session.over.wait() for session in sessions))
 
     @property
     def idle(self) -> bool:
         """Whether no call runs and all that calls gave has been sent."""
         return all(session.idle for session in self._sessions)
 
+    def _accept(self) -> Wire:
+        session = _Session(self._serves, self._sessions.discard)
+        self._sessions.add(session)
+        return session.wire
+
 
 class _Session:
-    """The calls of one router."""
+    """The calls of one router, until its connection ends; then those that run are cancelled."""
 
-    def __init__(self, serves: Mapping[str, Serve]) -> None:
+    def __init__(
+        self, serves: Mapping[str, Serve], ended: Callable[[_Session], None] = lambda _: None
+    ) -> None:
+        self.wire = Wire(self.take, self.lost)
+        self.over = asyncio.Event()
         self._serves = serves
+        self._on_end = ended
         self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
         self._outbound = Outbound()
         self._sending = False
+        self._writing = asyncio.create_task(self._write())
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
         return not (self._calls or self._sending) and self._outbound.empty
 
-    async def run(
-        self, read: Callable[[], Awaitable[Any]], write: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        """Take commands and send events until the stream, or either of the two, ends."""
-        both = [asyncio.create_task(self._read(read)), asyncio.create_task(self._write(write))]
+    def take(self, message: bytes) -> None:
+        """Do what the router says."""
         try:
-            ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for one in ended:
-                one.result()
-        finally:
-            await end([*both, *self._calls.values()])
+            commands = RouterMessage.FromString(message).commands
+        except DecodeError:
+            self.wire.close("a message that cannot be read")
+            return
+        for command in commands:
+            self._obey(command)
 
-    async def _read(self, read: Callable[[], Awaitable[Any]]) -> None:
-        while (message := await read()) is not grpc.aio.EOF:
-            for command in message.commands:
-                self._obey(command)
+    def lost(self, reason: str) -> None:
+        """The router is gone, and nobody is told what its calls give."""
+        log.debug("a router's connection ended", extra={"reason": reason})
+        self._ending = asyncio.create_task(self._end())
 
-    async def _write(self, write: Callable[[Any], Awaitable[None]]) -> None:
-        while True:
-            events = await self._outbound.next()
-            self._sending = True
-            await write(calls_pb2.ReplicaMessage(events=events))
-            self._sending = False
+    async def _end(self) -> None:
+        await end([self._writing, *self._calls.values()])
+        self._on_end(self)
+        self.over.set()
 
-    def _obey(self, command: calls_pb2.Command) -> None:
+    async def _write(self) -> None:
+        try:
+            while True:
+                events = await self._outbound.next()
+                self._sending = True
+                self.wire.send(ReplicaMessage(events=events).SerializeToString())
+                await self.wire.drained()
+                self._sending = False
+        except Exception:
+            log.exception("what calls gave could not be sent")
+            self.wire.close("a fault")
+
+    def _obey(self, command: Command) -> None:
         kind = command.WhichOneof("command")
         if kind == "cancel":
             running = self._calls.get(command.call)
@@ -139,7 +171,7 @@ class _Session:
         """Tell the router, also of a call that was cancelled, even before it began."""
         del self._calls[outlet.call]
         failure = None if done.cancelled() else done.result()
-        ended = calls_pb2.Ended(failure=None if failure is None else failure_to_proto(failure))
+        ended = Ended(failure=None if failure is None else failure_to_proto(failure))
         outlet.put(CallEvent(ended=ended))
 
 

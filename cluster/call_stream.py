@@ -1,21 +1,31 @@
-"""The router's end of the stream to one replica: begins calls, cancels them, hands out events."""
+"""The router's end of the stream to one replica: begins calls, cancels them, hands out events.
+
+First tokens are handed out as they come, other events one at a turn of the event loop: so a first
+token never waits until the tokens of a large batch are written.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from cluster import metrics
+from cluster.call_wire import Wire
+from cluster.turns import Turns
 from engine.errors import Internal, ReplicaLost, TandemError
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
-from protos.calls_pb2_grpc import CallsStub
 from protos.decode_pb2 import DecodeRequest
 from protos.prefill_pb2 import PrefillRequest
 
 log = logging.getLogger(__name__)
+
+_CONNECT_S = 5.0
+# Events that a router may be behind before it takes no more.
+_MOST_WAITING = 4096
 
 
 class Receiver(Protocol):
@@ -43,39 +53,41 @@ class Call:
 
 
 class CallStream:
-    """All calls to one replica. The stream is opened for the first, and again after it broke."""
+    """All calls to one replica. The connection is made for the first, and again after it broke."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._channel = channel
+    def __init__(self, address: str, turns: Turns) -> None:
+        self._address = address
+        self._turns = turns
         self._connection: _Connection | None = None
 
     def begin(self, request: PrefillRequest | DecodeRequest, receiver: Receiver) -> Call:
         """Begin a call; what it gives, its end and its failure all go to the receiver."""
         if self._connection is None or self._connection.over:
-            self._connection = _Connection(CallsStub(self._channel).Open())
+            self._connection = _Connection(self._address, self._turns)
         return self._connection.begin(request, receiver)
 
     async def close(self, grace_s: float) -> None:
-        """Let the calls end, at most for `grace_s`, and close the channel."""
+        """Let the calls end, at most for `grace_s`, and close the connection."""
         if self._connection is not None:
             await self._connection.close(grace_s)
-        await self._channel.close()
 
 
 class _Connection:
-    """One stream, from its opening until it breaks or is closed."""
+    """One connection, from when it is asked for until it breaks or is closed."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, address: str, turns: Turns) -> None:
         self.over = False
-        self._stream = stream
+        self._turns = turns
         self._receivers: dict[int, Receiver] = {}
         self._begun = 0
-        self._commands: list[Command] = []
-        self._wake = asyncio.Event()
+        self._unsent: list[Command] | None = []
+        self._waiting = 0
+        self._tokens = 0
         self._empty = asyncio.Event()
         self._empty.set()
-        self._reading = asyncio.create_task(self._read())
-        self._writing = asyncio.create_task(self._write())
+        self._ended = asyncio.Event()
+        self._wire = Wire(self._take, self._lost, self._opened)
+        self._opening = asyncio.create_task(self._open(address))
 
     def begin(self, request: PrefillRequest | DecodeRequest, receiver: Receiver) -> Call:
         self._begun += 1
@@ -99,47 +111,73 @@ class _Connection:
                 await self._empty.wait()
         except TimeoutError:
             log.info("%d calls did not end in time", len(self._receivers))
-        self._reading.cancel()
-        await asyncio.gather(self._reading, self._writing, return_exceptions=True)
+        self._wire.close()
+        if self._unsent is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+            self._end("the connection was closed")
+        await self._ended.wait()
+
+    async def _open(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await loop.create_connection(lambda: self._wire, host.strip("[]"), int(port))
+        except (OSError, ValueError, TimeoutError) as error:
+            reason = str(error) or f"no answer for {_CONNECT_S:g} s"
+            self._end(f"no connection: {reason}")
+
+    def _opened(self) -> None:
+        unsent, self._unsent = self._unsent, None
+        if unsent:
+            self._wire.send(RouterMessage(commands=unsent).SerializeToString())
 
     def _send(self, command: Command) -> None:
-        self._commands.append(command)
-        self._wake.set()
+        if self._unsent is not None:
+            self._unsent.append(command)
+        else:
+            self._wire.send(RouterMessage(commands=[command]).SerializeToString())
 
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            commands, self._commands = self._commands, []
-            try:
-                await self._stream.write(RouterMessage(commands=commands))
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return  # the stream is over, which whoever reads it is told, too
-
-    async def _read(self) -> None:
-        reason = "the stream ended"
+    def _take(self, message: bytes) -> None:
+        """Hand out what cannot wait, and the rest when its turn comes."""
         try:
-            while (message := await self._stream.read()) is not grpc.aio.EOF:
-                await self._dispatch(message)
-        except grpc.aio.AioRpcError as error:
-            reason = error.details() or error.code().name
-        finally:
-            # Also where grpc.aio says by a cancel that the other side ended the stream.
-            self._end(reason)
+            events = ReplicaMessage.FromString(message).events
+        except DecodeError:
+            self._wire.close("a message that cannot be read")
+            return
+        for event in events:
+            # A call begins with its first token, so it overtakes nothing of its own.
+            if event.HasField("first_token"):
+                self._dispatch(event)
+            else:
+                self._waiting += 1
+                self._turns.add(partial(self._next, event))
+        self._count()
+        if self._waiting > _MOST_WAITING:
+            self._wire.pause()
 
-    async def _dispatch(self, message: ReplicaMessage) -> None:
-        tokens = 0
-        for event in message.events:
-            receiver = self._receivers.get(event.call)
-            if receiver is None:
-                continue
-            if event.HasField("ended"):
-                self._forget(event.call)
-            tokens += len(event.tokens.ids) or len(event.first_token.tokens.ids)
-            self._give(receiver, event)
-            # Or a first token would wait until the tokens of a large batch are written.
-            await asyncio.sleep(0)
-        metrics.GENERATED.inc(tokens)
+    def _next(self, event: CallEvent) -> None:
+        self._waiting -= 1
+        self._dispatch(event)
+        self._count()
+        if self._waiting == _MOST_WAITING // 2:
+            self._wire.resume()
+
+    def _dispatch(self, event: CallEvent) -> None:
+        receiver = self._receivers.get(event.call)
+        if receiver is None:
+            return
+        if event.HasField("ended"):
+            self._forget(event.call)
+        self._tokens += len(event.tokens.ids) or len(event.first_token.tokens.ids)
+        self._give(receiver, event)
+
+    def _count(self) -> None:
+        """Tell how many tokens came, once for all that came together."""
+        if self._tokens and not self._waiting:
+            metrics.GENERATED.inc(self._tokens)
+            self._tokens = 0
 
     def _give(self, receiver: Receiver, event: CallEvent) -> None:
         try:
@@ -154,11 +192,15 @@ class _Connection:
         if not self._receivers:
             self._empty.set()
 
+    def _lost(self, reason: str) -> None:
+        """The connection is no more; what came by it still counts."""
+        self.over = True
+        self._turns.add(partial(self._end, reason))
+
     def _end(self, reason: str) -> None:
         self.over = True
-        self._stream.cancel()
-        self._writing.cancel()
         receivers, self._receivers = self._receivers, {}
         self._empty.set()
+        self._ended.set()
         for receiver in receivers.values():
             receiver.lost(ReplicaLost(reason, retry_after_s=1.0))

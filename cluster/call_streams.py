@@ -5,22 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-import grpc.aio
-
 from cluster.call_stream import CallStream
-from protos.channel import DIRECT
-
-_OPTIONS = (
-    DIRECT,
-    ("grpc.keepalive_time_ms", 10_000),
-    # A machine whose cores are all busy answers late, and is not dead.
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
+from cluster.turns import Turns
 
 
 class CallStreams:
@@ -28,13 +14,14 @@ class CallStreams:
 
     def __init__(self) -> None:
         self._streams: dict[str, CallStream] = {}
+        # One for all, however many replicas there are.
+        self._turns = Turns()
 
     def to(self, address: str) -> CallStream:
         """The stream to that address."""
         stream = self._streams.get(address)
         if stream is None:
-            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-            stream = self._streams[address] = CallStream(channel)
+            stream = self._streams[address] = CallStream(address, self._turns)
         return stream
 
     async def keep(self, addresses: Iterable[str], grace_s: float) -> None:

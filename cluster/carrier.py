@@ -89,7 +89,7 @@ class Carrier:
         computed: Callable[[FirstToken], None],
     ) -> ChoiceRun:
         pair, prompt = placed.plan.pair, placed.holds[0]
-        streams = self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)
+        streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
         hooks = Hooks(emit, self._suspect, prompt.release, computed)
         return ChoiceRun(record, pair, streams, hooks)
 

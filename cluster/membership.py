@@ -59,7 +59,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """One replica. `address` is the host:port of its gRPC server.
+    """One replica. `address` is the host:port of its gRPC server; a router's calls go to `calls`.
 
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
@@ -82,6 +82,7 @@ class ReplicaRecord:
     leaving: bool = False
     config: str = ""
     http: str = ""
+    calls: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""

@@ -51,7 +51,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
-from protos import calls_pb2_grpc, replica_pb2_grpc, report_pb2_grpc
+from protos import replica_pb2_grpc, report_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Replica:
         self._server = new_server()
         self._serves: dict[str, Serve] = {}
         self._calls = CallServer(self._serves)
-        calls_pb2_grpc.add_CallsServicer_to_server(self._calls, self._server)
+        self._calls_address = ""
         self._transfer = TransferConfig(
             transport=config.kv.transport, silence_s=config.kv.silence_s
         )
@@ -190,6 +190,7 @@ class Replica:
             async with asyncio.timeout(timeout_s):
                 while self.load().used or not self._calls.idle:  # noqa: ASYNC110 - blocks are freed in many places
                     await asyncio.sleep(_DRAIN_POLL_S)
+        await self._calls.stop()
         await self._server.stop(0)
 
     async def take_turn(self, timeout_s: float) -> None:
@@ -256,6 +257,7 @@ class Replica:
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
         self.address = join(self._host, port)
+        self._calls_address = await self._calls.start(self._host)
 
     async def _serve_prefill(self) -> PrefillLoop:
         kv, prefill = self._config.kv, self._config.prefill
@@ -316,6 +318,7 @@ class Replica:
             role=self.role,
             home=self.role,
             address=self.address,
+            calls=self._calls_address,
             generation=time.time_ns(),
             model_identity=self._engine.description.identity,
             kv_identity=digest_of(self._engine.cache.layout),

@@ -166,7 +166,7 @@ class Router:
         """Drop streams to and counts of replicas that left."""
         members = self._pools.members()
         self._placement.forget(record.id for record in members)
-        addresses = [record.address for record in members]
+        addresses = [record.calls for record in members]
         await self._streams.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from protos import calls_pb2 as protos_dot_calls__pb2
 
 GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
@@ -23,77 +22,3 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
-
-
-class CallsStub(object):
-    """Missing associated documentation comment in .proto file."""
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.Open = channel.stream_stream(
-                '/tandem.internal.v1.Calls/Open',
-                request_serializer=protos_dot_calls__pb2.RouterMessage.SerializeToString,
-                response_deserializer=protos_dot_calls__pb2.ReplicaMessage.FromString,
-                _registered_method=True)
-
-
-class CallsServicer(object):
-    """Missing associated documentation comment in .proto file."""
-
-    def Open(self, request_iterator, context):
-        """The router begins and cancels calls, the replica says what they give. The end of the stream,
-        however it comes, cancels all of them.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_CallsServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'Open': grpc.stream_stream_rpc_method_handler(
-                    servicer.Open,
-                    request_deserializer=protos_dot_calls__pb2.RouterMessage.FromString,
-                    response_serializer=protos_dot_calls__pb2.ReplicaMessage.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'tandem.internal.v1.Calls', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('tandem.internal.v1.Calls', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class Calls(object):
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Open(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/tandem.internal.v1.Calls/Open',
-            protos_dot_calls__pb2.RouterMessage.SerializeToString,
-            protos_dot_calls__pb2.ReplicaMessage.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)

@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import grpc.aio
 import pytest
 
 from cluster.call_server import CallServer, _Session
 from cluster.call_streams import CallStreams
 from cluster.status import error_from_failure
 from engine.errors import Overloaded, ReplicaLost, TandemError
-from protos import calls_pb2_grpc
-from protos.calls_pb2 import CallEvent, CancelCall, Command, RouterMessage
+from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.inference_pb2 import Tokens
 from protos.prefill_pb2 import PrefillRequest
@@ -69,18 +67,16 @@ class Steps:
 
 
 @asynccontextmanager
-async def rig() -> AsyncIterator[tuple[Steps, CallStreams, str, grpc.aio.Server]]:
+async def rig() -> AsyncIterator[tuple[Steps, CallStreams, str, CallServer]]:
     steps = Steps()
-    server = grpc.aio.server()
-    calls_pb2_grpc.add_CallsServicer_to_server(CallServer({"decode": steps.serve}), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server = CallServer({"decode": steps.serve})
+    address = await server.start("127.0.0.1")
     streams = CallStreams()
     try:
-        yield steps, streams, f"127.0.0.1:{port}", server
+        yield steps, streams, address, server
     finally:
         await streams.close()
-        await server.stop(0)
+        await server.stop()
 
 
 async def test_many_calls_share_a_stream_and_each_is_in_order():
@@ -156,25 +152,18 @@ async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_n
         for taker in takers:
             streams.to(address).begin(DecodeRequest(transfer="endless"), taker)
         await eventually(lambda: all(taker.ids for taker in takers))
-        await server.stop(0)
+        await server.stop()
         await eventually(lambda: all(taker.error for taker in takers))
         assert all(isinstance(taker.error, ReplicaLost) for taker in takers)
         assert len(steps.freed) == 5
-        reborn = grpc.aio.server()
-        calls_pb2_grpc.add_CallsServicer_to_server(CallServer({"decode": steps.serve}), reborn)
-        reborn.add_insecure_port(address)
-        await reborn.start()
-        again = Taker()
-
-        def served():
-            if again.error is not None:  # the channel may not have noticed yet
-                again.error = None
-                streams.to(address).begin(DecodeRequest(transfer="1"), again)
-            return again.ended
-
+        refused, again = Taker(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="1"), refused)
+        await eventually(lambda: isinstance(refused.error, ReplicaLost))
+        reborn = CallServer({"decode": steps.serve})
+        await reborn.start("127.0.0.1", int(address.rpartition(":")[2]))
         streams.to(address).begin(DecodeRequest(transfer="1"), again)
-        await eventually(served, 10)
-        await reborn.stop(0)
+        await eventually(lambda: again.ended)
+        await reborn.stop()
 
 
 async def test_a_fault_while_sending_fails_the_stream_and_hangs_nobody():
@@ -187,15 +176,11 @@ async def test_a_fault_while_sending_fails_the_stream_and_hangs_nobody():
             outlet.ready(broken)
             await asyncio.Event().wait()
 
-        server = grpc.aio.server()
-        calls_pb2_grpc.add_CallsServicer_to_server(CallServer({"decode": serve}), server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        taker = Taker()
-        streams.to(f"127.0.0.1:{port}").begin(DecodeRequest(transfer="x"), taker)
+        server, taker = CallServer({"decode": serve}), Taker()
+        streams.to(await server.start("127.0.0.1")).begin(DecodeRequest(transfer="x"), taker)
         await eventually(lambda: taker.error is not None)
         assert isinstance(taker.error, ReplicaLost)
-        await server.stop(0)
+        await server.stop()
 
 
 async def test_a_router_that_goes_away_ends_its_calls_alone():
@@ -252,15 +237,19 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
             await asyncio.sleep(0)
         made.set()
 
-    commands: asyncio.Queue[RouterMessage] = asyncio.Queue()
+    class Slow:
+        """A wire that sends nothing on until it is opened."""
 
-    async def write(message):
-        messages.append(message)
-        await opened.wait()
+        def send(self, message):
+            messages.append(ReplicaMessage.FromString(message))
+
+        async def drained(self):
+            await opened.wait()
 
     calls = _Session({"decode": serve})
-    session = asyncio.create_task(calls.run(commands.get, write))
-    commands.put_nowait(RouterMessage(commands=[Command(call=1, decode=DecodeRequest())]))
+    calls.wire = Slow()
+    command = Command(call=1, decode=DecodeRequest())
+    calls.take(RouterMessage(commands=[command]).SerializeToString())
     await asyncio.wait_for(made.wait(), 5)
     assert len(messages) == 1
     assert not calls.idle
@@ -270,6 +259,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
     assert len(messages) == 2
     got = [one for message in messages for event in message.events for one in event.tokens.ids]
     assert got == list(range(1000))
-    commands.put_nowait(RouterMessage(commands=[Command(call=1, cancel=CancelCall())]))
-    session.cancel()
-    await asyncio.gather(session, return_exceptions=True)
+    cancel = Command(call=1, cancel=CancelCall())
+    calls.take(RouterMessage(commands=[cancel]).SerializeToString())
+    calls.lost("over")
+    await calls.over.wait()

@@ -1,0 +1,155 @@
+"""One connection between a router and a replica: messages in frames over TCP, and signs of life.
+
+Each side begins with `PREFACE`; a frame is its length in four bytes, big end first, and the
+message; an empty one says that its sender lives. Who is silent for several ticks is cut off: a
+frozen or cut-off peer breaks no connection by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+PREFACE = b"tandem calls 1\n"
+MOST_BYTES = 64 << 20
+# Counted in ticks of this process's loop, so that its own stalls are not taken for silence.
+TICK_S = 5.0
+SILENT_TICKS = 3
+_LENGTH = 4
+_ALIVE = bytes(_LENGTH)
+
+
+class Wire(asyncio.Protocol):
+    """One end. `took` gets each message, `lost` once why the connection ended.
+
+    Both are called from the event loop and must not wait. `opened` is called before either.
+    """
+
+    def __init__(
+        self,
+        took: Callable[[bytes], None],
+        lost: Callable[[str], None],
+        opened: Callable[[], None] = lambda: None,
+        tick_s: float = TICK_S,
+    ) -> None:
+        self._took = took
+        self._lost = lost
+        self._opened = opened
+        self._tick_s = tick_s
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._greeted = False
+        self._ended = False
+        self._reason = "the connection ended"
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reading = True
+        self._wrote = False
+        self._silent = 0
+        self._ticking: asyncio.TimerHandle | None = None
+
+    def send(self, message: bytes) -> None:
+        """Send a message; nothing happens where the connection has ended."""
+        if self._transport is not None and not self._ended:
+            self._wrote = True
+            self._transport.write(len(message).to_bytes(_LENGTH, "big") + message)
+
+    async def drained(self) -> None:
+        """Wait while the other side takes less than it is sent."""
+        await self._writable.wait()
+
+    def pause(self) -> None:
+        """Take no more messages for now; some may still come."""
+        if self._transport is not None and self._reading and not self._ended:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take messages again."""
+        if self._transport is not None and not self._reading and not self._ended:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def close(self, reason: str = "the connection was closed") -> None:
+        """End the connection at once; `lost` is called soon. Idempotent."""
+        if not self._ended:
+            self._ended, self._reason = True, reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._ended:
+            self._transport.abort()
+            return
+        self._transport.write(PREFACE)
+        self._tick_later()
+        self._opened()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if exc is not None and not self._ended:
+            self._reason = f"the connection broke: {exc}"
+        self._ended = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._writable.set()
+        self._lost(self._reason)
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._silent = 0
+        self._buffer += data
+        if not self._greeted and not self._greet():
+            return
+        begin, size = 0, len(self._buffer)
+        while size - begin >= _LENGTH and not self._ended:
+            length = int.from_bytes(self._buffer[begin : begin + _LENGTH], "big")
+            if length > MOST_BYTES:
+                self.close(f"a message of {length} bytes came, and {MOST_BYTES} are the most")
+                return
+            stop = begin + _LENGTH + length
+            if stop > size:
+                break
+            if length:
+                self._took(bytes(self._buffer[begin + _LENGTH : stop]))
+            begin = stop
+        del self._buffer[:begin]
+
+    def _greet(self) -> bool:
+        """Whether the other side has said that it speaks this."""
+        begin = bytes(self._buffer[: len(PREFACE)])
+        if not PREFACE.startswith(begin):
+            self.close("the other side speaks something else, or another version")
+            return False
+        self._greeted = len(begin) == len(PREFACE)
+        if self._greeted:
+            del self._buffer[: len(PREFACE)]
+        return self._greeted
+
+    def _tick_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        if self._ended or self._transport is None:
+            return
+        if not self._wrote:
+            self._transport.write(_ALIVE)
+        self._wrote = False
+        # Who is not listened to is not silent.
+        self._silent += self._reading
+        if self._silent >= SILENT_TICKS:
+            self.close(f"nothing was heard for {SILENT_TICKS * self._tick_s:g} s")
+        else:
+            self._tick_later()
