@@ -1,6 +1,6 @@
 """What one router process does: messages, tokens, added time to the first token, CPU.
 
-    python -m bench.router [--seconds 3] [--streams 100] [--open 500] [--parts speed first]
+    python -m bench.router [--seconds 3] [--streams 100] [--open 0 500] [--parts speed first]
 
 Client, router and fake replicas are a process each; all share the machine's cores, so that what
 one takes the others lack.
@@ -93,7 +93,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement")
     parser.add_argument("--streams", type=int, default=100, help="streams at full speed")
-    parser.add_argument("--open", type=int, default=500, help="streams beside the first tokens")
+    parser.add_argument(
+        "--open", type=int, nargs="+", default=[0, 500], help="streams beside the first tokens"
+    )
     parser.add_argument("--step-ms", type=int, default=250, help="between two messages of those")
     parser.add_argument(
         "--load-nice", type=int, default=0, help="niceness of the client of those streams"
@@ -152,7 +154,7 @@ async def _measure(
     ttft = [
         await _first_tokens(site, door, streams, options)
         for door in options.doors
-        for streams in (0, options.open)
+        for streams in options.open
         if "first" in options.parts
     ]
     return throughput, ttft
