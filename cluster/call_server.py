@@ -71,6 +71,11 @@ class CallServer:
         await asyncio.gather(*(session.over.wait() for session in sessions))
 
     @property
+    def sessions(self) -> int:
+        """Connections of routers that are open."""
+        return len(self._sessions)
+
+    @property
     def idle(self) -> bool:
         """Whether no call runs and all that calls gave has been sent."""
         return all(session.idle for session in self._sessions)

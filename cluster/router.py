@@ -95,6 +95,7 @@ class Router:
         patience_s = config.resume_s
         self._carrier = Carrier(self._gate, self._streams, pools.suspect, patience_s)
         self._running: dict[str, _Running] = {}
+        self._choices = 0
 
     @property
     def model(self) -> ModelCard:
@@ -187,10 +188,11 @@ class Router:
             )
         most = self._config.max_requests
         labels = self._labels.of(request)
-        if sum(running.choices for running in self._running.values()) + request.n > most:
+        if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
         running = self._running[request_id] = _Running(request.n, labels)
+        self._choices += request.n
         metrics.RUNNING.set(len(self._running))
         log.info("request accepted", extra={"request_id": request_id, **labels})
         return running
@@ -198,7 +200,8 @@ class Router:
     async def _release(self, request_id: str, running: _Running) -> None:
         """The one end of a request: its task is over, its name is free. Idempotent."""
         running.events.close()
-        self._running.pop(request_id, None)
+        if self._running.pop(request_id, None) is not None:
+            self._choices -= running.choices
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:
             running.task.cancel()
