@@ -73,8 +73,8 @@ class Outbox:
         """From now on tokens are kept until the Summary, and leave before it, a choice in one."""
         self._at_end = True
 
-    def put(self, event: Event | TandemError, *, wake: bool = True) -> None:
-        """Add an event; nothing happens after the end. A reader that waits is woken, or not yet."""
+    def put(self, event: Event | TandemError) -> None:
+        """Add an event; nothing happens after the end. A reader that waits is woken."""
         if self._closed:
             return
         if isinstance(event, Tokens):
@@ -88,8 +88,7 @@ class Outbox:
                 self._events.extend(self._runs.values())
             self._events.append(event)
         self._put_s = self._loop.time()
-        if wake:
-            self.wake()
+        self._wake()
 
     def end_with(self, error: TandemError) -> None:
         """Drop what was not read, for this; take nothing more."""
@@ -145,7 +144,6 @@ class Outbox:
             due = self._loop.time() + self._heartbeat_s
         self._beating = self._loop.call_at(due, self._beat)
 
-    def wake(self) -> None:
-        """Let a reader that waits see whether there is something."""
+    def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)

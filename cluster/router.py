@@ -277,7 +277,7 @@ class Router:
                 metrics.PROMPT_TOKENS.inc(prompt_tokens, **running.labels)
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
-                    running.events.put(started, wake=False)
+                    running.events.put(started)
                     return await self._run_choices(prepared, placed, running, began_s)
                 finally:
                     for one in placed:
@@ -297,8 +297,6 @@ class Router:
             self._run_choice(prepared, choice, one, running, began_s)
             for choice, one in enumerate(placed)
         ]
-        # Not now: the calls are on their way before time is spent on telling the client.
-        asyncio.get_running_loop().call_soon(running.events.wake)
         results = await _together(runs)
         return Summary(
             prompt_tokens=len(prepared.prompt_ids),

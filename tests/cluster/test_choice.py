@@ -88,6 +88,8 @@ class Rig:
 
 async def begun(**options):
     rig = Rig(**options)
+    while rig.record.prepared.sampling.max_tokens != 1 and rig.decode.receiver is None:
+        await asyncio.sleep(0)
     await asyncio.sleep(0)
     return rig
 
