@@ -34,11 +34,17 @@ class Pass:
         self._cache = cache
         self._cores = cores
         self._under_way: Generator[None, None, list[Outcome]] | None = None
+        self._cut = False
+
+    def cut(self) -> None:
+        """Have the slice that is computed end with its layer. Safe to call from any thread."""
+        self._cut = True
 
     @torch.inference_mode()
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
         """Compute the layers that fit into that time, at least one; None while there is more.
 
+        One that was `cut` ends sooner.
         Where kernels run on their own, as on a GPU, the time is that of launching them.
         """
         until = None if for_s is None else time.monotonic() + for_s
@@ -47,6 +53,7 @@ class Pass:
         try:
             return self._advance(until)
         finally:
+            self._cut = False
             if self._cores is not None:
                 self._cores.leave()
 
@@ -65,7 +72,7 @@ class Pass:
                 results: list[Outcome] = end.value
                 return results
             ended_s = time.monotonic()
-            if until is not None and ended_s + (ended_s - began_s) > until:
+            if until is not None and (self._cut or ended_s + (ended_s - began_s) > until):
                 return None
             if self._cores is not None:
                 self._cores.adapt()

@@ -24,6 +24,10 @@ class Slices(Protocol):
         """Compute for about that long; None while there is more."""
         ...
 
+    def cut(self) -> None:
+        """Have what is computed now end at the next layer."""
+        ...
+
 
 class Steps(Protocol):
     """What computes spans: the engine, or a stand-in for it in tests."""

@@ -74,6 +74,9 @@ class PrefillLoop:
         first_token = asyncio.get_running_loop().create_future()
         job = PrefillJob(sequence, now, first_token)
         self._jobs[sequence.owner] = job
+        if self._passes:
+            # It may be the more urgent one, which the scheduler says between two layers.
+            self._passes[-1].cut()
         self.wake.set()
         return job
 
@@ -90,6 +93,8 @@ class PrefillLoop:
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
+        if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
+            self._passes[-1].cut()
         self.wake.set()
 
     def places(self) -> dict[str, Place]:

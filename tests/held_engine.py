@@ -27,12 +27,16 @@ class HeldPass:
             return None
         return [SampledToken(7) if span.samples else None for span in self.spans]
 
+    def cut(self):
+        self._engine.cuts += 1
+
 
 class HeldEngine:
-    """`slices` has the owners of every slice that was begun, in order."""
+    """`slices` has the owners of every slice that was begun, in order; `cuts` were asked for."""
 
     def __init__(self):
         self.slices = []
+        self.cuts = 0
         self._permits = threading.Semaphore(0)
         self._free = threading.Event()
 

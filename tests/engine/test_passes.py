@@ -87,6 +87,15 @@ def test_a_module_runs_in_one_slice(folder):
     assert engine.begin([Span(made, 0, 30)]).advance(0.0) is not None
 
 
+def test_a_slice_that_is_cut_ends_with_its_layer_and_the_pass_goes_on(folder):
+    engine = load(folder, dtype="float32")
+    run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)])
+    run.cut()
+    assert run.advance(1000.0) is None
+    assert run.layers_done == 1
+    assert run.advance(1000.0) is not None
+
+
 def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
     """Also between two layers of a pass: KV so far is converted, the rest is stored in pairs."""
     if kernels.why_not_loaded() is not None:
