@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from bench.event_loop import run
 from cluster.config import EndpointConfig, FlushConfig, TandemConfig, located
 from cluster.directory import Directory
 from cluster.router_server import RouterServer
@@ -63,4 +64,4 @@ async def main(url: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    run(main(sys.argv[1], sys.argv[2]))

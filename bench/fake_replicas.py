@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 
 from bench.direct import Doors
+from bench.event_loop import run
 from cluster.call_server import CallServer, Serve, new_server
 from cluster.config import DirectoryConfig
 from cluster.directory import Directory
@@ -244,4 +245,4 @@ async def main(url: str, role: Pool, model: str) -> None:
 
 if __name__ == "__main__":
     asked: Pool = "prefill" if sys.argv[2] == "prefill" else "decode"
-    asyncio.run(main(sys.argv[1], asked, sys.argv[3]))
+    run(main(sys.argv[1], asked, sys.argv[3]))

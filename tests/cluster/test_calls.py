@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bench.event_loop import new_loop, run
 from cluster.call_server import CallServer, _Session
 from cluster.call_streams import CallStreams
 from cluster.status import error_from_failure
@@ -88,6 +89,11 @@ async def test_many_calls_share_a_stream_and_each_is_in_order():
         assert all(taker.ids == list(range(10)) for taker in takers)
         assert not any(taker.events[-1].ended.failure.kind for taker in takers)
         assert sorted(steps.freed, key=int) == [str(number) for number in range(50)]
+
+
+def test_so_they_do_in_the_event_loop_that_ray_gives_its_processes():
+    assert type(new_loop()).__module__.startswith("uvloop")
+    run(test_many_calls_share_a_stream_and_each_is_in_order())
 
 
 async def test_a_cancel_reaches_one_call_alone_and_is_answered_when_all_is_freed():
