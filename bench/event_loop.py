@@ -6,6 +6,7 @@ Ray installs uvloop in its worker processes, which `ray[serve]` brings with it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,8 +14,8 @@ from typing import Any
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, or asyncio's own where that is not installed."""
-    if find_spec("uvloop") is None:
+    """uvloop's, or asyncio's own where that is not installed or Ray is told not to use it."""
+    if find_spec("uvloop") is None or os.environ.get("RAY_USE_UVLOOP") == "0":
         return asyncio.new_event_loop()
     make: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return make()
