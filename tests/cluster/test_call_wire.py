@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.call_server import CallServer
@@ -46,6 +46,7 @@ def framed(*messages: bytes) -> bytes:
     return b"".join(len(one).to_bytes(4, "big") + one for one in messages)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(min_size=1, max_size=200), max_size=8), st.data())
 def test_messages_arrive_whole_and_in_order_however_they_are_cut(messages, data):
     async def run():
