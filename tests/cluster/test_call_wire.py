@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.call_server import CallServer
-from cluster.call_wire import MOST_BYTES, PREFACE, Wire
+from cluster.call_wire import MOST_BYTES, PREFACE, SILENT_TICKS, Wire
 from tests.cluster.scripted_generator import eventually
 
 
@@ -102,7 +102,7 @@ async def test_an_idle_end_says_that_it_lives_and_a_silent_one_is_cut_off():
     end = End(tick_s=0.01)
     await eventually(lambda: end.lost)
     assert "nothing was heard" in end.lost[0]
-    assert end.transport.written == PREFACE + bytes(8)
+    assert end.transport.written == PREFACE + bytes(4 * SILENT_TICKS)
 
 
 async def test_who_is_not_listened_to_is_not_silent():
