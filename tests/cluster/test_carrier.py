@@ -34,7 +34,8 @@ class Cluster:
         self.begun = []
 
     def healthy(self, pool):
-        records = [ReplicaRecord(f"{pool}-{n}", pool, f"{pool}-{n}", 1, load=LOAD) for n in (0, 1)]
+        names = [f"{pool}-{n}" for n in (0, 1)]
+        records = [ReplicaRecord(one, pool, one, 1, load=LOAD, calls=one) for one in names]
         return [one for one in records if one.id not in self.gone]
 
     def stale(self):
