@@ -207,9 +207,10 @@ class Door:
             raise InvalidRequest("a text to be scored is no prompt", field="prompt")
         else:
             self._room(len(prompt.ids), answer=0)
-            for token in prompt.ids:
-                check_token("prompt", token, self._card.vocabulary)
             ids = prompt.ids
+            if ids:
+                check_token("prompt", min(ids), self._card.vocabulary)
+                check_token("prompt", max(ids), self._card.vocabulary)
         if not ids:
             raise InvalidRequest("the prompt is empty", field="prompt")
         return tuple(ids)

@@ -13,13 +13,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
 from cluster.demand import Demand
 from cluster.fairness import Fairness
-from cluster.membership import Pool
+from cluster.membership import Pool, ReplicaRecord
 from cluster.placed import FirstToken, Placed
 from cluster.placement import Ask, Placement, Plan, one_of
 from cluster.places import Places, Tell
@@ -99,7 +100,9 @@ class Gate:
         loop = asyncio.get_running_loop()
         expected, decided = self._admission.expected(ask, now), loop.create_future()
         listener = None if tell is None else self._places.listener(ask, tell, now)
-        left = self._placement.left(self._pools.healthy("prefill"), ask)
+        left = ask.prompt_tokens
+        if self._held:
+            left = self._placement.left(self._pools.healthy("prefill"), ask)
         waiter = Waiter(ask, left, expected, self._arrivals, decided, listener)
         behind = self._behind(waiter)
         if not behind:
@@ -271,9 +274,10 @@ class Gate:
             self._wake(waiter, asleep, now)
             return 0.0
         try:
-            plan = self._plan(waiter.ask, now)
+            prefill = self._pools.healthy("prefill")
+            plan = self._plan(waiter.ask, now, prefill)
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
-            replicas = len(self._pools.healthy("prefill"))
+            replicas = len(prefill)
             # A decode replica beside the pool computes it: those held here are not in its way.
             apart = plan.pair.local and plan.pair.prefill.role != "both"
             self._note_work(waiter, 0.0 if apart else plan.forecast.alone_s / replicas, now)
@@ -324,9 +328,9 @@ class Gate:
             self._demand.add(alone_s, now)
         waiter.alone_s = alone_s
 
-    def _plan(self, ask: Ask, now: float) -> Plan:
+    def _plan(self, ask: Ask, now: float, prefill: Sequence[ReplicaRecord] | None = None) -> Plan:
         return self._placement.plan(
-            self._pools.healthy("prefill"),
+            self._pools.healthy("prefill") if prefill is None else prefill,
             self._pools.healthy("decode"),
             ask,
             now,

@@ -268,7 +268,8 @@ class Router:
         began_s, timeout_s = time.monotonic(), self._config.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                prepared = await self._door.prepare(request, request_id, self._capacity())
+                most = self._capacity() if request.sampling.max_tokens is None else None
+                prepared = await self._door.prepare(request, request_id, most)
                 if prepared.delivery.at_end:
                     running.events.keep_text()
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
