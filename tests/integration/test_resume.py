@@ -65,8 +65,9 @@ class Stream:
 
 
 async def die(replica):
-    """As if its process had been killed: its server is gone, and its lease runs out."""
+    """As if its process had been killed: its servers are gone, and its lease runs out."""
     await replica._heartbeat.stop(remove=False)
+    await replica._calls.stop()
     await replica._server.stop(0)
 
 
