@@ -65,7 +65,7 @@ class Direct:
             tenant=request.tenant,
         )
         outlet = FirstOnly()
-        serving = asyncio.create_task(self._serve(wire, outlet))
+        serving = asyncio.ensure_future(self._serve(wire, outlet))
         try:
             yield Started(name, _CARD.name, len(ids), 0)
             event = await outlet.first

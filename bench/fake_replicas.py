@@ -231,7 +231,8 @@ async def main(url: str, role: Pool, model: str) -> None:
     """Serve one replica until standard input ends; one that prefills has doors of its own, too."""
     directory = Directory.connect(DirectoryConfig(url=url))
     fake = await serve(role, directory, model)
-    found, doors = {role: fake.record.address}, None
+    found: dict[str, str] = {role: fake.record.address}
+    doors = None
     if role == "prefill":
         doors = await Doors.open(fake.answer)
         found |= {"grpc": doors.grpc, "http": doors.http}
