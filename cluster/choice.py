@@ -67,9 +67,7 @@ class _Side:
         self._call = stream.begin(request, self)
 
     def cancel(self) -> None:
-        if self._call is None:
-            self.ended = True  # it never begins
-        elif not self.ended:
+        if self._call is not None and not self.ended:
             self._call.cancel()
 
     def take(self, event: CallEvent) -> None:
@@ -164,24 +162,13 @@ class ChoiceRun:
             self._settle(self._echo or none)
 
     def _begin(self) -> None:
+        prefill, decode = self._streams
         if not self._pair.local:
             self._sides.append(_Side(self, self._pair.prefill))
-            self._sides[-1].begin(
-                self._streams[0], self._record.prefill_request(self._transfer, self._pair)
-            )
+            self._sides[-1].begin(prefill, self._record.prefill_request(self._transfer, self._pair))
         if self._pair.local or self._record.prepared.sampling.max_tokens != 1:
-            side = _Side(self, self._pair.decode)
-            self._sides.append(side)
-            if self._pair.local:
-                self._begin_decode(side)
-            else:
-                # Once the client was told: nobody waits for it before the first token is there.
-                asyncio.get_running_loop().call_soon(self._begin_decode, side)
-
-    def _begin_decode(self, side: _Side) -> None:
-        if not side.ended:
-            request = self._record.decode_request(self._transfer, self._pair)
-            side.begin(self._streams[1], request)
+            self._sides.append(_Side(self, self._pair.decode))
+            self._sides[-1].begin(decode, self._record.decode_request(self._transfer, self._pair))
 
     def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
         if kind == "tokens":
