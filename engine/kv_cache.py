@@ -165,8 +165,8 @@ def _as_items(blocks: torch.Tensor) -> np.ndarray[Any, np.dtype[np.void]]:
 
 def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None = None) -> int:
     """Bytes of one block of that layout over these layers (all by default)."""
-    itemsize = TORCH_DTYPES[layout.dtype].itemsize
-    per_token = sum(
-        2 * shape.kv_heads * shape.head_size for shape in layout.layers[layer_start:layer_stop]
+    before = layout.numbers_before
+    per_token = (
+        before[len(layout.layers) if layer_stop is None else layer_stop] - before[layer_start]
     )
-    return per_token * layout.block_size * itemsize
+    return per_token * layout.block_size * TORCH_DTYPES[layout.dtype].itemsize

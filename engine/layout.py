@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,7 @@ class LayerShape:
     head_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KvLayout:
     """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
 
@@ -24,6 +26,11 @@ class KvLayout:
     block_size: int
     dtype: str
     model_identity: str
+
+    @cached_property
+    def numbers_before(self) -> tuple[int, ...]:
+        """Keys and values of one token in all layers before each one; last, in all."""
+        return (0, *accumulate(2 * shape.kv_heads * shape.head_size for shape in self.layers))
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks hold that many tokens."""

@@ -7,7 +7,8 @@ one, has just computed. Each extent is cut into frames of its own.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 
 from engine.errors import ConfigError
 from engine.kv_cache import block_bytes
@@ -59,16 +60,13 @@ class Coverage:
     def beyond(self, other: Coverage) -> tuple[Extent, ...]:
         """What is covered here and not there, layers with the same blocks together."""
         extents: list[Extent] = []
-        for layer, (stop, start) in enumerate(zip(self._stops, other._stops, strict=True)):
-            last = extents[-1] if extents else None
-            if stop <= start:
-                continue
-            if last is not None and last == replace(
-                last, layer_stop=layer, block_start=start, block_stop=stop
-            ):
-                extents[-1] = replace(last, layer_stop=layer + 1)
-            else:
-                extents.append(Extent(layer, layer + 1, start, stop))
+        spans = zip(other._stops, self._stops, strict=True)
+        layer = 0
+        for (start, stop), alike in groupby(spans):
+            count = len(list(alike))
+            if start < stop:
+                extents.append(Extent(layer, layer + count, start, stop))
+            layer += count
         return tuple(extents)
 
     def add(self, extent: Extent) -> bool:
