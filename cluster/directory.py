@@ -123,7 +123,8 @@ class Directory:
 
     async def census(self) -> Census:
         """Every replica whose lease holds, ordered by id, and who left on purpose."""
-        pipe = self._client.pipeline(transaction=True)
+        # Not at one instant, which costs a third more: who leaves in between is read last.
+        pipe = self._client.pipeline(transaction=False)
         pipe.smembers(self._index)
         pipe.zrange(self._left, 0, -1)
         known, left = await self._call(pipe.execute())

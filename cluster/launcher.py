@@ -30,6 +30,7 @@ from cluster.membership import ReplicaRecord
 from cluster.ports import reachable, settle_ports
 from cluster.processes import adopt_orphans, end_descendants
 from cluster.progress import Progress
+from cluster.quiet_ray import QUIET_RAY
 from cluster.rollout import Rollouts
 from cluster.terminal import stream_answer, timing
 from engine.config import is_hub_name
@@ -51,6 +52,7 @@ _RAY_ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # at 0.1 s it takes 5 % of a core
     "RAY_DEDUP_LOGS": "0",  # it holds lines of the log back for seconds
+    **QUIET_RAY,
 }
 
 logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.membership import ReplicaLoad
+from engine.wake import Wake
 from protos import report_pb2, report_pb2_grpc
 
 # As often as something changes, and as often as nothing does.
@@ -15,10 +16,14 @@ UNCHANGED_S = 0.25
 
 
 class ReportServicer(report_pb2_grpc.ReportsServicer):
-    """Answers `Watch` from the event loop: silence means that this does not run."""
+    """Answers `Watch` from the event loop: silence means that this does not run.
 
-    def __init__(self, state: Callable[[], ReplicaLoad]) -> None:
+    While a replica rests nothing changes there but by what sets `wake`, so nobody looks until then.
+    """
+
+    def __init__(self, state: Callable[[], ReplicaLoad], wake: Wake) -> None:
         self._state = state
+        self._wake = wake
 
     async def Watch(self, request: report_pb2.WatchRequest, context: Any) -> None:  # noqa: N802
         """Write reports until the caller goes away."""
@@ -32,6 +37,8 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
                 await context.write(report)
                 told, told_s = report, now
             await asyncio.sleep(CHANGED_S)
+            if _rests(report) and report_to_proto(self._state()) == report:
+                await self._wake.stirred(UNCHANGED_S - CHANGED_S)
 
 
 def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
@@ -48,3 +55,8 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
         batch_blocks=load.batch_blocks,
         batch_streams=load.batch_streams,
     )
+
+
+def _rests(report: report_pb2.Report) -> bool:
+    """Whether no request is here, in whatever state."""
+    return not (report.waiting or report.running or report.streams or report.blocks_promised)

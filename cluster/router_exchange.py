@@ -21,10 +21,12 @@ from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-# How often, how often while somebody is short of a share, and how long a start may wait for it:
-# what a router had that died is free after that.
+# How often, how often while somebody is short of a share, how often while there is nobody to share
+# with and nothing to be shared, and how long a start may wait for its share: what a router had that
+# died is free after that.
 EVERY_S = 0.2
 HURRY_S = 0.05
+QUIET_S = 0.5
 _START_S = GONE_S + 2.0
 _TURN_S = 1.0
 
@@ -48,6 +50,8 @@ class RouterExchange:
         self._task: asyncio.Task[None] | None = None
         self._heard: set[str] = set()
         self._dead: frozenset[str] = frozenset()
+        self._charged: Mapping[str, float] = {}
+        self._quiet = False
 
     async def start(self) -> None:
         """Get a share, within a bounded time, and keep it current."""
@@ -74,6 +78,8 @@ class RouterExchange:
     async def once(self) -> bool:
         """Tell and read once; False where the directory could not be reached."""
         uses, charged, here = self._fairness.say()
+        self._quiet = not uses and charged == self._charged
+        self._charged = charged
         said = self._shares.say(uses, int(time.time() / _TURN_S))
         statement = Statement(said, charged, here, self._canaries.say())
         alone, routers = self._shares.alone, self._shares.routers
@@ -120,9 +126,16 @@ class RouterExchange:
             with suppress(Unavailable):
                 await self._directory.forget_statements(gone)
 
+    @property
+    def pause_s(self) -> float:
+        """How long from now until the next exchange."""
+        if self._shares.hurry:
+            return HURRY_S
+        return QUIET_S if self._quiet and self._shares.routers == 1 else EVERY_S
+
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(HURRY_S if self._shares.hurry else EVERY_S)
+            await asyncio.sleep(self.pause_s)
             try:
                 await self.once()
             except Exception:

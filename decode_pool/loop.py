@@ -52,6 +52,7 @@ class DecodeLoop:
         if len(self._jobs) >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs} requests are here already", retry_after_s=1.0)
         self._jobs[job.sequence.owner] = job
+        self.wake.set()
 
     async def admit(self, job: DecodeJob) -> None:
         """Wait for blocks for all of the job's tokens; Overloaded if too many wait.

@@ -15,6 +15,7 @@ class Wake:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._pulse = asyncio.Event()
         self._neighbours: list[Wake] = []
 
     def join(self, other: Wake) -> None:
@@ -24,19 +25,31 @@ class Wake:
 
     def set(self) -> None:
         """Something came, or blocks were freed."""
-        self._event.set()
-        for neighbour in self._neighbours:
-            neighbour._event.set()
+        for wake in (self, *self._neighbours):
+            wake._event.set()
+            wake._pulse.set()
+            wake._pulse.clear()
 
     def clear(self) -> None:
         """Before looking whether there is something to do."""
         self._event.clear()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something came since `clear`; any thread may ask."""
+        return self._event.is_set()
 
     async def wait(self, most_s: float | None = None) -> None:
         """Until something came since `clear`, or for so long; None: however long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._event.wait()
+
+    async def stirred(self, most_s: float) -> None:
+        """For those beside the loop: until something comes after this call, or for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._pulse.wait()
 
 
 class StepEnds:

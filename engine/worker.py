@@ -91,6 +91,24 @@ class EngineWorker:
         """Compute a pass for about that long; None while there is more."""
         return self._run(lambda: run.advance(for_s))
 
+    def pursue(
+        self, run: Slices, for_s: float, pause: Callable[[], bool], told: Callable[[], None]
+    ) -> Awaitable[list[Outcome] | None]:
+        """Advance a pass slice by slice, until it is computed or there is something else to do.
+
+        That is where another step waits, or `pause`, asked on the engine's thread, says so: then
+        None. Between slices `told` is called in the event loop, for which the engine does not wait:
+        there and back takes most of a millisecond where all cores compute.
+        """
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[Outcome] | None:
+            while (results := run.advance(for_s)) is None and self._under_way == 1 and not pause():
+                loop.call_soon_threadsafe(told)
+            return results
+
+        return self._run(work)
+
     async def improve(self) -> None:
         """Make steps faster: slow preparations beside them, the rest piece by piece between."""
         if await asyncio.to_thread(self._engine.prepare_improvement):

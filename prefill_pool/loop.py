@@ -64,6 +64,7 @@ class PrefillLoop:
         self._worker = worker
         self._jobs: dict[str, PrefillJob] = {}
         self._passes: list[Slices] = []
+        self._counted_s = 0.0
         self.wake = Wake()
         self._ends = StepEnds(scheduler.leaving)
 
@@ -132,19 +133,31 @@ class PrefillLoop:
             self._ends.tell()
 
     async def _advance(self, run: Slices) -> None:
-        began_s = time.monotonic()
+        """Compute until the pass is whole, or something came that may overtake it or end it."""
+        self._counted_s = time.monotonic()
         try:
-            results = await self._worker.advance(run, _SLICE_S)
+            results = await self._worker.pursue(
+                run, _SLICE_S, lambda: self.wake.pending, lambda: self._went_on(run)
+            )
+        except asyncio.CancelledError:
+            self.wake.set()  # or the engine would go on alone
+            raise
         except Exception as error:
             self._passes.remove(run)
             self._fail(run.spans, error)
             return
-        self._scheduler.advanced(run.spans, time.monotonic() - began_s)
-        if results is None:
-            self._tell(run.spans, run.layers_done)
-        else:
+        self._went_on(run, whole=results is not None)
+        if results is not None:
             self._passes.remove(run)
             self._answer(run.spans, results)
+
+    def _went_on(self, run: Slices, *, whole: bool = False) -> None:
+        """Note how far a pass is, and for how long it was computed."""
+        now = time.monotonic()
+        self._scheduler.advanced(run.spans, now - self._counted_s)
+        self._counted_s = now
+        if not whole:
+            self._tell(run.spans, run.layers_done)
 
     def _tell(self, spans: list[Span], layers: int | None = None) -> None:
         """Say how far a pass over these spans is."""

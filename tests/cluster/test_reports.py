@@ -7,10 +7,12 @@ import asyncio
 import grpc.aio
 import pytest
 
+from cluster import report_server
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.pools import Pools
 from cluster.report_server import ReportServicer
 from cluster.reports import Reports
+from engine.wake import Wake
 from protos import report_pb2, report_pb2_grpc
 from tests.cluster.scripted_generator import eventually
 
@@ -67,7 +69,7 @@ async def heard():
 
 async def test_a_router_hears_of_changes_without_asking(serve, heard):
     load = ReplicaLoad(waiting=1, prompt_tokens_due=50)
-    record = await serve(ReportServicer(lambda: load))
+    record = await serve(ReportServicer(lambda: load, Wake()))
     pools = Pools(Members(record), reports=heard.reports)
     assert pools.healthy("decode") == [record]
     heard.reports.follow([record])
@@ -88,7 +90,7 @@ async def test_a_router_hears_of_changes_without_asking(serve, heard):
 
 async def test_a_frozen_replica_is_given_nothing(serve, heard):
     record = await serve(Frozen())
-    lively = await serve(ReportServicer(ReplicaLoad), "r1")
+    lively = await serve(ReportServicer(ReplicaLoad, Wake()), "r1")
     pools = Pools(Members(record, lively), reports=heard.reports)
     heard.reports.follow([record, lively])
     await eventually(lambda: len(heard.loads) >= 2)
@@ -108,7 +110,7 @@ async def test_a_replica_that_never_reports_is_not_silent(heard):
 
 
 async def test_only_members_are_followed_and_a_new_life_anew(serve, heard):
-    record = await serve(ReportServicer(ReplicaLoad))
+    record = await serve(ReportServicer(ReplicaLoad, Wake()))
     router = ReplicaRecord("router-0", "router", "127.0.0.1:1", 1)
     heard.reports.follow([record, router])
     await eventually(lambda: heard.loads)
@@ -118,3 +120,45 @@ async def test_only_members_are_followed_and_a_new_life_anew(serve, heard):
     await eventually(lambda: heard.loads[-1].waiting == 3)
     heard.reports.follow([])
     assert heard.reports.stale() == set() and not heard.reports.silent("r0")
+
+
+class Looked:
+    """A replica's state, and how often it was looked at."""
+
+    def __init__(self):
+        self.load = ReplicaLoad()
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+        return self.load
+
+
+async def test_a_replica_that_rests_is_looked_at_seldom_and_what_comes_is_told_at_once(
+    serve, heard, monkeypatch
+):
+    monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
+    state, wake = Looked(), Wake()
+    heard.reports.follow([await serve(ReportServicer(state, wake))])
+    await eventually(lambda: heard.loads)
+    await asyncio.sleep(3 * report_server.CHANGED_S)
+    looked = state.times
+    await asyncio.sleep(6 * report_server.CHANGED_S)
+    assert state.times == looked
+    state.load = ReplicaLoad(waiting=1)
+    wake.set()
+    await eventually(lambda: heard.loads[-1].waiting == 1)
+    # While there is something to do, whatever changes is seen without being told of.
+    state.load = ReplicaLoad(running=1, prompt_tokens_due=20)
+    await eventually(lambda: heard.loads[-1].prompt_tokens_due == 20)
+
+
+async def test_what_comes_while_a_report_is_written_is_not_overlooked(serve, heard, monkeypatch):
+    monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
+    state, wake = Looked(), Wake()
+    heard.reports.follow([await serve(ReportServicer(state, wake))])
+    await eventually(lambda: state.times == 1)
+    # Before anybody waits for it.
+    state.load = ReplicaLoad(streams=1)
+    wake.set()
+    await eventually(lambda: heard.loads and heard.loads[-1].streams == 1)

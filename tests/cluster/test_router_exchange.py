@@ -14,7 +14,7 @@ from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.fairness import Fairness
-from cluster.router_exchange import RouterExchange
+from cluster.router_exchange import EVERY_S, QUIET_S, RouterExchange
 from cluster.statement import Statement
 from cluster.tenant_caps import Need, TenantConfig, caps_of
 from cluster.tenant_shares import GONE_S, Said, Shares
@@ -64,6 +64,30 @@ async def until(condition, seconds=20.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directory):
+    said = 0
+
+    class Counting:
+        async def exchange(self, router, statement):
+            nonlocal said
+            said += 1
+            return await directory.exchange(router, statement)
+
+        def __getattr__(self, name):
+            return getattr(directory, name)
+
+    router = Router(Counting(), "r")
+    await router.exchange.start()
+    for busy, pause_s in ((False, QUIET_S), (True, EVERY_S)):
+        if busy:
+            router.fairness.start("acme", 10, 100)
+        # The first says that something changed, or that nothing does any more.
+        before = said
+        await until(lambda before=before: said >= before + 2)
+        assert router.exchange.pause_s == pause_s
+    await router.exchange.stop()
 
 
 async def test_two_routers_fill_a_cap_together_and_never_exceed_it(routers):

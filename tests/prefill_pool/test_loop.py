@@ -72,3 +72,30 @@ async def test_a_slice_is_cut_for_who_comes_and_when_nobody_wants_its_pass_any_m
         assert engine.cuts == before + 2
         engine.let_go()
         await asyncio.wait_for(third.first_token, 30)
+
+
+async def test_how_far_a_pass_is_is_told_while_it_goes_on():
+    async with running() as (subject, engine, _):
+        told = []
+        job = submit(subject, "long", CHUNK)
+        job.watch = lambda tokens, layers: told.append((tokens, layers))
+        await engine.hold_slice(LAYERS - 1)
+        # The engine is in its last slice, and was not waited for.
+        async with asyncio.timeout(30):
+            while (CHUNK, LAYERS - 1) not in told:
+                await asyncio.sleep(0.001)
+        engine.let_go()
+        await asyncio.wait_for(job.first_token, 30)
+        assert told[-1] == (CHUNK, None)
+
+
+async def test_a_loop_that_ends_takes_its_pass_with_it():
+    async with running() as (subject, engine, _):
+        submit(subject, "long", CHUNK)
+        await engine.hold_slice(1)
+        task = next(one for one in asyncio.all_tasks() if "PrefillLoop.run" in repr(one))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        engine.let_go()
+        await asyncio.to_thread(subject._worker.close)
+        assert len(engine.slices) == 2
