@@ -36,9 +36,11 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
             if report != told or now - told_s >= UNCHANGED_S:
                 await context.write(report)
                 told, told_s = report, now
-            await asyncio.sleep(CHANGED_S)
+            # Once more, as something may have come while that was written.
             if _rests(report) and report_to_proto(self._state()) == report:
-                await self._wake.stirred(UNCHANGED_S - CHANGED_S)
+                await self._wake.stirred(UNCHANGED_S)
+            else:
+                await asyncio.sleep(CHANGED_S)
 
 
 def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
