@@ -155,10 +155,13 @@ async def test_a_replica_that_rests_is_looked_at_seldom_and_what_comes_is_told_a
 
 async def test_what_comes_while_a_report_is_written_is_not_overlooked(serve, heard, monkeypatch):
     monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
-    state, wake = Looked(), Wake()
-    heard.reports.follow([await serve(ReportServicer(state, wake))])
-    await eventually(lambda: state.times == 1)
-    # Before anybody waits for it.
-    state.load = ReplicaLoad(streams=1)
-    wake.set()
+    state = Looked()
+
+    def begun_meanwhile():
+        """At rest at the first look; nobody waits yet when that is over."""
+        load, state.load = state(), ReplicaLoad(streams=1)
+        return load
+
+    heard.reports.follow([await serve(ReportServicer(begun_meanwhile, Wake()))])
     await eventually(lambda: heard.loads and heard.loads[-1].streams == 1)
+    assert heard.loads[0].streams == 0
