@@ -18,10 +18,11 @@ UNCHANGED_S = 0.25
 class ReportServicer(report_pb2_grpc.ReportsServicer):
     """Answers `Watch` from the event loop: silence means that this does not run.
 
-    While a replica rests nothing changes there but by what sets `wake`, so nobody looks until then.
+    While a replica rests nothing changes there but by what sets `wake`, so nobody looks until then;
+    without a `wake` it is looked at as often as ever.
     """
 
-    def __init__(self, state: Callable[[], ReplicaLoad], wake: Wake) -> None:
+    def __init__(self, state: Callable[[], ReplicaLoad], wake: Wake | None = None) -> None:
         self._state = state
         self._wake = wake
 
@@ -36,9 +37,10 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
             if report != told or now - told_s >= UNCHANGED_S:
                 await context.write(report)
                 told, told_s = report, now
+            wake = self._wake if _rests(report) else None
             # Once more, as something may have come while that was written.
-            if _rests(report) and report_to_proto(self._state()) == report:
-                await self._wake.stirred(UNCHANGED_S)
+            if wake is not None and report_to_proto(self._state()) == report:
+                await wake.stirred(UNCHANGED_S)
             else:
                 await asyncio.sleep(CHANGED_S)
 
