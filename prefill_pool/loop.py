@@ -75,10 +75,10 @@ class PrefillLoop:
         first_token = asyncio.get_running_loop().create_future()
         job = PrefillJob(sequence, now, first_token)
         self._jobs[sequence.owner] = job
+        self.wake.set()
         if self._passes:
             # It may be the more urgent one, which the scheduler says between two layers.
             self._passes[-1].cut()
-        self.wake.set()
         return job
 
     async def compute(self, sequence: Sequence) -> None:
@@ -94,9 +94,9 @@ class PrefillLoop:
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
+        self.wake.set()  # before the cut: a pass goes on by itself where nothing is pending
         if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
             self._passes[-1].cut()
-        self.wake.set()
 
     def places(self) -> dict[str, Place]:
         """Where the prompts that wait are in their lines."""
