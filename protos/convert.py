@@ -87,10 +87,13 @@ def sequence_from_proto(
 ) -> TokenSequence:
     """The sequence that a router asks a replica for, owned by its transfer.
 
-    It has output only where it began on another replica.
+    It has output only where it began on another replica, and then no KV comes from anywhere:
+    Internal where both are said, as the first token would be there twice.
     """
     scoring, tokens = request.scoring, len(request.prompt_ids)
     output = request.output_ids if isinstance(request, decode_pb2.DecodeRequest) else ()
+    if output and not request.local_prefill:
+        raise Internal(f"{request.transfer}: output of its own, and KV with a first token to come")
     return TokenSequence(
         owner=request.transfer,
         tokens=[*request.prompt_ids, *output],
