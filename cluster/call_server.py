@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cluster.call_outlets import CallOutlet, Outbound
-from cluster.call_wire import Wire
+from cluster.call_wire import MOST_BYTES, Wire
 from cluster.listen import join, listening_socket
 from cluster.streams import end
 from engine.errors import Internal, TandemError, Unavailable
@@ -25,7 +25,7 @@ from protos.status import failure_to_proto
 
 log = logging.getLogger(__name__)
 
-_MAX_MESSAGE_BYTES = 64 << 20
+_STOP_S = 5.0
 Serve = Callable[[Any, Outlet], Awaitable[None]]
 
 
@@ -33,7 +33,7 @@ def new_server() -> grpc.aio.Server:
     """A server for what routers and replicas ask of a replica beside calls."""
     return grpc.aio.server(
         options=[
-            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MOST_BYTES),
             # Routers ping every 10 s; the default would hang up.
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -62,13 +62,21 @@ class CallServer:
         return join(host, sock.getsockname()[1])
 
     async def stop(self) -> None:
-        """Take no more routers, cancel what runs, and wait until it has ended. Idempotent."""
+        """Take no more routers, cancel what runs, and wait until it has ended, for 5 s at most.
+
+        Idempotent.
+        """
         if self._server is not None:
             self._server.close()
         sessions = list(self._sessions)
         for session in sessions:
             session.wire.close("the replica stops")
-        await asyncio.gather(*(session.over.wait() for session in sessions))
+        ends = [asyncio.ensure_future(session.over.wait()) for session in sessions]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_STOP_S)
+            await end(list(late))
+            if late:
+                log.warning("calls did not end", extra={"connections": len(late)})
 
     @property
     def sessions(self) -> int:
@@ -104,7 +112,8 @@ class _Session:
 
     @property
     def idle(self) -> bool:
-        return not (self._calls or self._sending) and self._outbound.empty
+        sent = self._outbound.empty and not (self._sending or self.wire.unsent)
+        return sent and not self._calls
 
     def take(self, message: bytes) -> None:
         """Do what the router says."""

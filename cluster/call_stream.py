@@ -24,8 +24,10 @@ from protos.prefill_pb2 import PrefillRequest
 log = logging.getLogger(__name__)
 
 _CONNECT_S = 5.0
-# Events that a router may be behind before it takes no more.
-_MOST_WAITING = 4096
+# Events that a router may be behind before it takes no more, and the replica merges them.
+_MOST_WAITING = 512
+# Tokens that are counted together where events always wait.
+_COUNTED = 256
 
 
 class Receiver(Protocol):
@@ -129,9 +131,9 @@ class _Connection:
             self._end(f"no connection: {reason}")
 
     def _opened(self) -> None:
-        unsent, self._unsent = self._unsent, None
-        if unsent:
-            self._wire.send(RouterMessage(commands=unsent).SerializeToString())
+        unsent, self._unsent = self._unsent or [], None
+        for command in unsent:
+            self._send(command)
 
     def _send(self, command: Command) -> None:
         if self._unsent is not None:
@@ -175,7 +177,7 @@ class _Connection:
 
     def _count(self) -> None:
         """Tell how many tokens came, once for all that came together."""
-        if self._tokens and not self._waiting:
+        if self._tokens and (not self._waiting or self._tokens >= _COUNTED):
             metrics.GENERATED.inc(self._tokens)
             self._tokens = 0
 
@@ -184,6 +186,7 @@ class _Connection:
             receiver.take(event)
         except Exception:
             log.exception("an event could not be taken")
+            self.cancel(event.call)
             self._forget(event.call)
             receiver.lost(Internal("internal error"))
 
@@ -203,4 +206,7 @@ class _Connection:
         self._empty.set()
         self._ended.set()
         for receiver in receivers.values():
-            receiver.lost(ReplicaLost(reason, retry_after_s=1.0))
+            try:
+                receiver.lost(ReplicaLost(reason, retry_after_s=1.0))
+            except Exception:  # the others are to hear of it, too
+                log.exception("a call could not be ended")

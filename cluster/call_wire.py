@@ -55,6 +55,11 @@ class Wire(asyncio.Protocol):
             self._wrote = True
             self._transport.write(len(message).to_bytes(_LENGTH, "big") + message)
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of messages that the system has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     async def drained(self) -> None:
         """Wait while the other side takes less than it is sent."""
         await self._writable.wait()

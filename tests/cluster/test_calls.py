@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bench.event_loop import new_loop, run
+from cluster import call_server
 from cluster.call_server import CallServer, _Session
 from cluster.call_streams import CallStreams
+from cluster.call_wire import PREFACE
 from cluster.status import error_from_failure
 from engine.errors import Overloaded, ReplicaLost, TandemError
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
@@ -207,13 +209,48 @@ async def test_a_receiver_that_breaks_ends_alone():
         def take(self, event):
             raise RuntimeError
 
-    async with rig() as (_, streams, address, _):
+    async with rig() as (steps, streams, address, _):
         broken, sound = Broken(), Taker()
-        streams.to(address).begin(DecodeRequest(transfer="1"), broken)
+        streams.to(address).begin(DecodeRequest(transfer="endless"), broken)
         streams.to(address).begin(DecodeRequest(transfer="2"), sound)
         await eventually(lambda: sound.ended)
         assert broken.error is not None
         assert sound.ids == list(range(10))
+        # Nobody listens to it any more: the replica is told.
+        await eventually(lambda: "endless" in steps.freed)
+
+
+async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
+    async def serve(request, outlet):
+        outlet.put(CallEvent(tokens=Tokens(ids=[1], text="x" * (16 << 20))))
+
+    server = CallServer({"decode": serve})
+    host, port = (await server.start("127.0.0.1")).split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 10)
+    command = RouterMessage(commands=[Command(call=1, decode=DecodeRequest())])
+    message = command.SerializeToString()
+    writer.write(PREFACE + len(message).to_bytes(4, "big") + message)
+    await eventually(lambda: server.sessions == 1)
+    (session,) = server._sessions
+    await eventually(lambda: session.wire.unsent > 0)
+    await asyncio.sleep(0.05)  # its call has ended
+    assert not server.idle
+    while session.wire.unsent:
+        await asyncio.wait_for(reader.read(1 << 20), 5)
+    await eventually(lambda: server.idle)
+    writer.close()
+    await server.stop()
+
+
+async def test_a_call_that_does_not_end_holds_no_replica_up(monkeypatch):
+    monkeypatch.setattr(call_server, "_STOP_S", 0.1)
+    async with rig() as (steps, streams, address, server):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), taker)
+        await eventually(lambda: taker.ids)
+        await asyncio.wait_for(server.stop(), 5)
+        steps.gate.set()
+        await eventually(lambda: steps.freed)
 
 
 async def test_a_stream_is_kept_until_its_calls_have_ended():
@@ -248,6 +285,8 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
 
         def send(self, message):
             messages.append(ReplicaMessage.FromString(message))
+
+        unsent = 0
 
         async def drained(self):
             await opened.wait()
