@@ -226,6 +226,8 @@ def application(arguments: Mapping[str, Any]) -> serve.Application:
     if unknown := set(arguments) - {"config", "overrides", "checksum"}:
         raise ConfigError(f"unknown argument of the application: {', '.join(sorted(unknown))}")
     if (checksum := arguments.get("checksum")) is not None:
+        if "config" not in arguments:
+            raise ConfigError("the application has a checksum, and no config that it is of")
         await_version(Path(arguments["config"]), checksum, _CONFIG_ARRIVES_S)
     config = load_config(arguments.get("config"), arguments.get("overrides"))
     return build(config, share_of_cluster(config))

@@ -36,7 +36,8 @@ class KvCache:
         self.layout = layout
         self.blocks = blocks
         self.scratch = blocks
-        self.device = device
+        # With its number, so that it compares equal to that of tensors on it.
+        self.device = torch.empty(0, device=device).device
         self.dtype = TORCH_DTYPES[layout.dtype]
         self.formats: list[KvFormat] = [kv_format] * len(layout.layers)
         # Neighbours of one shape lie in one tensor, so that a copy over them is one call: many

@@ -279,7 +279,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if incoming.complete:
             succeed(incoming.finished, incoming.bytes)
         elif incoming.void and incoming.first_token is not None:
-            fail(incoming.finished, ChecksumMismatch("a frame came void, and yet its transfer is"))
+            # Its Withdraw is on the way.
+            fail(incoming.finished, Withdrawn("a frame came void: its sender has ended it"))
 
     async def _serve(self) -> None:
         connect_s = self._shared.config.connect_timeout_s

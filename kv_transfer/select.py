@@ -80,10 +80,9 @@ def choose(
         return Choice(transport, "configured")
     if same_process:
         return Choice("loopback", "both ends are in one process")
-    if one_gpu and parted is None:
-        return Choice("cuda_ipc", "one GPU and one host: the sender has read the witness file")
     if one_gpu:
-        return Choice("gloo", f"both ends are on one GPU, which NCCL refuses, and {parted}")
+        # `cuda_ipc` has never run: only who asks for it gets it.
+        return Choice("gloo", "both ends are on one GPU, which NCCL refuses")
     if both_cuda:
         return Choice("nccl", "CUDA on both ends")
     if not_shared is None:

@@ -198,7 +198,9 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._on_up(self)
         while True:
             await self._out_of_credit.wait()
-            await self._credit_comes()
+            # It may have been cleared since, and then nobody owes a word.
+            if self._out_of_credit.is_set():
+                await self._credit_comes()
 
     async def _credit_comes(self) -> None:
         """LinkBroken if none comes though nothing is on the way any more."""

@@ -76,7 +76,7 @@ class LinkStaging:
         try:
             for _ in range(count):
                 self._free.append(pool.take(device))
-        except LinkBroken:
+        except Exception:  # also where there is no memory or file for another
             self.close()
             raise
 

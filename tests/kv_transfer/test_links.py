@@ -12,6 +12,7 @@ import pytest
 from engine.errors import DeadlineExceeded, Internal, Overloaded, TransferFailed
 from engine.layout import LayerShape
 from kv_transfer.errors import LinkBroken, LinkRefused, Withdrawn
+from kv_transfer.link import GRACE_S
 from kv_transfer.receiver import KvReceiver, Peer
 from kv_transfer.sender import OutgoingKv
 from tests.kv_transfer.rig import (
@@ -337,3 +338,15 @@ async def test_closing_either_side_fails_what_runs_and_ends_soon():
             await offer
         with pytest.raises(LinkBroken, match="closing"):
             await waiting
+
+
+async def test_a_link_that_was_out_of_credit_for_a_moment_only_is_not_missing_any():
+    async with linked(config=replace(QUICK, io_timeout_s=0.05)) as pair:
+        await pair.move("a", [1, 2], [3, 4])
+        link = pair.sender._links.up("d0")
+        # As where more credit comes in the turn in which the last was used.
+        link._out_of_credit.set()
+        link._out_of_credit.clear()
+        await asyncio.sleep(0.05 + 2 * GRACE_S)
+        assert pair.sender.links_open == 1
+        await pair.move("b", [5, 6], [7, 8])

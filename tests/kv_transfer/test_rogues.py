@@ -14,7 +14,7 @@ import torch
 from engine.errors import TransferFailed
 from kv_transfer import wire
 from kv_transfer.checksum import SEAL_BYTES, seal
-from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused
+from kv_transfer.errors import LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.frames import Extent, FramePart
 from kv_transfer.link import FRAMES_PER_BUFFER
 from kv_transfer.loopback import LoopbackLane
@@ -183,7 +183,7 @@ async def test_a_transfer_that_is_done_though_a_frame_came_void_fails():
         await say(done=pb.Done(transfer="t", frames=1))
 
     async with facing(play) as (receive, receiver, cache):
-        with pytest.raises(ChecksumMismatch, match="void"):
+        with pytest.raises(Withdrawn, match="came void"):
             await receive()
         assert untouched(cache)
         assert receiver.links_open == 1

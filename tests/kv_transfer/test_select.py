@@ -44,10 +44,11 @@ def test_two_processes_that_share_memory_use_it():
     assert "witness" in choice.why
 
 
-def test_two_processes_on_one_gpu_use_its_memory():
-    choice = choose(side(device="cuda:1"), side(device="cuda:1", process="b"), None)
-    assert choice.transport == "cuda_ipc"
-    assert "witness" in choice.why
+def test_two_processes_on_one_gpu_use_its_memory_where_they_are_told_to():
+    one, other = side(device="cuda:1"), side(device="cuda:1", process="b")
+    assert choose(one, other, None).transport == "gloo"
+    choice = choose(side("cuda_ipc", "cuda:1"), other, None)
+    assert (choice.transport, choice.why) == ("cuda_ipc", "configured")
 
 
 def test_cuda_ipc_is_refused_where_it_cannot_be():

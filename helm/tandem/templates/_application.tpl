@@ -138,7 +138,7 @@ applications:
     args:
       config: /etc/tandem/tandem.yaml
       # A ConfigMap reaches pods that run late: the builder waits until it is this one.
-      checksum: {{ include "tandem.applicationText" . | trim | sha256sum }}
+      checksum: {{ include "tandem.applicationText" . | replace "\r\n" "\n" | trim | sha256sum }}
       overrides:
         {{- include "tandem.overrides" . | nindent 8 }}
     deployments:
