@@ -89,8 +89,15 @@ class Admission:
         self._margin_s = max(0.0, self._margin_s)
 
     def expected(self, ask: Ask, now: float) -> bool:
-        """Whether this request was refused before and told to come now. Says so only once."""
+        """Whether this request was refused before and told to come now. Says so only once.
+
+        Whoever was expected is to be settled when it is decided, or gone.
+        """
         return self._reserved.claim(ask.key, now)
+
+    def settle(self, ask: Ask) -> None:
+        """One that was expected waits no longer."""
+        self._reserved.settle(ask.key)
 
     def judge(
         self,
@@ -112,7 +119,6 @@ class Admission:
         if reason is None and late and not (ask.batch or expected):
             reason = self._early(ask, forecast, now, ahead_s)
         if reason is None:
-            self._reserved.settle(ask.key)
             return Admit()
         if ask.batch:
             return Wait(reason, float("inf"))
@@ -136,12 +142,16 @@ class Admission:
     def refuse(
         self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1
     ) -> Refuse:
-        """Give a request a time to come back: when what is before it will have been computed."""
-        self._reserved.settle(ask.key)
+        """Give a request a time to come back: when what is before it will have been computed.
+
+        Whose tenant has all that it may have waits for nobody else, and is in nobody's way.
+        """
         wait_s, seconds = forecast.work_s, forecast.alone_s / replicas
         if reason != "ttft":
             # A place is free when somebody has ended.
             wait_s = max(wait_s, forecast.interval_s)
+        if reason.startswith("tenant_"):
+            return Refuse(reason, max(wait_s, _SOONEST_S))
         if reason not in ("ttft", "held_full"):
             seconds = max(seconds, forecast.interval_s)
         left_s = forecast.deadline_s - ask.arrived_s - self.margin_s(ask.budget_s)

@@ -104,6 +104,13 @@ class Gate:
         if self._held:
             left = self._placement.left(self._pools.healthy("prefill"), ask)
         waiter = Waiter(ask, left, expected, self._arrivals, decided, listener)
+        try:
+            return await self._enter(waiter, now)
+        finally:
+            self._settle(waiter)
+
+    async def _enter(self, waiter: Waiter, now: float) -> list[Placed]:
+        ask, need = waiter.ask, waiter.need
         behind = self._behind(waiter)
         if not behind:
             room = len(self._held) < self._max_held
@@ -305,7 +312,16 @@ class Gate:
             named = {"request_id": waiter.ask.request_id}
             log.exception("a request could not be judged", extra=named)
             waiter.decided.set_exception(Internal("internal error in admission"))
-        return 0.0 if waiter.decided.done() else waiter.alone_s or 0.0
+        if waiter.decided.done():
+            self._settle(waiter)
+            return 0.0
+        return waiter.alone_s or 0.0
+
+    def _settle(self, waiter: Waiter) -> None:
+        """What was promised to it is kept no longer: it is decided, or gone."""
+        if waiter.expected:
+            waiter.expected = False
+            self._admission.settle(waiter.ask)
 
     def _wake(self, waiter: Waiter, asleep: tuple[Pool, ...], now: float) -> None:
         """Nobody is there for it: those whose pools are empty are called, and it waits, or not."""

@@ -12,7 +12,7 @@ who did come lately, waits or is told to come back itself.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -26,9 +26,13 @@ EARLY_S = 0.1
 LATE_S = 1.5
 # Who has not come so soon after its time is taken to have given up, until it comes.
 _NO_SHOW_S = 0.3
+# Who came keeps its place until it is decided, but for the batch lane, which may wait for days.
+_HERE_S = 600.0
 _LEARNING = 0.2
 # More of them may come than did lately.
 _MORE = 1.25
+# And surely not so many times more.
+_MOST_MORE = 4.0
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +52,8 @@ class Reservations:
 
     def __init__(self) -> None:
         self.returning = 1.0
-        self._slots: deque[_Slot] = deque()
-        self._by_key: dict[Hashable, deque[_Slot]] = {}
+        self._slots: list[_Slot] = []  # in the order of their times
+        self._by_key: dict[Hashable, list[_Slot]] = {}
         self._end_s = 0.0
 
     def __len__(self) -> int:
@@ -67,16 +71,21 @@ class Reservations:
         for slot in self._by_key.get(key, ()):
             if slot.at_s > now and not slot.here:
                 return slot.at_s
-        at_s = max(self._end_s, earliest_s)
+        # Behind the last, but not behind those of whom it is known by now that they do not come.
+        latest_s = earliest_s + _PACE * (seconds + self._standing_s(key))
+        at_s = min(max(self._end_s, earliest_s), latest_s)
         if len(self._slots) < _MOST:
             slot = _Slot(key, at_s, seconds, slack_s)
-            self._slots.append(slot)
-            self._by_key.setdefault(key, deque()).append(slot)
+            insort(self._slots, slot, key=lambda one: one.at_s)
+            self._by_key.setdefault(key, []).append(slot)
             self._end_s = at_s + _PACE * seconds * min(1.0, _MORE * self.returning)
         return at_s
 
     def claim(self, key: Hashable, now: float) -> bool:
-        """Whether this request was told to come about now. Its place is kept until `settle`."""
+        """Whether this request was told to come about now.
+
+        Its place is kept until `settle`, which whoever claimed must call once.
+        """
         self._expire(now)
         for slot in self._by_key.get(key, ()):
             if slot.at_s - EARLY_S <= now and not slot.here:
@@ -86,11 +95,10 @@ class Reservations:
         return False
 
     def settle(self, key: Hashable) -> None:
-        """What was claimed is decided: its time is used up."""
+        """One that claimed its time is decided, or gone: the time is used up."""
         for slot in self._by_key.get(key, ()):
             if slot.here:
                 self._drop(slot)
-                self._slots.remove(slot)
                 return
 
     def late(self, begin_s: float, seconds: float, now: float) -> float:
@@ -111,17 +119,30 @@ class Reservations:
             without_s, with_s = without_s + took_s, with_s + took_s
         return late * self.returning
 
+    def _standing_s(self, key: Hashable) -> float:
+        """The most work that is to be expected of the others who have a time."""
+        share = min(1.0, _MOST_MORE * self.returning)
+        return sum(
+            slot.seconds * (1.0 if slot.here else share)
+            for slot in self._slots
+            if slot.key != key and (slot.here or not slot.missed)
+        )
+
     def _expire(self, now: float) -> None:
+        gone = []
         for slot in self._slots:
             if slot.at_s + _NO_SHOW_S >= now:
                 break
             if not slot.missed and not slot.here:
                 slot.missed = True
                 self._learn(0.0)
-        while self._slots and self._slots[0].at_s + LATE_S < now:
-            self._drop(self._slots.popleft())
+            if slot.at_s + (_HERE_S if slot.here else LATE_S) < now:
+                gone.append(slot)
+        for slot in gone:
+            self._drop(slot)
 
     def _drop(self, slot: _Slot) -> None:
+        self._slots.remove(slot)
         slots = self._by_key[slot.key]
         slots.remove(slot)
         if not slots:

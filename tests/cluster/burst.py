@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from cluster.admission import Admission, Admit, Refuse
+from cluster.admission import Admission, Admit, Refuse, Wait
 from cluster.holds import Hold
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.outlook import Due, first_of, in_time
@@ -137,6 +137,9 @@ class Burst:
         verdict = self.admission.judge(
             ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
         )
+        if call.expected and not isinstance(verdict, Wait):
+            call.expected = False
+            self.admission.settle(ask)
         if self.admit_all or isinstance(verdict, Admit):
             self.held.remove(call)
             if call.refused:

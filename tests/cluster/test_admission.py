@@ -84,6 +84,18 @@ def test_those_refused_get_times_one_behind_the_other_and_go_first_then():
     assert admission.judge(ask(arrived_s=then, key=0), arriving, then, expected=True) == Admit()
 
 
+def test_a_tenant_at_its_caps_moves_nobody_elses_time():
+    admission = Admission()
+    found = forecast(interval_s=0.3)
+    for number in range(500):
+        for reason in ("tenant_concurrent", "tenant_waiting", "tenant_kv"):
+            told = admission.refuse(reason, ask(key=number), found, 0.5)
+            assert told == Refuse(reason, 0.3)
+    late = forecast(2.0, work_s=2.0, alone_s=0.5)
+    other = ask(key="other")
+    assert admission.judge(other, late, 0.5) == Admission().judge(other, late, 0.5)
+
+
 @given(st.lists(st.booleans(), max_size=200), st.floats(0.05, 5))
 def test_the_margin_stays_within_its_bounds(lates, budget_s):
     admission = Admission()
