@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096
 _SAMPLE_BYTES = 4096
-# `from_pretrained` swaps functions of `PreTrainedModel` and puts back what it found: two at once
-# may put back each other's, and no model after that has its tied weights.
-_LOADING = threading.Lock()
+# Held while something of `transformers` is changed that all models of a process share: of two at
+# once, one may put back the other's functions, and no model after that has its tied weights.
+LOADING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
     from transformers import AutoModelForCausalLM
 
     try:
-        with _LOADING:
+        with LOADING:
             model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
                 description.folder,
                 config=description.config,

@@ -11,7 +11,7 @@ from engine.batch import pack
 from engine.errors import UnsupportedModel
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
-from engine.model import ModelDescription
+from engine.model import LOADING, ModelDescription
 from engine.runner import Runner, run_module, whole
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
@@ -24,12 +24,12 @@ _CHECK_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 5e-2}
 def probe_layout(description: ModelDescription, model: Any, block_size: int) -> KvLayout:
     """Run one token through the module to see what each layer would store."""
     probe = attention.ShapeProbe()
-    attention.register("tandem_probe", probe)
-    model.set_attn_implementation("tandem_probe")
     token = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
-    with torch.inference_mode():
+    with LOADING, torch.inference_mode():
+        attention.register("tandem_probe", probe)
+        model.set_attn_implementation("tandem_probe")
         run_module(model, token, token, token)
-    model.set_attn_implementation("eager")
+        model.set_attn_implementation("eager")
     expected = list(range(int(model.config.get_text_config().num_hidden_layers)))
     if [layer for layer, *_ in probe.layers] != expected:
         raise UnsupportedModel(

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.config import ModelConfig
 from engine.model import describe, load_weights
+from engine.probe import probe_layout
 
 SHAPE = {
     "vocab_size": 64,
@@ -40,3 +41,16 @@ def test_models_loaded_at_once_have_their_tied_weights(description):
     finally:
         PreTrainedModel.tie_weights = untouched
     assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in models)
+
+
+def test_the_shapes_of_models_loaded_at_once_are_learned_apart(description):
+    model = load_weights(description, torch.device("cpu"))
+    alone = probe_layout(description, model, 16)
+    models = [load_weights(description, torch.device("cpu")) for _ in range(4)]
+
+    def probe(model):
+        return [probe_layout(description, model, 16) for _ in range(12)]
+
+    with ThreadPoolExecutor(4) as threads:
+        learned = [one for some in threads.map(probe, models) for one in some]
+    assert learned == [alone] * 48

@@ -79,9 +79,10 @@ async def test_who_comes_while_a_batch_runs_waits_for_its_end(config, prefill):
             await asyncio.sleep(0.001)
         await stream("late", 4)
         await long
-        # Its first token comes from the prefill pool, where there is one, and waits for nobody.
-        early = seen[: seen.index("long ended")].count("late")
-        assert early == prefill
+        # Its first token comes from the prefill pool, where there is one, and waits for nobody. All
+        # else comes when the batch is over; only first tokens overtake what is on its way then.
+        begins = [place for place, name in enumerate(seen) if name == "late"][prefill]
+        assert seen[:begins].count("long") > 200
 
 
 async def test_with_a_cancelled_batch_the_next_one_begins(config):

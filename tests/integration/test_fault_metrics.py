@@ -21,7 +21,7 @@ async def break_once(replica, loop: str, verb: str, monkeypatch) -> None:
     worker = getattr(replica, loop)._worker
     whole = getattr(worker, verb)
 
-    async def broken(*arguments):
+    async def broken(*arguments, **named):
         monkeypatch.setattr(worker, verb, whole)
         raise RuntimeError("out of memory")
 
@@ -33,7 +33,7 @@ async def ask(local: LocalCluster) -> int:
     return done.summary.completion_tokens
 
 
-@pytest.mark.parametrize(("pool", "verb"), [("prefill", "advance"), ("decode", "step")])
+@pytest.mark.parametrize(("pool", "verb"), [("prefill", "pursue"), ("decode", "step")])
 async def test_a_step_that_raises_is_counted_and_fails_its_requests_alone(
     config, pool, verb, monkeypatch
 ):
