@@ -64,6 +64,19 @@ def due(local: LocalCluster) -> int:
     return sum(replica.load().prompt_tokens_due for replica in local.replicas)
 
 
+def hold_passes(replica) -> asyncio.Event:
+    """Passes of the replica's prefill loop go on once the event is set."""
+    worker, go_on = replica._prefill_loop._worker, asyncio.Event()
+    pursue = worker.pursue
+
+    async def held(*arguments, **named):
+        await go_on.wait()
+        return await pursue(*arguments, **named)
+
+    worker.pursue = held
+    return go_on
+
+
 async def eventually(holds):
     async with asyncio.timeout(30):
         while not holds():
@@ -81,8 +94,12 @@ async def test_ten_long_prompts_that_are_cancelled_cost_a_short_one_at_most_a_ch
     try:
         async with cluster(config) as local:
             computed = Computed(local.replicas)
+            # However slowly they come, none is computed before all are there.
+            go_on = hold_passes(local.prefill[0])
             streams = [asyncio.create_task(ask_long(local, number)) for number in range(LONG)]
-            await eventually(lambda: due(local) > 0.8 * LONG * PROMPT and computed.long)
+            await eventually(lambda: due(local) > 0.8 * LONG * PROMPT)
+            go_on.set()
+            await eventually(lambda: computed.long > CHUNK)
             cancels = [local.client.cancel(f"long-{number}") for number in range(LONG)]
             assert all(await asyncio.gather(*cancels))
             before = computed.long
