@@ -25,8 +25,13 @@ class Pipes:
         self._size = size
         self._broken: str | None = None
         self._closing = threading.Lock()
-        self._alarm = os.eventfd(0, os.EFD_CLOEXEC)
         self._inbox, entrance = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._alarm = os.eventfd(0, os.EFD_CLOEXEC)
+        except OSError:
+            os.close(self._inbox)
+            os.close(entrance)
+            raise
         self._open = {self._alarm, self._inbox}
         try:
             self.peer_pid, self._outbox = _meet(spec, entrance)

@@ -145,7 +145,7 @@ class _Outbox:
         if not self._ended:
             return
         ended, self._ended = self._ended, []
-        # As above.
+        # An event loop that is gone took those who waited with it.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_call_each, ended)
 
