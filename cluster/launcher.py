@@ -27,7 +27,7 @@ from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.membership import ReplicaRecord
-from cluster.ports import reachable, settle_ports
+from cluster.ports import Ports, reachable
 from cluster.processes import adopt_orphans, end_descendants
 from cluster.progress import Progress
 from cluster.quiet_ray import QUIET_RAY
@@ -66,7 +66,8 @@ class Launcher:
         self._local = config.ray.address is None
         if not self._local and config.directory.url is None:
             raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
-        self._config = settle_ports(config) if self._local else config
+        self._ports = Ports()
+        self._config = config
         self._out = out
         self._progress = Progress(out)
         self._found: ReplicaRecord | None = None
@@ -92,6 +93,8 @@ class Launcher:
         adopt_orphans()
         try:
             _listen_to_signals()
+            if self._local:
+                self._config = self._ports.settle(self._config)
             self._start()
             _listen_to_signals()  # ray.init had put a handler of its own there
             asyncio.run(self._stay())
@@ -217,6 +220,7 @@ class Launcher:
         if self._redis is not None:
             self._redis.stop()
         end_descendants(_LEFTOVER_GRACE_S)
+        self._ports.release()
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:

@@ -8,7 +8,22 @@ from engine.errors import ConfigError
 
 
 def listening_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A bound TCP socket; port 0 takes a free one. Raises ConfigError."""
+    """A TCP socket that listens; port 0 takes a free one. Raises ConfigError."""
+    sock = bound_socket(host, port, reuse_port=reuse_port)
+    try:
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        raise cannot_listen(host, port, error) from None
+    return sock
+
+
+def bound_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """The same before it listens: until then somebody else may, who asks for SO_REUSEADDR, too.
+
+    So it keeps a port for a server of another process: no connection that goes out, and nobody who
+    asks for a free port, is given it. Raises ConfigError.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -17,7 +32,6 @@ def listening_socket(host: str, port: int, *, reuse_port: bool = False) -> socke
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((host, port))
-        sock.listen(2048)
     except (OSError, OverflowError) as error:
         sock.close()
         raise cannot_listen(host, port, error) from None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from cluster.config import RayConfig, RouterConfig, TandemConfig
+from cluster.listen import listening_socket
 from cluster.logs import LineFormatter, configure_logging, level_from_environment
-from cluster.ports import reachable, settle_ports
+from cluster.ports import Ports, reachable
 from cluster.processes import descendants
 from cluster.progress import DeploymentState, Progress, failure_reason
 from engine.errors import ConfigError
@@ -31,22 +34,51 @@ def state(message: str = "", status: str = "UPDATING", running: int = 0) -> Depl
     return DeploymentState("decode", wanted=2, running=running, status=status, message=message)
 
 
-def test_free_ports_are_found_and_differ() -> None:
-    config = replace(
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    ports = Ports()
+    yield ports
+    ports.release()
+
+
+def on_free_ports(host: str = "127.0.0.1") -> TandemConfig:
+    return replace(
         TandemConfig(),
-        router=RouterConfig(http_port=0, grpc_port=0),
+        router=RouterConfig(host=host, http_port=0, grpc_port=0),
         ray=RayConfig(dashboard_port=0),
     )
-    settled = settle_ports(config)
-    ports = {settled.router.http_port, settled.router.grpc_port, settled.ray.dashboard_port}
-    assert len(ports) == 3
-    assert 0 not in ports
 
 
-def test_an_address_that_is_not_ours_is_refused() -> None:
-    config = replace(TandemConfig(), router=RouterConfig(host="203.0.113.9", http_port=0))
+def numbers(config: TandemConfig) -> list[int]:
+    return [config.router.http_port, config.router.grpc_port, config.ray.dashboard_port]
+
+
+def test_free_ports_are_found_and_differ(ports: Ports) -> None:
+    found = numbers(ports.settle(on_free_ports()))
+    assert len(set(found)) == 3
+    assert 0 not in found
+
+
+def test_ports_are_kept_for_their_servers_alone(ports: Ports) -> None:
+    for port in numbers(ports.settle(on_free_ports())):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for _ in range(2):  # a server that comes again finds it still kept
+            with listening_socket("127.0.0.1", port), socket.socket() as client:
+                client.connect(("127.0.0.1", port))
+
+
+def test_a_port_that_somebody_listens_on_is_refused(ports: Ports) -> None:
+    config = ports.settle(on_free_ports())
+    with listening_socket("127.0.0.1", config.router.grpc_port):
+        ports.release()
+        with pytest.raises(ConfigError, match=r"address already in use: .* --grpc-port"):
+            ports.settle(config)
+
+
+def test_an_address_that_is_not_ours_is_refused(ports: Ports) -> None:
     with pytest.raises(ConfigError, match="cannot listen on 203"):
-        settle_ports(config)
+        ports.settle(on_free_ports("203.0.113.9"))
 
 
 def test_a_server_on_all_interfaces_is_reached_on_loopback() -> None:
