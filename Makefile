@@ -16,7 +16,8 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # What takes minutes by itself, and is kept out of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py \
 	tests/e2e/test_sleep.py
-GENERATE := -m grpc_tools.protoc -I. protos/*.proto
+GENERATE := -m grpc_tools.protoc -I.
+SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
@@ -44,12 +45,13 @@ contracts: $(VENV)/.installed-dev  ## imports point down
 	$(BIN)/lint-imports
 
 protos: .venv-protos/.installed  ## generate the code of protos/*.proto
-	.venv-protos/bin/python $(GENERATE) --python_out=. --pyi_out=. --grpc_python_out=.
+	.venv-protos/bin/python $(GENERATE) --python_out=. --pyi_out=. protos/*.proto
+	.venv-protos/bin/python $(GENERATE) --grpc_python_out=. $(SERVICES)
 
 protos-check: .venv-protos/.installed  ## the generated code is what the protos say
 	@folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && \
-	.venv-protos/bin/python $(GENERATE) \
-		--python_out=$$folder --pyi_out=$$folder --grpc_python_out=$$folder && \
+	.venv-protos/bin/python $(GENERATE) --python_out=$$folder --pyi_out=$$folder protos/*.proto && \
+	.venv-protos/bin/python $(GENERATE) --grpc_python_out=$$folder $(SERVICES) && \
 	for file in $$folder/protos/*; do cmp "$$file" "protos/$$(basename "$$file")" || exit 1; done && \
 	echo "generated code is up to date"
 

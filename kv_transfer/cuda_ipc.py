@@ -9,7 +9,6 @@ UNVERIFIED: never run by its authors; the `gpu`-marked contract tests run it whe
 from __future__ import annotations
 
 import json
-import logging
 import os
 from functools import partial
 from typing import Any
@@ -20,10 +19,9 @@ import torch
 from kv_transfer.errors import LaneBroken
 from kv_transfer.pipes import Pipes
 from kv_transfer.transport import Arrived, LaneSpec, Receipt, Wait
+from kv_transfer.unverified import warn_unverified
 
-_log = logging.getLogger(__name__)
 _RECORD_BYTES = 2048
-_warned = False
 # A process cannot open its own handles: what it has lent, by handle.
 _lent_here: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
@@ -34,7 +32,7 @@ class CudaIpcLane:
     ahead = 3
 
     def __init__(self, spec: LaneSpec) -> None:
-        _warn_once()
+        warn_unverified("cuda_ipc")
         if spec.device.type != "cuda" or not torch.cuda.is_available():
             raise LaneBroken("cuda_ipc: KV does not lie on a GPU, or there is none")
         self.staging_device = spec.device
@@ -137,10 +135,3 @@ def _record(**content: Any) -> bytes:
 def _content(record: bytes) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(record)
     return content
-
-
-def _warn_once() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        _log.warning("the cuda_ipc transport is UNVERIFIED: it has not been run by its authors")

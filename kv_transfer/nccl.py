@@ -6,7 +6,6 @@ UNVERIFIED: written from the documentation of ProcessGroupNCCL and never run by 
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import timedelta
 from functools import partial
@@ -18,10 +17,9 @@ import torch.distributed as dist
 from kv_transfer.errors import LaneBroken
 from kv_transfer.gloo import open_store_client
 from kv_transfer.transport import LaneSpec, Receipt, Wait, after
+from kv_transfer.unverified import warn_unverified
 
-_log = logging.getLogger(__name__)
 _POLL_S = 0.0001
-_warned = False
 
 
 def nccl_available() -> bool:
@@ -35,7 +33,7 @@ class NcclLane:
     ahead = 4
 
     def __init__(self, spec: LaneSpec) -> None:
-        _warn_once()
+        warn_unverified("nccl")
         if not nccl_available():
             raise LaneBroken("nccl: this torch build has no NCCL, or there is no GPU")
         self.staging_device = spec.device
@@ -91,10 +89,3 @@ class NcclLane:
                 time.sleep(_POLL_S)
         except RuntimeError as error:
             raise LaneBroken(f"nccl {call}: {error}") from error
-
-
-def _warn_once() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        _log.warning("the nccl transport is UNVERIFIED: it has not been run by its authors")

@@ -1,13 +1,23 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it, and what none is judged by: how long it takes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from cluster.logs import PACKAGES
+
+with suppress(ImportError):  # an image for GPUs may not have it
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes says how busy the machine is, and nothing of what is tested.
+    settings.register_profile(
+        "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

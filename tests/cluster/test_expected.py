@@ -9,46 +9,20 @@ import pytest
 
 from cluster.cold_start import ColdStarts
 from cluster.gate import Gate
-from cluster.membership import ReplicaLoad, ReplicaRecord
-from cluster.placement import Ask, Forecast, Placement
+from cluster.placement import Ask, Forecast
 from cluster.refusals import Refused
+from tests.cluster.gate_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
-
-LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
-
-
-class Pools:
-    """A replica of each pool, until it `sleeps`."""
-
-    def __init__(self):
-        self.starts = ColdStarts(("decode",), guess_s=1000.0)
-        self.sleeps = False
-
-    def healthy(self, pool):
-        if self.sleeps and pool == "decode":
-            return []
-        return [ReplicaRecord(f"{pool}-0", pool, "", 1, load=LOAD)]
-
-    def asleep(self, pools):
-        return tuple(pool for pool in pools if not self.healthy(pool))
-
-    def stale(self):
-        return set()
 
 
 @pytest.fixture
 def pools():
-    return Pools()
+    return Pools(ColdStarts(("decode",), guess_s=1000.0))
 
 
 @pytest.fixture
 def gate(pools):
-    """In front of a prefill replica that computes 1,000 tokens a second."""
-    placement, now = Placement(), 0.0
-    for tokens in (100, 900, 300, 500) * 20:
-        now += 2.0
-        placement.costs.prefill("prefill-0").learn(tokens, 0, tokens / 1000, now)
-    return Gate(pools, placement, max_held=9)
+    return Gate(pools, make_placement(), max_held=9)
 
 
 def ask(tokens, **more):
@@ -83,7 +57,7 @@ async def test_who_came_and_went_away_leaves_nothing(gate, returned):
 
 
 async def test_who_came_to_a_pool_that_sleeps_leaves_nothing(gate, pools, returned):
-    pools.sleeps = True
+    pools.records["decode"] = []
     with pytest.raises(Refused) as refused:
         await returned
     assert refused.value.reason == "starting"

@@ -10,40 +10,15 @@ import pytest
 from cluster import places
 from cluster.admission import Admission
 from cluster.api import Progress
-from cluster.cold_start import ColdStarts
 from cluster.fairness import Fairness
 from cluster.gate import Gate
-from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.placed import FirstToken
 from cluster.placement import Ask, Placement
 from cluster.refusals import Refused
 from cluster.tenant_caps import TenantConfig
 from engine.errors import InvalidRequest, Unavailable
+from tests.cluster.gate_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
-
-LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
-
-
-class Pools:
-    def __init__(self):
-        self.starts = ColdStarts()
-        self.records = {
-            "prefill": [ReplicaRecord("p0", "prefill", "", 1, load=LOAD)],
-            "decode": [ReplicaRecord("d0", "decode", "", 1, load=LOAD)],
-        }
-
-    def healthy(self, pool):
-        return self.records[pool]
-
-    def empty(self):
-        return tuple(pool for pool, records in self.records.items() if not records)
-
-    def asleep(self, pools):
-        empty = tuple(pool for pool in self.empty() if pool in pools)
-        return empty if set(empty) <= self.starts.sleepers else ()
-
-    def stale(self):
-        return set()
 
 
 @pytest.fixture
@@ -53,12 +28,7 @@ def pools():
 
 @pytest.fixture
 def placement():
-    """A prefill replica that computes 1,000 tokens a second."""
-    placement, now = Placement(), 0.0
-    for tokens in (100, 900, 300, 500) * 20:
-        now += 2.0
-        placement.costs.prefill("p0").learn(tokens, 0, tokens / 1000, now)
-    return placement
+    return make_placement()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from kv_transfer import cuda_ipc, nccl
+from kv_transfer import nccl, unverified
 from kv_transfer.errors import LaneBroken, LinkRefused
 from kv_transfer.select import Side, choose, open_lane
 from kv_transfer.transport import LaneSpec
@@ -100,7 +100,7 @@ def test_an_unknown_transport_is_refused():
 
 @pytest.mark.skipif(nccl.nccl_available(), reason="this machine has NCCL")
 def test_nccl_says_that_it_is_unverified_and_where_it_cannot_run(caplog, monkeypatch):
-    monkeypatch.setattr(nccl, "_warned", False)
+    monkeypatch.setattr(unverified, "_said", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             with pytest.raises(LaneBroken, match="no NCCL"):
@@ -111,7 +111,7 @@ def test_nccl_says_that_it_is_unverified_and_where_it_cannot_run(caplog, monkeyp
 
 
 def test_cuda_ipc_says_that_it_is_unverified_and_where_it_cannot_run(caplog, monkeypatch):
-    monkeypatch.setattr(cuda_ipc, "_warned", False)
+    monkeypatch.setattr(unverified, "_said", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             with pytest.raises(LaneBroken, match="does not lie on a GPU"):
