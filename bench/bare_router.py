@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.event_loop import run
 from cluster.config import EndpointConfig, FlushConfig, TandemConfig, located
 from cluster.directory import Directory
+from cluster.heap import settle
 from cluster.router_server import RouterServer
 
 # Nothing is refused, whatever admission makes of replicas that do not compute.
@@ -58,6 +59,7 @@ async def main(url: str, model: str) -> None:
     config = config_for(url, model)
     directory = Directory.connect(config.directory)
     router = await RouterServer.start(config, "router-0", directory)
+    settle()
     print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await router.stop()

@@ -27,6 +27,7 @@ from cluster.config import DeploymentName, RayConfig, TandemConfig, load_config
 from cluster.config_source import await_version
 from cluster.directory import Directory
 from cluster.health_file import HealthFile
+from cluster.heap import settle
 from cluster.logs import configure_logging
 from cluster.membership import Pool, ReplicaRole
 from cluster.metrics_backends import RayBackend
@@ -84,6 +85,7 @@ class PoolReplica:
             config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
         await self._replica.take_turn(config.ray.ready_timeout_s)
+        settle()
 
     def check_health(self) -> None:
         """Called by Serve every second; raises when the replica must be replaced."""
@@ -124,6 +126,7 @@ class RouterReplica:
         self._router = await RouterServer.start(
             config, _replica_id(), self._directory, _host(config), self._wake
         )
+        settle()
 
     def _wake(self, pool: Pool) -> None:
         """Serve starts a first replica where a request for it waits in a handle."""
