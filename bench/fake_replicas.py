@@ -24,6 +24,7 @@ from bench.event_loop import run
 from cluster.call_server import CallServer, Serve, new_server
 from cluster.config import DirectoryConfig
 from cluster.directory import Directory
+from cluster.heap import settle
 from cluster.heartbeat import Heartbeat
 from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
 from cluster.report_server import ReportServicer
@@ -80,8 +81,11 @@ class InstantHandOver:
         """Nothing is read."""
 
 
-class InstantPrefill:
-    """Stands in for `PrefillLoop` and `KvSender`: the first token is there at once."""
+class SteadyPrefill:
+    """Stands in for `PrefillLoop` and `KvSender`: first tokens take so long, and no computing."""
+
+    def __init__(self, prefill_s: float) -> None:
+        self._prefill_s = prefill_s
 
     def load(self) -> ReplicaLoad:
         """Nothing to do."""
@@ -93,8 +97,13 @@ class InstantPrefill:
 
     def submit(self, sequence: Sequence) -> PrefillJob:
         """Sample the first token without computing anything."""
-        first = asyncio.get_running_loop().create_future()
-        first.set_result(FirstToken(SampledToken(0), 0.0, 0.0))
+        loop = asyncio.get_running_loop()
+        first, took_s = loop.create_future(), self._prefill_s
+        known = FirstToken(SampledToken(0), 0.0, took_s)
+        if took_s:
+            loop.call_later(took_s, _unless_gone, first, known)
+        else:
+            first.set_result(known)
         return PrefillJob(sequence, time.monotonic(), first)
 
     def release(self, job: PrefillJob) -> None:
@@ -109,6 +118,11 @@ class InstantPrefill:
 
     async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
         """Nobody waits."""
+
+
+def _unless_gone(first: asyncio.Future[FirstToken], known: FirstToken) -> None:
+    if not first.done():
+        first.set_result(known)
 
 
 class SteadyDecode:
@@ -186,11 +200,11 @@ class Fake(NamedTuple):
     close: Close
 
 
-async def serve(role: Pool, directory: Directory, model: str) -> Fake:
+async def serve(role: Pool, directory: Directory, model: str, prefill_s: float = 0.0) -> Fake:
     """Start one and register it. `model` is the model's identity."""
     server = new_server()
     if role == "prefill":
-        prefill: Any = InstantPrefill()
+        prefill: Any = SteadyPrefill(prefill_s)
         load = prefill.load
         answer: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
         _, service, method = ECHO.split("/")
@@ -227,15 +241,16 @@ async def serve(role: Pool, directory: Directory, model: str) -> Fake:
     return Fake(record, answer, close)
 
 
-async def main(url: str, role: Pool, model: str) -> None:
+async def main(url: str, role: Pool, model: str, prefill_s: float) -> None:
     """Serve one replica until standard input ends; one that prefills has doors of its own, too."""
     directory = Directory.connect(DirectoryConfig(url=url))
-    fake = await serve(role, directory, model)
+    fake = await serve(role, directory, model, prefill_s)
     found: dict[str, str] = {role: fake.record.address}
     doors = None
     if role == "prefill":
         doors = await Doors.open(fake.answer)
         found |= {"grpc": doors.grpc, "http": doors.http}
+    settle()
     print(json.dumps(found), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     if doors is not None:
@@ -246,4 +261,4 @@ async def main(url: str, role: Pool, model: str) -> None:
 
 if __name__ == "__main__":
     asked: Pool = "prefill" if sys.argv[2] == "prefill" else "decode"
-    run(main(sys.argv[1], asked, sys.argv[3]))
+    run(main(sys.argv[1], asked, sys.argv[3], float(sys.argv[4])))

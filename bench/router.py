@@ -75,7 +75,7 @@ def main() -> None:
         return
     redis = EmbeddedRedis.start()
     try:
-        with _site(redis.url) as site:
+        with _site(redis.url, options.prefill_ms) as site:
             results = asyncio.run(_measure(site, options))
     finally:
         redis.stop()
@@ -100,6 +100,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--load-nice", type=int, default=0, help="niceness of the client of those streams"
     )
+    parser.add_argument(
+        "--prefill-ms", type=float, default=0.0, help="what a first token takes, by either way"
+    )
     parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--json", help="a file to write the figures to")
@@ -108,14 +111,14 @@ def _parse() -> argparse.Namespace:
 
 
 @contextmanager
-def _site(url: str) -> Iterator[Site]:
-    module = "bench.fake_replicas"
+def _site(url: str, prefill_ms: float) -> Iterator[Site]:
+    module, took = "bench.fake_replicas", str(prefill_ms / 1000)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         model = endless_model(Path(folder))
         identity = describe(config_for(url, model).model).identity
-        _, read = stack.enter_context(_process(module, url, "prefill", identity))
-        decode, read_decode = stack.enter_context(_process(module, url, "decode", identity))
+        _, read = stack.enter_context(_process(module, url, "prefill", identity, took))
+        decode, read_decode = stack.enter_context(_process(module, url, "decode", identity, took))
         prefill, _ = read(), read_decode()
         with _process("bench.bare_router", url, model) as (router, read):
             yield Site(router.pid, decode.pid, read(), prefill)

@@ -8,6 +8,7 @@ may be old and the other sees one router only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -144,7 +145,7 @@ class _Held:
     queue: PromptQueue = field(default_factory=PromptQueue)
     requests: Tally = field(default_factory=Tally)
     blocks: Tally = field(default_factory=Tally)
-    gaps: dict[int, float] = field(default_factory=dict)
+    gaps: Counter[float] = field(default_factory=Counter)
     last: int = 0
 
 
@@ -170,12 +171,14 @@ class Holds:
         self._turn += 1
         held.last = self._turn
         one, promised = held.requests.add(1, now), held.blocks.add(blocks, now)
-        held.gaps[one] = gap_s
+        held.gaps[gap_s] += 1
 
         def release() -> None:
             held.requests.drop(one)
             held.blocks.drop(promised)
-            del held.gaps[one]
+            held.gaps[gap_s] -= 1
+            if not held.gaps[gap_s]:
+                del held.gaps[gap_s]
 
         return Hold(release)
 
@@ -210,7 +213,7 @@ class Holds:
 
     def gap_s(self, replica: str) -> float:
         """The smallest token gap that a request placed there from here was promised."""
-        return min(self._of(replica).gaps.values(), default=float("inf"))
+        return min(self._of(replica).gaps, default=float("inf"))
 
     def last(self, replica: str) -> int:
         """The turn in which the replica was given a request; the smaller, the longer ago."""

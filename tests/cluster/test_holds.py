@@ -63,6 +63,15 @@ def test_the_tightest_gap_among_those_there_counts():
     assert holds.gap_s("r0") == float("inf")
 
 
+def test_a_gap_counts_until_the_last_that_was_promised_it_ends():
+    holds = Holds()
+    first, second = holds.request("r0", 1, 0.06, 0.0), holds.request("r0", 1, 0.06, 0.0)
+    first.release()
+    assert holds.gap_s("r0") == 0.06
+    second.release()
+    assert holds.gap_s("r0") == float("inf")
+
+
 @given(st.lists(st.tuples(st.sampled_from("par"), st.integers(1, 500)), max_size=60))
 def test_nothing_is_left_once_all_is_released(steps):
     holds, now, shares = Holds(), 0.0, []
