@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gc
 
-# New objects before the youngest are looked through: 700 are fewer than a request makes, and each
-# of them would be stopped by a collection of its own.
-_YOUNG = 10_000
-
 
 def settle() -> None:
     """Call it once, when all is loaded: what is there now stays, and is looked through no more.
@@ -17,4 +13,3 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG)
