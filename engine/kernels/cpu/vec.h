@@ -63,6 +63,15 @@ inline Vec dot_pairs(Vec acc, uint32_t query, const uint16_t* pairs) {
   return {_mm512_dpbf16_ps(acc.v, q, k)};
 }
 
+// The first and the second of each of 16 pairs.
+inline Vec firsts_of(const uint16_t* pairs) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16))};
+}
+inline Vec seconds_of(const uint16_t* pairs) {
+  auto high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), high))};
+}
+
 // 2^x: a power of two times a polynomial of degree 5 (Taylor's) on [-1/2, 1/2], relative error
 // below 4e-6; 0 for all that is below -200, -infinity too.
 inline Vec exp2(Vec x) {
