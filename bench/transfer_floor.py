@@ -26,6 +26,8 @@ from kv_transfer.select import open_lane
 from kv_transfer.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
+# On each side of a plain copy: with more of them it is the cache that is measured.
+COPY_BUFFERS = 2
 _WARM = 4
 Tell = Callable[..., None]  # an order for the other process
 Hear = Callable[[], object]  # waits until it has done it
@@ -85,12 +87,12 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 def time_memcpy() -> float:
     """Bytes per second of copying frames in one process, between two buffers on each side."""
-    sources = [np.ones(FRAME_BYTES, np.uint8) for _ in range(2)]
-    targets = [np.zeros(FRAME_BYTES, np.uint8) for _ in range(2)]
+    sources = [np.ones(FRAME_BYTES, np.uint8) for _ in range(COPY_BUFFERS)]
+    targets = [np.zeros(FRAME_BYTES, np.uint8) for _ in range(COPY_BUFFERS)]
 
     def copy(messages: int) -> None:
         for index in range(messages):
-            np.copyto(targets[index % 2], sources[index % 2])
+            np.copyto(targets[index % COPY_BUFFERS], sources[index % COPY_BUFFERS])
 
     return _rate(copy)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.transfer_floor import Ahead
+from bench.transfer_floor import COPY_BUFFERS, Ahead
 from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
@@ -44,8 +44,9 @@ def receive_lane(
     buffers = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(ahead)]
 
     def post(index: int) -> Wait:
-        buffer = buffers[index % ahead]
-        return partial(_into, buffer, lane.receive(buffer, FRAME_BYTES))
+        staging = buffers[index % ahead]
+        target = buffers[index % min(ahead, COPY_BUFFERS)]
+        return partial(_take, lane.receive(staging, FRAME_BYTES), staging, target)
 
     receiver = Ahead(post, ahead)
     receiver.post(warm)
@@ -53,11 +54,11 @@ def receive_lane(
     lane.close()
 
 
-def _into(buffer: torch.Tensor, receipt: Receipt, timeout_s: float) -> None:
-    """Until the message is in the buffer: copied there if the sender only lends it."""
+def _take(receipt: Receipt, staging: torch.Tensor, target: torch.Tensor, timeout_s: float) -> None:
+    """Until the message is here; what its sender only lends is copied, as by `time_memcpy`."""
     arrived = receipt(timeout_s)
-    if arrived.data.data_ptr() != buffer.data_ptr():
-        np.copyto(buffer.numpy(), arrived.data.numpy())
+    if arrived.data.data_ptr() != staging.data_ptr():
+        np.copyto(target.numpy(), arrived.data.numpy())
     arrived.taken()
 
 

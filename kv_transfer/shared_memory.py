@@ -12,13 +12,15 @@ from functools import partial
 
 import torch
 
+from kv_transfer.apart import keep_off, own_core
 from kv_transfer.errors import LaneBroken
 from kv_transfer.pipes import Pipes
 from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
 from kv_transfer.transport import Arrived, LaneSpec, Receipt, Wait
 
-_RECORD = struct.Struct("<?xxxiQQQQ")  # data or not, then a Place without its pid
-_TAKEN = _RECORD.pack(False, 0, 0, 0, 0, 0)
+# Data or not, the core of who says it, then a Place without its pid.
+_RECORD = struct.Struct("<?xHiQQQQ")
+_NOWHERE = (0, 0, 0, 0, 0)
 _MAPPED_SEGMENTS = 16
 
 
@@ -47,7 +49,7 @@ class SharedMemoryLane:
         assert found is not None
         segment, offset = found
         place = (segment.descriptor, segment.identity, segment.renew(), offset, buffer.numel())
-        self._pipes.say(_RECORD.pack(True, *place))
+        self._pipes.say(_RECORD.pack(True, own_core(), *place))
         return partial(self._until_taken, segment, spare)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
@@ -57,7 +59,7 @@ class SharedMemoryLane:
 
     def _until_taken(self, segment: Segment, spare: torch.Tensor | None, timeout_s: float) -> None:
         try:
-            if _RECORD.unpack(self._pipes.hear(timeout_s, "send"))[0]:
+            if self._hear(timeout_s, "send")[0]:
                 raise self._pipes.broken("both ends send")
         finally:
             # A receiver that comes too late sees by this that the bytes are not its own any more.
@@ -66,7 +68,7 @@ class SharedMemoryLane:
             self._spare.append(spare)
 
     def _borrow(self, size: int, timeout_s: float) -> Arrived:
-        is_data, *place = _RECORD.unpack(self._pipes.hear(timeout_s, "receive"))
+        is_data, place = self._hear(timeout_s, "receive")
         if not is_data:
             raise self._pipes.broken("an answer without a message")
         source = Place(self._pipes.peer_pid, *place)
@@ -84,7 +86,13 @@ class SharedMemoryLane:
             mapped.check(source)
         except LaneBroken as error:
             raise self._pipes.broken(error.message) from error
-        self._pipes.say(_TAKEN)
+        self._pipes.say(_RECORD.pack(False, own_core(), *_NOWHERE))
+
+    def _hear(self, timeout_s: float, what: str) -> tuple[bool, list[int]]:
+        """The peer's next record: data or not, and where. Both threads work from here on."""
+        is_data, core, *place = _RECORD.unpack(self._pipes.hear(timeout_s, what))
+        keep_off(core)
+        return is_data, place
 
     def abort(self) -> None:
         """End whatever waits on this side."""

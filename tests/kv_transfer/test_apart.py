@@ -1,0 +1,40 @@
+"""A thread that hears of its own core moves off it, and is bound to none afterwards."""
+
+import os
+
+import pytest
+
+from kv_transfer import apart
+
+
+@pytest.fixture
+def bound_to(monkeypatch):
+    """Every set of cores that the thread was bound to; it runs on core 3 and may use 2 to 4."""
+    sets = []
+    monkeypatch.setattr(apart, "own_core", lambda: 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: sets.append(set(cores)))
+    return sets
+
+
+def test_off_the_core_of_the_other_and_free_again(bound_to):
+    apart.keep_off(3)
+    assert bound_to == [{2, 4}, {2, 3, 4}]
+
+
+def test_no_move_where_they_are_apart(bound_to):
+    apart.keep_off(2)
+    assert bound_to == []
+
+
+def test_no_move_where_there_is_one_core_only(bound_to, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    apart.keep_off(3)
+    assert bound_to == []
+
+
+def test_a_thread_runs_on_one_of_its_cores():
+    mine = os.sched_getaffinity(0)
+    assert apart.own_core() in mine
+    apart.keep_off(apart.own_core())
+    assert os.sched_getaffinity(0) == mine
