@@ -55,9 +55,11 @@ protos-check: .venv-protos/.installed  ## the generated code is what the protos 
 	for file in $$folder/protos/*; do cmp "$$file" "protos/$$(basename "$$file")" || exit 1; done && \
 	echo "generated code is up to date"
 
-tests: $(VENV)/.installed-dev  ## all tests, with coverage; ARGS="-k NAME" for some
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered \
-		$(addprefix --ignore ,$(CLUSTER_TESTS)) $(ARGS)
+tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
+	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS)) $(ARGS)
+
+coverage:  ## the same, and which lines they reach: Python takes twice as long
+	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
 test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)

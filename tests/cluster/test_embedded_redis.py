@@ -21,7 +21,7 @@ import time
 from cluster.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis.start()
 print(server.pid, server.url, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -54,14 +54,13 @@ def test_it_answers_in_a_private_folder_and_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_it_dies_with_its_parent(how: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    with parent.stdout:
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
         pid = int(parent.stdout.readline().split()[0])
         assert running(pid)
         parent.send_signal(how)
-        parent.wait(10)
-    assert ends_within(pid, 5)
+    assert ends_within(pid, 30)
 
 
 def test_a_frozen_server_can_be_stopped() -> None:
