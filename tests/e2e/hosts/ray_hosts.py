@@ -5,6 +5,7 @@ host head      Ray's head, and Serve's controller; no replicas
 host router    each is a node that offers the custom resource of its pool, as the pods of
 host prefill   the pool do
 host decode
+host spare     no node, until a test starts one there, of the decode pool
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from tests.e2e.hosts import slow_proxy
 from tests.e2e.hosts.namespaces import Host, Switch
 from tests.helm.chart import ROOT, Object, cluster_spec, groups, objects, one
 
-NAMES = ("redis", "head", "router", "prefill", "decode")
 POOLS = ("router", "prefill", "decode")
+SPARE = "spare"
+NAMES = ("redis", "head", *POOLS, SPARE)
 REDIS_PORT = 6380  # of the proxy before it, which can be made slow
 _REDIS_OWN_PORT = 6379
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
+HOOK_LOG = "hook.log"
 START_TIMEOUT_S = 120
 # What KubeRay gives the pods of a RayService with fault tolerance.
 _KUBERAY = {
@@ -62,8 +65,8 @@ class RayHosts:
                 "application": dict(application),
                 "redis": {"url": f"redis://redis:{REDIS_PORT}/0"},
                 "ray": {"faultTolerance": {"enabled": True}},
-                "replacementSeconds": 10,
-                "drainSeconds": 10,
+                "replacementSeconds": 180,
+                "drainSeconds": 60,
             }
         )
         self._token = secrets.token_hex(32)
@@ -106,11 +109,31 @@ class RayHosts:
         where = ("--head", f"--port={GCS_PORT}")
         self._ray("head", spec["headGroupSpec"], where, env)
 
-    def start_node(self, pool: str) -> None:
-        """Start, or start again, the node that the replicas of a pool go to."""
-        group = groups(self._chart)[pool]
-        env = self.environment(pool) | _KUBERAY_WORKER
-        self._ray(pool, group, (f"--address=head:{GCS_PORT}",), env)
+    def start_node(self, name: str) -> None:
+        """Start, or start again, the node of a host that replicas go to."""
+        env = self.environment(name) | _KUBERAY_WORKER
+        self._ray(name, self._group(name), (f"--address=head:{GCS_PORT}",), env)
+
+    def start_hook(self, name: str) -> subprocess.Popen[bytes]:
+        """Start the preStop hook in that host, as a kubelet does in a pod that is to end."""
+        (container,) = self._group(name)["template"]["spec"]["containers"]
+        command = container["lifecycle"]["preStop"]["exec"]["command"]
+        words = [word.replace("/etc/tandem/", f"{self._folder}/") for word in command]
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        env = self.environment(name) | {"RAY_ADDRESS": f"head:{GCS_PORT}", "PATH": path}
+        return self.host(name).start(*words, log=HOOK_LOG, env=env)
+
+    def end_node(self, name: str) -> None:
+        """End what is left of a host's node, and forget it, so that `keep` does not start it again.
+
+        When Ray has ended a drained node's raylet, `ray start --block` and others stay: it takes
+        an exit without an error for no exit.
+        """
+        self.nodes.pop(name, None)
+        self.host(name).kill_all()
+
+    def _group(self, name: str) -> Object:
+        return groups(self._chart)["decode" if name == SPARE else name]
 
     def deploy(self) -> None:
         """Give Serve the application, as KubeRay does, and wait until it runs."""
@@ -243,7 +266,7 @@ class RayHosts:
     def environment(self, name: str) -> dict[str, str]:
         """What Ray's processes on that host find in their environment."""
         spec = cluster_spec(self._chart)
-        group = spec["headGroupSpec"] if name == "head" else groups(self._chart)[name]
+        group = spec["headGroupSpec"] if name == "head" else self._group(name)
         container = group["template"]["spec"]["containers"][0]
         own = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
         health = self.host(name).folder / "health"

@@ -1,0 +1,121 @@
+"""The chart's preStop hook with a real Ray: nodes go while streams run, and none is hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from cluster.client import Client
+from tests import exactness
+from tests.e2e.crowd import answer, crowd
+from tests.e2e.hosts.ray_hosts import HOOK_LOG, POOLS, SPARE, START_TIMEOUT_S
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+# Of lengths of their own, so that they never end all at once.
+STREAM_TOKENS = (1500, 1300, 1100, 900)
+HOOK_ENDS_S = 300
+NODE_ENDS_S = 60
+
+
+@pytest.fixture(scope="module")
+def long(model):
+    """What takes long to decode."""
+    return [exactness.random_case(model, seed, 20, n) for seed, n in enumerate(STREAM_TOKENS)]
+
+
+@pytest.fixture
+def spare(cluster):
+    """A second node of the decode pool; in the end there is the first alone, whatever happened."""
+    cluster.start_node(SPARE)
+    cluster.until(lambda: SPARE in cluster.alive(), START_TIMEOUT_S, "the spare node")
+    yield
+    cluster.end_node(SPARE)
+    if "decode" not in cluster.nodes:
+        cluster.start_node("decode")
+
+
+@dataclass
+class Streamed:
+    """A stream that ended whole: by which decode replica, and when."""
+
+    decode_replica: str
+    ended_s: float
+
+
+@asynccontextmanager
+async def streams(cluster, cases, model):
+    """Streams one after the other, as many at a time as there are cases, until the end of this."""
+    done, enough = [], asyncio.Event()
+
+    async def one_after_the_other(client, case):
+        while not enough.is_set():
+            tokens, summary = await answer(client, case, 120)
+            assert exactness.equal(model, [case], [tokens])
+            done.append(Streamed(summary.choices[0].decode_replica, time.monotonic()))
+
+    async with Client(cluster.grpc) as client, asyncio.TaskGroup() as running:
+        for case in cases:
+            running.create_task(one_after_the_other(client, case))
+        try:
+            yield done
+        finally:
+            enough.set()
+
+
+async def decode_replicas(cluster):
+    return {entry.id for entry in await cluster.replicas() if entry.role == "decode"}
+
+
+async def left(cluster, replica):
+    """Waits until the router knows it no more; returns when that was."""
+    began_s = time.monotonic()
+    while replica in await decode_replicas(cluster):
+        assert time.monotonic() - began_s < HOOK_ENDS_S, cluster.logs()
+        await asyncio.sleep(0.1)
+    return time.monotonic()
+
+
+async def drained(cluster, name):
+    """Ends the node of a host as Kubernetes ends a pod: first the hook, then what is left."""
+    hook = cluster.start_hook(name)
+    assert await asyncio.to_thread(hook.wait, HOOK_ENDS_S) == 0
+    said = (cluster.host(name).folder / HOOK_LOG).read_text()
+    assert "not drained" not in said and "still run" not in said
+    await asyncio.to_thread(
+        cluster.until, lambda: name not in cluster.alive(), NODE_ENDS_S, "the node to be gone"
+    )
+    cluster.end_node(name)
+
+
+async def test_a_node_is_drained_under_streams(cluster, spare, long, cases, model, capsys):
+    (before,) = await decode_replicas(cluster)
+    async with streams(cluster, long, model) as done:
+        began_s = time.monotonic()
+        leaving = asyncio.create_task(left(cluster, before))
+        await drained(cluster, "decode")
+        left_s = await leaving
+        drained_s = time.monotonic()
+    with capsys.disabled():
+        print(f"\n{len(done)} streams; the replica left after {left_s - began_s:.0f} s", end=", ")
+        print(f"its node was gone after {drained_s - began_s:.0f} s")
+    assert cluster.alive() == sorted(["head", "prefill", "router", SPARE])
+    (after,) = await decode_replicas(cluster)
+    assert {stream.decode_replica for stream in done} == {before, after}
+    # Those that ran there when it left ended there, in their time.
+    assert any(s.decode_replica == before for s in done if s.ended_s > left_s)
+    async with Client(cluster.grpc) as client:
+        answers = await crowd(client, cases[:8], 4)
+    assert exactness.equal(model, cases[:8], [tokens for tokens, _ in answers])
+    # And back: a node that has been drained is started again, and the other one goes.
+    cluster.start_node("decode")
+    cluster.until(lambda: "decode" in cluster.alive(), START_TIMEOUT_S, "the node to be back")
+    await drained(cluster, SPARE)
+    await cluster.whole()
+    assert after not in await decode_replicas(cluster)
+    assert cluster.alive() == sorted(["head", *POOLS])
+    await cluster.idle()
