@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -21,13 +22,17 @@ def own_core() -> int:
 
 
 def keep_off(core: int) -> None:
-    """Move this thread to another of the cores that it may use, if it runs on that one."""
+    """Move this thread to another of the cores that it may use, if it runs on that one.
+
+    Where the system forbids that it stays: it is slower there, and nothing else.
+    """
     if own_core() != core:
         return
     allowed = os.sched_getaffinity(0)
     if others := allowed - {core}:
-        os.sched_setaffinity(0, others)
-        os.sched_setaffinity(0, allowed)
+        with suppress(OSError):
+            os.sched_setaffinity(0, others)
+            os.sched_setaffinity(0, allowed)
 
 
 @cache

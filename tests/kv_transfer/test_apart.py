@@ -33,6 +33,14 @@ def test_no_move_where_there_is_one_core_only(bound_to, monkeypatch):
     assert bound_to == []
 
 
+def test_a_system_that_forbids_it_is_no_fault_of_the_lane(bound_to, monkeypatch):
+    def forbid(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    apart.keep_off(3)
+
+
 def test_a_thread_runs_on_one_of_its_cores():
     mine = os.sched_getaffinity(0)
     assert apart.own_core() in mine
