@@ -1,9 +1,9 @@
 """How fast a cancel frees the pools, and what cancelled prompts cost those behind them.
 
-    python -m bench.cancel [--model demo] [--rounds 20] [--long 10] [--streams 4]
+    python -m bench.cancel [--rounds 20] [--long 10] [--streams 4]
 
-Each round asks for long prompts, goes away from all of them once they are being computed, and asks
-for a short one at once. Router, a prefill and a decode replica share this process: no Ray.
+Each round asks `tandem serve` for long prompts, goes away from all of them once the prefill replica
+has them, and asks for a short one at once. The client has one connection for each request.
 """
 
 from __future__ import annotations
@@ -11,146 +11,138 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.answer import BadAnswer
+from bench.client import ask
 from bench.machine import as_line, describe_machine, now
+from bench.over_http import Door
+from bench.places import add_places, prepare
+from bench.prompts import prompt_ids
+from bench.services import Service, tandem
 from bench.tables import table
-from cluster.api import Tokens
-from cluster.client import Client
-from cluster.config import EndpointConfig, TandemConfig, located
-from cluster.directory import Directory
-from cluster.embedded_redis import EmbeddedRedis
-from cluster.membership import Pool
+from cluster.admin_client import fetch_status
 from cluster.metrics import TIME_TO_CANCEL
-from cluster.replica import Replica
-from cluster.router_server import RouterServer
-from engine import telemetry
-from engine.telemetry import Metric, Sink
 
-_LONG_TOKENS = 1500
-_ALL_THERE_S = 60.0
-_HOST = "127.0.0.1"
+_SHORT_TOKENS, _LONG_TOKENS = 32, 1500
+_DEADLINE_S = 120.0
+_FOR_EVER_S = 3600.0
+_POLL_S = 0.005
+# What a cancel may take, in seconds; a bucket of the metric ends there.
+_GOAL_S = 0.25
 
 
-class CancelTimes:
-    """A metrics backend that keeps every `time_to_cancel`, in seconds."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """First tokens in seconds; cancels by the bound in seconds that they took at most."""
 
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def attach(self, metric: Metric) -> Sink:
-        """See engine.telemetry.Backend."""
-        if metric is TIME_TO_CANCEL:
-            return lambda value, labels: self.seen.append(value)
-        return lambda value, labels: None
+    alone: list[float]
+    behind: list[float]
+    cancels: dict[float, float]
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="demo")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--long", type=int, default=10, help="long prompts in each round")
     parser.add_argument("--streams", type=int, default=4, help="streams that run beside")
+    add_places(parser)
     options = parser.parse_args()
-    redis = EmbeddedRedis.start()
-    times = CancelTimes()
-    telemetry.install(times)
-    try:
-        alone, behind = asyncio.run(_measure(options, redis.url))
-    finally:
-        redis.stop()
+    places = prepare(options)
+    service = tandem(places)
+    with service.running(places.logs) as door:
+        found = asyncio.run(_measure(options, service, door))
     print(f"{now()}; {as_line(describe_machine())}\n")
-    header = ("ms", "median", "p99", "most", "of")
     rows = [
-        _row("first token of a short prompt, alone", alone),
-        _row(f"the same behind {options.long} cancelled ones", behind),
-        _row("time to cancel", times.seen),
+        _row("first token of a short prompt, alone", found.alone),
+        _row(f"the same behind {options.long} cancelled ones", found.behind),
     ]
-    print(table(header, rows))
-    print(f"\nratio of the medians: {statistics.median(behind) / statistics.median(alone):.2f}")
+    print(table(("ms", "median", "p99", "most", "of"), rows))
+    ratio = statistics.median(found.behind) / statistics.median(found.alone)
+    print(f"\nratio of the medians: {ratio:.2f}")
+    print(cancels_in_words(found.cancels))
 
 
-async def _measure(options: argparse.Namespace, url: str) -> tuple[list[float], list[float]]:
-    async with _cluster(options.model, url) as (prefill, client):
-        others = [
-            asyncio.create_task(_stream_for_ever(client, number))
-            for number in range(options.streams)
-        ]
-        await _first_token_s(client, -1)
-        alone, behind = [], []
-        for number in range(options.rounds):
-            alone.append(await _first_token_s(client, 2 * number))
-            await _abandon(client, prefill, options.long, number)
-            behind.append(await _first_token_s(client, 2 * number + 1))
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0.5)
-    return alone, behind
+def cancels_in_words(cancels: dict[float, float]) -> str:
+    """How many of them were within the goal, and the bound that holds for 99 of 100.
 
-
-@asynccontextmanager
-async def _cluster(model: str, url: str) -> AsyncIterator[tuple[Replica, Client]]:
-    base = TandemConfig()
-    config = replace(
-        base,
-        model=replace(base.model, path=located(model)),
-        kv=replace(base.kv, blocks=4096),
-        router=replace(base.router, http_port=0, grpc_port=0),
-        directory=replace(base.directory, url=url),
-        # All long prompts are to be on the replica, and none held in the router or refused.
-        endpoints={"chat": EndpointConfig(ttft_budget_ms=600_000, token_gap_budget_ms=600_000)},
+    `cancels` is a histogram as Prometheus has it: counts up to each bound in seconds.
+    """
+    count = max(cancels.values(), default=0.0)
+    if not count:
+        return "no cancel was counted"
+    p99_s = min(bound for bound, within in cancels.items() if within >= 0.99 * count)
+    return (
+        f"time to cancel: {cancels[_GOAL_S]:.0f} of {count:.0f} within {1000 * _GOAL_S:.0f} ms, "
+        f"p99 at most {1000 * p99_s:.0f} ms"
     )
-    directory = Directory.connect(config.directory)
-    roles: tuple[Pool, Pool] = ("prefill", "decode")
-    replicas = [await Replica.start(config, role, role, _HOST, directory) for role in roles]
-    router = await RouterServer.start(config, "router-0", directory)
-    try:
-        async with Client(router.grpc_address) as client:
-            yield replicas[0], client
-    finally:
-        await router.stop()
-        for one in replicas:
-            await one.stop()
-        await directory.close()
 
 
-async def _stream_for_ever(client: Client, number: int) -> None:
-    while True:
-        async for _ in client.generate([5, number], max_tokens=1000, ignore_eos=True):
-            pass
+async def _measure(options: argparse.Namespace, service: Service, door: Door) -> Found:
+    others = [
+        asyncio.create_task(_stream_for_ever(door, number)) for number in range(options.streams)
+    ]
+    alone, behind = [], []
+    for number in range(-1, options.rounds):  # the first one is to warm it up
+        alone.append(await _first_token_s(door, f"alone/{number}"))
+        await _abandon(service, door, options.long, f"long/{number}")
+        behind.append(await _first_token_s(door, f"behind/{number}"))
+    await _go_away(others)
+    await asyncio.sleep(1.0)
+    return Found(alone[1:], behind[1:], await _cancels(door))
 
 
-async def _first_token_s(client: Client, salt: int) -> float:
-    """Of a prompt of 32 tokens that nobody asked for before; the rest is not waited for."""
-    prompt = [salt % 200 + 10, salt // 200 % 200 + 10] * 16
-    began = time.perf_counter()
-    async for event in client.generate(prompt, max_tokens=2, ignore_eos=True):
-        if isinstance(event, Tokens):
-            return time.perf_counter() - began
-    raise RuntimeError("no token")
+async def _stream_for_ever(door: Door, number: int) -> None:
+    for again in range(10_000):
+        await ask(door.target, _request(door, 8, 1000, f"stream/{number}/{again}"), _FOR_EVER_S)
 
 
-async def _abandon(client: Client, prefill: Replica, count: int, salt: int) -> None:
+async def _first_token_s(door: Door, name: str) -> float:
+    answer = await ask(door.target, _request(door, _SHORT_TOKENS, 2, name), _DEADLINE_S)
+    return answer.first_token_s()
+
+
+async def _abandon(service: Service, door: Door, count: int, name: str) -> None:
     """Ask for long prompts, wait until the replica has them all, and go away."""
-    tasks = [asyncio.create_task(_ask_long(client, salt, number)) for number in range(count)]
-    async with asyncio.timeout(_ALL_THERE_S):
-        while prefill.load().waiting + prefill.load().running < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+    requests = [_request(door, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
+    tasks = [asyncio.create_task(ask(door.target, one, _DEADLINE_S)) for one in requests]
+    async with asyncio.timeout(_DEADLINE_S):
+        while await _on_prefill(service) < count:  # noqa: ASYNC110 - it asks the router
+            await asyncio.sleep(_POLL_S)
+    await _go_away(tasks)
+
+
+async def _go_away(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ask_long(client: Client, salt: int, number: int) -> None:
-    prompt = [10 + number, 10 + salt % 200] * (_LONG_TOKENS // 2)
-    with suppress(asyncio.CancelledError):
-        async for _ in client.generate(prompt, max_tokens=50, ignore_eos=True):
-            pass
+async def _on_prefill(service: Service) -> int:
+    status = await fetch_status(f"127.0.0.1:{service.grpc_port}")
+    return sum(one.waiting + one.running for one in status.replicas if one.role == "prefill")
+
+
+async def _cancels(door: Door) -> dict[float, float]:
+    """The router's histogram of the time to cancel."""
+    answer = await ask(door.target, door.target.get("/metrics"), _DEADLINE_S)
+    for family in text_string_to_metric_families(answer.body().decode()):
+        if family.name == TIME_TO_CANCEL.name:
+            return {
+                float(one.labels["le"]): one.value
+                for one in family.samples
+                if one.name.endswith("_bucket")
+            }
+    raise BadAnswer(f"the router has no {TIME_TO_CANCEL.name}")
+
+
+def _request(door: Door, tokens: int, new: int, name: str) -> bytes:
+    return door.completion(prompt_ids(tokens, door.vocabulary, name), new)
 
 
 def _row(name: str, seconds: list[float]) -> tuple[str, ...]:

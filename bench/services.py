@@ -44,10 +44,11 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server, and how it is asked."""
+    """A server, and how it is asked; Tandem's has a door for gRPC, too."""
 
     server: Server
     door: Door
+    grpc_port: int = 0
 
     @contextlib.contextmanager
     def running(self, logs: Path) -> Iterator[Door]:
@@ -60,7 +61,7 @@ def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") ->
     """`tandem serve` with that many replicas; `more` is YAML: sections of the configuration."""
     config = places.logs / "tandem.yaml"
     config.write_text(server_config(more))
-    port = free_port()
+    port, grpc_port = free_port(), free_port()
     flags = {
         "--config": config,
         "--model": places.model,
@@ -68,13 +69,14 @@ def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") ->
         "--prefill-replicas": prefill,
         "--decode-replicas": decode,
         "--port": port,
-        "--grpc-port": free_port(),
+        "--grpc-port": grpc_port,
         "--dashboard-port": free_port(),
     }
     words = (str(word) for pair in flags.items() for word in pair)
     command = (str(places.tandem), "serve", *words)
     server = Server(command, port, "/healthz", ready_line="ready; stop with")
-    return Service(server, _door(port, places.model.name, {"ignore_eos": True, **_USAGE}))
+    door = _door(port, places.model.name, {"ignore_eos": True, **_USAGE})
+    return Service(server, door, grpc_port)
 
 
 def vllm(places: Places, *extra: str) -> Service:

@@ -90,11 +90,11 @@ class Launcher:
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM or a stop request; raises a TandemError."""
+        if self._local:
+            self._config = self._ports.settle(self._config)
         adopt_orphans()
         try:
             _listen_to_signals()
-            if self._local:
-                self._config = self._ports.settle(self._config)
             self._start()
             _listen_to_signals()  # ray.init had put a handler of its own there
             asyncio.run(self._stay())

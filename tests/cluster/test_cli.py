@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -171,6 +172,7 @@ def test_a_taken_port_is_named_with_its_flag(
     assert err.count("\n") == 1
     assert f"127.0.0.1:{port}: address already in use" in err
     assert f"another port with {flag} " in err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # nothing was begun yet
 
 
 def test_a_bad_key_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
