@@ -10,13 +10,15 @@ Errors come back as the classes of `engine/errors.py` that the other side raised
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import grpc
 import grpc.aio
+from google.protobuf import message
 
 from cluster.api import (
     ChatMessage,
@@ -40,6 +42,9 @@ from engine.sampling import SamplingParams
 from engine.sequence import FinishReason, SampledToken
 from protos import inference_pb2, inference_pb2_grpc
 
+# Before a call that no router took is made once more: the first router's leaving may take a moment
+# to be heard of.
+_PAUSES_S = (0.02, 0.1, 0.5)
 _T = TypeVar("_T")
 Message = ChatMessage | Mapping[str, str]
 Text = str | Sequence[int]
@@ -143,14 +148,20 @@ class Client:
         `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content).
         """
         request = request_to_proto(_request(prompt, options))
-        call = self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
-        try:
-            async with _raising(call):
-                async for event in call:
-                    if not event.HasField("heartbeat"):
-                        yield event_from_proto(event)
-        finally:
-            call.cancel()
+        tries = _Tries(timeout_s)
+        while True:
+            call = self._stub.Generate(request, timeout=tries.left_s(), metadata=self._metadata)
+            try:
+                async with _raising(call):
+                    async for event in call:
+                        tries.over()
+                        if not event.HasField("heartbeat"):
+                            yield event_from_proto(event)
+                return
+            except _Untaken as error:
+                await tries.another(error)
+            finally:
+                call.cancel()
 
     async def complete(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
@@ -193,26 +204,62 @@ class Client:
         request = inference_pb2.ScoreRequest(
             request_id=request_id, endpoint=endpoint, tenant=tenant, inputs=inputs, top=top
         )
-        call = self._stub.Score(request, timeout=timeout_s, metadata=self._metadata)
-        return [scored_from_proto(one) for one in (await self._unary(call)).results]
+        answer = await self._unary(self._stub.Score, request, timeout_s)
+        return [scored_from_proto(one) for one in answer.results]
 
     async def cancel(self, request_id: str) -> bool:
         """End a request wherever it is; False where no such request runs."""
         request = inference_pb2.CancelRequest(request_id=request_id)
-        answer = await self._unary(
-            self._stub.Cancel(request, timeout=self._timeout_s, metadata=self._metadata)
-        )
-        return bool(answer.found)
+        return bool((await self._unary(self._stub.Cancel, request, self._timeout_s)).found)
 
     async def model(self) -> ModelCard:
         """The model that is served; `created` is not carried and is 0."""
         request = inference_pb2.GetModelRequest()
-        wire = await self._unary(self._stub.GetModel(request, timeout=self._timeout_s))
-        return model_from_proto(wire)
+        return model_from_proto(await self._unary(self._stub.GetModel, request, self._timeout_s))
 
-    async def _unary(self, call: Awaitable[_T]) -> _T:
-        async with _raising(call):
-            return await call
+    async def _unary(
+        self,
+        method: Callable[..., Awaitable[_T]],
+        request: message.Message,
+        timeout_s: float | None,
+    ) -> _T:
+        tries = _Tries(timeout_s)
+        while True:
+            call = method(request, timeout=tries.left_s(), metadata=self._metadata)
+            try:
+                async with _raising(call):
+                    return await call
+            except _Untaken as error:
+                await tries.another(error)
+
+
+class _Untaken(Cancelled):
+    """A router that is stopping ended the call before anything there had it.
+
+    Between a gRPC server's last call and its client's hearing that it stops, calls end like that.
+    """
+
+
+class _Tries:
+    """Calls that were untaken are made again, until an event has come; there is another router."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._pauses_s = list(_PAUSES_S)
+
+    def left_s(self) -> float | None:
+        """What is left of the time for all of them together."""
+        return None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
+
+    def over(self) -> None:
+        """The call was taken, so there is no other one."""
+        self._pauses_s.clear()
+
+    async def another(self, error: _Untaken) -> None:
+        """Wait for the next one; raises the error where there is none."""
+        if not self._pauses_s:
+            raise error
+        await asyncio.sleep(self._pauses_s.pop(0))
 
 
 @asynccontextmanager
@@ -221,12 +268,17 @@ async def _raising(call: Any) -> AsyncIterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        # Whatever a router itself ends has a trailer with its class.
+        if error.code() is grpc.StatusCode.CANCELLED and not error.trailing_metadata():
+            raise _Untaken("the router was stopping") from None
         raise error_from_rpc(error) from None
     except asyncio.CancelledError:
         # grpc.aio raises this, too, for a call that the server ended with CANCELLED.
         task = asyncio.current_task()
         if task is None or task.cancelling() or not call.done():
             raise
+        if not await call.trailing_metadata():
+            raise _Untaken("the router was stopping") from None
         raise Cancelled(await call.details() or "the call was cancelled") from None
 
 

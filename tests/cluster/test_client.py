@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -163,3 +164,25 @@ async def test_nobody_listens():
     async with Client("127.0.0.1:1", timeout_s=2.0) as client:
         assert type(await raised(client.model())) is errors.Unavailable
         assert type(await raised(client.complete("a"))) is errors.Unavailable
+
+
+async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet() -> None:
+    old = await start(ScriptedGenerator(), reuse_port=True)
+    asked, done = itertools.count(), False
+
+    async def again_and_again(client: Client) -> None:
+        while not done:
+            completion = await client.complete("a b", request_id=f"r{next(asked)}", timeout_s=20)
+            assert completion.text == "one two three four"
+            await client.model()
+
+    async with Client(f"127.0.0.1:{old.port}") as client, asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(again_and_again(client))
+        for _ in range(5):
+            await asyncio.sleep(0.2)
+            new = await start(ScriptedGenerator(), port=old.port, reuse_port=True)
+            await old.stop(5)
+            old = new
+        done = True
+    await old.stop(0)
