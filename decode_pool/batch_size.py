@@ -2,7 +2,8 @@
 
 The limit falls when steps take longer than the budget, and rises again, at most to `most`, when
 they take clearly less while the batch is full. A size that was too slow is not tried again for a
-while, so that the limit rests below it.
+while, so that the limit rests below it; unless steps got so much faster, as when somebody else on
+the cores came to rest, that it would keep the budget however its time grows with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ _ROOMY = 0.85
 _SHY_WINDOWS = 16
 # Fewer share a step for nothing: what it takes is the weights' reading, or somebody else's doing.
 _LEAST = 8
+# No step is faster, so none is taken to be.
+_LEAST_S = 1e-4
 
 
 class BatchSize:
@@ -43,15 +46,17 @@ class BatchSize:
         if usual_s > self._budget_s:
             self._shrink(batch)
         elif usual_s < _ROOMY * self._budget_s and batch >= self.limit:
-            self._grow()
+            # A step's time grows with its requests at most in proportion: part of it does not grow.
+            self._grow(safe=int(self.limit * _ROOMY * self._budget_s / max(usual_s, _LEAST_S)))
 
     def _shrink(self, batch: int) -> None:
         self._too_slow, self._shy = batch, _SHY_WINDOWS
         least = min(_LEAST, self._most)
         self.limit = max(least, min(self.limit, batch - max(1, batch // 8)))
 
-    def _grow(self) -> None:
+    def _grow(self, safe: int) -> None:
         ceiling = self._most
         if self._too_slow is not None and self._shy:
             ceiling = min(ceiling, self._too_slow - 1)
-        self.limit = max(self.limit, min(ceiling, self.limit + max(1, self.limit // 8)))
+        tried = min(ceiling, self.limit + max(1, self.limit // 8))
+        self.limit = max(self.limit, tried, min(self._most, safe))

@@ -55,6 +55,14 @@ def test_it_rises_again_when_steps_get_faster():
     assert subject.limit == 64
 
 
+def test_a_neighbour_s_rest_is_seen_within_a_few_steps():
+    subject = BatchSize(32, BUDGET_S)
+    run(subject, lambda batch: 3 * (0.01 + 0.001 * batch), 300)
+    assert subject.limit <= 12
+    run(subject, lambda batch: 0.01 + 0.001 * batch, 48)
+    assert subject.limit == 32
+
+
 def test_a_few_slow_steps_change_nothing():
     subject = BatchSize(64, BUDGET_S)
     for _ in range(20):
