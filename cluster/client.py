@@ -37,7 +37,7 @@ from cluster.inbound import chat_message, shown, text_prompt, token_prompt
 from cluster.score_wire import TextScores, prompt_to_proto, score_prompt, scored_from_proto
 from cluster.status import error_from_rpc
 from cluster.wire import event_from_proto, model_from_proto, request_to_proto
-from engine.errors import Cancelled, Internal, InvalidRequest
+from engine.errors import Cancelled, Internal, InvalidRequest, TandemError
 from engine.sampling import SamplingParams
 from engine.sequence import FinishReason, SampledToken
 from protos import inference_pb2, inference_pb2_grpc
@@ -45,6 +45,7 @@ from protos import inference_pb2, inference_pb2_grpc
 # Before a call that no router took is made once more: the first router's leaving may take a moment
 # to be heard of.
 _PAUSES_S = (0.02, 0.1, 0.5)
+_UNTAKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 _T = TypeVar("_T")
 Message = ChatMessage | Mapping[str, str]
 Text = str | Sequence[int]
@@ -158,8 +159,8 @@ class Client:
                         if not event.HasField("heartbeat"):
                             yield event_from_proto(event)
                 return
-            except _Untaken as error:
-                await tries.another(error)
+            except _Untaken as untaken:
+                await tries.another(untaken)
             finally:
                 call.cancel()
 
@@ -229,15 +230,19 @@ class Client:
             try:
                 async with _raising(call):
                     return await call
-            except _Untaken as error:
-                await tries.another(error)
+            except _Untaken as untaken:
+                await tries.another(untaken)
 
 
-class _Untaken(Cancelled):
-    """A router that is stopping ended the call before anything there had it.
+class _Untaken(Exception):
+    """A call ended before anything of it came, and not by a router: it was stopping, or is gone.
 
     Between a gRPC server's last call and its client's hearing that it stops, calls end like that.
     """
+
+    def __init__(self, error: TandemError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class _Tries:
@@ -255,10 +260,10 @@ class _Tries:
         """The call was taken, so there is no other one."""
         self._pauses_s.clear()
 
-    async def another(self, error: _Untaken) -> None:
+    async def another(self, untaken: _Untaken) -> None:
         """Wait for the next one; raises the error where there is none."""
         if not self._pauses_s:
-            raise error
+            raise untaken.error
         await asyncio.sleep(self._pauses_s.pop(0))
 
 
@@ -268,18 +273,20 @@ async def _raising(call: Any) -> AsyncIterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        failure = error_from_rpc(error)
         # Whatever a router itself ends has a trailer with its class.
-        if error.code() is grpc.StatusCode.CANCELLED and not error.trailing_metadata():
-            raise _Untaken("the router was stopping") from None
-        raise error_from_rpc(error) from None
+        if error.code() in _UNTAKEN and not error.trailing_metadata():
+            raise _Untaken(failure) from None
+        raise failure from None
     except asyncio.CancelledError:
         # grpc.aio raises this, too, for a call that the server ended with CANCELLED.
         task = asyncio.current_task()
         if task is None or task.cancelling() or not call.done():
             raise
+        failure = Cancelled(await call.details() or "the call was cancelled")
         if not await call.trailing_metadata():
-            raise _Untaken("the router was stopping") from None
-        raise Cancelled(await call.details() or "the call was cancelled") from None
+            raise _Untaken(failure) from None
+        raise failure from None
 
 
 def _request(prompt: Input, options: Options) -> GenerateRequest:

@@ -176,13 +176,15 @@ async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet
             assert completion.text == "one two three four"
             await client.model()
 
-    async with Client(f"127.0.0.1:{old.port}") as client, asyncio.TaskGroup() as group:
-        for _ in range(20):
-            group.create_task(again_and_again(client))
-        for _ in range(5):
-            await asyncio.sleep(0.2)
-            new = await start(ScriptedGenerator(), port=old.port, reuse_port=True)
-            await old.stop(5)
-            old = new
-        done = True
-    await old.stop(0)
+    try:
+        async with Client(f"127.0.0.1:{old.port}") as client, asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(again_and_again(client))
+            for _ in range(5):
+                await asyncio.sleep(0.2)
+                new = await start(ScriptedGenerator(), port=old.port, reuse_port=True)
+                last, old = old, new
+                await last.stop(5)
+            done = True
+    finally:
+        await old.stop(0)
