@@ -263,7 +263,7 @@ class _Tries:
     async def another(self, untaken: _Untaken) -> None:
         """Wait for the next one; raises the error where there is none."""
         if not self._pauses_s:
-            raise untaken.error
+            raise untaken.error from None
         await asyncio.sleep(self._pauses_s.pop(0))
 
 
