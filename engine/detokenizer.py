@@ -55,7 +55,9 @@ class Detokenizer:
 
     def _cut_run(self) -> str:
         text = self._tokenizer.decode(self._window)
-        if text.endswith(_REPLACEMENT) and self._run < _LONGEST_RUN + _KEPT:
+        # Broken, each byte gives one U+FFFD; a text may have some of its own.
+        broken = text.endswith(_REPLACEMENT * self._run)
+        if broken and self._run < _LONGEST_RUN + _KEPT:
             return ""
         piece = text[self._released :]
         del self._window[-self._run :]

@@ -88,6 +88,15 @@ def test_pieces_join_for_any_ids_at_all(name, data):
         assert text_of(pieces) == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("before", range(26, 38))
+def test_a_long_run_of_bytes_is_cut_between_characters_also_behind_a_replacement(before):
+    tokenizer = TOKENIZERS["sentencepiece_like"]
+    text = "0" * before + "\ufffd\U00010000\ufffd"
+    ids = tokenizer.encode(text)
+    pieces = stream(start(tokenizer, max_tokens=len(ids)), ids)
+    assert text_of(pieces) == text
+
+
 @settings(max_examples=200, deadline=None)
 @given(NAMES, TEXTS)
 def test_no_piece_but_the_last_holds_half_a_character(name, text):
