@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from cluster.admin_client import fetch_status
 from cluster.api import Summary, Tokens
 from cluster.client import Client
+from engine.errors import DeadlineExceeded
 from tests.e2e.serving import serve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
@@ -97,7 +99,11 @@ def expected(model):
 
 
 async def sizes(serving):
-    status = await fetch_status(serving.grpc)
+    """How many replicas of each pool are well; asked again where the busy machine is late."""
+    while True:
+        with suppress(DeadlineExceeded):
+            status = await fetch_status(serving.grpc)
+            break
     roles = [entry.role for entry in status.replicas if entry.healthy]
     return roles.count("prefill"), roles.count("decode")
 
