@@ -114,6 +114,8 @@ class DecodeLoop:
         self._scheduler.remove(job.sequence.owner)
         job.granted.cancel()
         self.wake.set()
+        if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
+            self._passes[-1].halt()
 
     def places(self) -> dict[str, Place]:
         """Where the prompts that wait to be computed here are in their lines."""

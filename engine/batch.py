@@ -31,7 +31,8 @@ class PackedBatch:
     Per token, [T]: `tokens`, `positions`, and `slots`, where its key and value go
     (block * block_size + offset). Per span, [S], int32: `firsts`, the position of its first query,
     and `starts` [S + 1], its rows among the tokens. `tables` [S, blocks] int32 are block tables.
-    `last` indexes the final tokens of the spans that sample.
+    `last` indexes the final tokens of the spans that sample. `halted`, [1] int32 on the CPU, is set
+    by another thread once nobody wants the step: who computes it may then leave anything behind.
     """
 
     cache: KvCache
@@ -44,6 +45,7 @@ class PackedBatch:
     tables: torch.Tensor
     segments: tuple[Segment, ...]
     order: tuple[int, ...]
+    halted: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int32))
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, index: int, window: int | None) -> torch.Tensor:

@@ -88,6 +88,7 @@ class CpuLayers:
             batch.tables,
             batch.starts,
             batch.firsts,
+            batch.halted,
             decoder.heads,
             decoder.scaling,
             decoder.softcap or 0.0,

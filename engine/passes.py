@@ -35,16 +35,26 @@ class Pass:
         self._cores = cores
         self._under_way: Generator[None, None, list[Outcome]] | None = None
         self._cut = False
+        self._unwanted = False
+        self._halted = torch.zeros(1, dtype=torch.int32)
 
     def cut(self) -> None:
         """Have the slice that is computed end with its layer. Safe to call from any thread."""
         self._cut = True
 
+    def halt(self) -> None:
+        """End it for good, as soon as may be: nobody wants it. Safe to call from any thread.
+
+        It has no results, and what it wrote to its blocks behind `layers_done` is anything.
+        """
+        self._unwanted = True  # first: who sees the other one knows what it means
+        self._halted.fill_(1)
+
     @torch.inference_mode()
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
         """Compute the layers that fit into that time, at least one; None while there is more.
 
-        One that was `cut` ends sooner.
+        One that was `cut` ends sooner, one that was halted at once.
         Where kernels run on their own, as on a GPU, the time is that of launching them.
         """
         until = None if for_s is None else time.monotonic() + for_s
@@ -64,21 +74,23 @@ class Pass:
             if logits is not None:
                 return [*self._sampled(range(len(self.spans)), logits)]
             self._under_way = self._work()
-        while True:
+        while not self._unwanted:
             began_s = time.monotonic()
             try:
                 next(self._under_way)
             except StopIteration as end:
                 results: list[Outcome] = end.value
-                return results
+                return None if self._unwanted else results
             ended_s = time.monotonic()
             if until is not None and (self._cut or ended_s + (ended_s - began_s) > until):
                 return None
             if self._cores is not None:
                 self._cores.adapt()
+        return None
 
     def _work(self) -> Generator[None, None, list[Outcome]]:
         batch = pack(self.spans, self._cache)
+        batch.halted = self._halted
         computed = yield from self._layers(self._runner.layers(batch))
         results = self._sampled(batch.order, computed.logits)
         scorer = Scorer(self.spans, batch.order, self._cache.device)
@@ -92,7 +104,7 @@ class Pass:
             except StopIteration as end:
                 computed: Computed = end.value
                 return computed
-            self.layers_done += 1
+            self.layers_done += not self._unwanted
             yield
 
     def _sampled(

@@ -28,6 +28,10 @@ class Slices(Protocol):
         """Have what is computed now end at the next layer."""
         ...
 
+    def halt(self) -> None:
+        """End it for good, as soon as may be."""
+        ...
+
 
 class Steps(Protocol):
     """What computes spans: the engine, or a stand-in for it in tests."""

@@ -94,9 +94,9 @@ class PrefillLoop:
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.first_token.cancel()
-        self.wake.set()  # before the cut: a pass goes on by itself where nothing is pending
+        self.wake.set()  # before the halt: a pass goes on by itself where nothing is pending
         if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
-            self._passes[-1].cut()
+            self._passes[-1].halt()
 
     def places(self) -> dict[str, Place]:
         """Where the prompts that wait are in their lines."""

@@ -30,13 +30,16 @@ class HeldPass:
     def cut(self):
         self._engine.cuts += 1
 
+    def halt(self):
+        self._engine.halts += 1
+
 
 class HeldEngine:
-    """`slices` has the owners of every slice that was begun, in order; `cuts` were asked for."""
+    """`slices` has the owners of every slice begun, in order; `cuts` and `halts` were asked for."""
 
     def __init__(self):
         self.slices = []
-        self.cuts = 0
+        self.cuts = self.halts = 0
         self._permits = threading.Semaphore(0)
         self._free = threading.Event()
 

@@ -50,13 +50,7 @@ def run_pieces(kind, model, streams, layers):
     """The streams behind the layers, computed piece by piece over scattered blocks."""
     by = kind.make(kind.there(model))
     ready = [by.prepare(kind.there(layer)) for layer in layers]
-    layout = KvLayout(
-        tuple(LayerShape(model.kv_heads, model.head_size) for _ in layers),
-        BLOCK,
-        str(kind.dtype).removeprefix("torch."),
-        "x",
-    )
-    cache = KvCache(layout, BLOCKS, torch.device(kind.device), by.kv_format)
+    cache = cache_for(kind, model, layers, by.kv_format)
     got = [[] for _ in streams]
     for spans in steps([len(x) for x in streams]):
         batch = pack(spans, cache)
@@ -66,6 +60,16 @@ def run_pieces(kind, model, streams, layers):
         for span, part in zip(packed, out.split([s.count for s in packed]), strict=True):
             got[int(span.sequence.owner)].append(part)
     return [torch.cat(parts) for parts in got]
+
+
+def cache_for(kind, model, layers, kv_format):
+    layout = KvLayout(
+        tuple(LayerShape(model.kv_heads, model.head_size) for _ in layers),
+        BLOCK,
+        str(kind.dtype).removeprefix("torch."),
+        "x",
+    )
+    return KvCache(layout, BLOCKS, torch.device(kind.device), kv_format)
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -106,6 +110,18 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
     )
     environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
+
+
+def test_a_halted_step_begins_nothing_more(threads):
+    kind, model = kind_named("C++", "bfloat16"), decoder(layers=3)
+    by = kind.make(model)
+    ready = [by.prepare(layer) for layer in model.layers]
+    cache = cache_for(kind, model, model.layers, by.kv_format)
+    spans = next(steps([60]))
+    batch = pack(spans, cache)
+    batch.halted.fill_(1)
+    by.run(torch.randn(sum(s.count for s in spans), 64).bfloat16(), ready, cache.layers, batch)
+    assert not any(layer.any() for layer in cache.layers)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 40])

@@ -96,6 +96,20 @@ def test_a_slice_that_is_cut_ends_with_its_layer_and_the_pass_goes_on(folder):
     assert run.advance(1000.0) is not None
 
 
+def test_a_halted_pass_ends_without_results_and_hurts_nobody(folder):
+    engine = load(folder, dtype="float32")
+    expected = generate(engine, sequence("other", 20, range(10, 13)), 6)
+    beside = sequence("other", 20, range(28, 31))
+    got = generate(engine, beside, 3)
+    for advanced in (False, True):
+        run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)])
+        assert not advanced or run.advance(0.0) is None
+        run.halt()
+        assert run.advance() is None
+        assert run.layers_done == advanced
+    assert got + generate(engine, beside, 3) == expected
+
+
 def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
     """Also between two layers of a pass: KV so far is converted, the rest is stored in pairs."""
     if kernels.why_not_loaded() is not None:

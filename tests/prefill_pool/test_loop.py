@@ -58,18 +58,19 @@ async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_o
         assert scheduler.pool.counts().used == 0
 
 
-async def test_a_slice_is_cut_for_who_comes_and_when_nobody_wants_its_pass_any_more():
+async def test_a_slice_is_cut_for_who_comes_and_halted_when_nobody_wants_its_pass_any_more():
     async with running() as (subject, engine, _):
         first, second = submit(subject, "first", 8), submit(subject, "second", 8)
         await engine.hold_slice(0)
         assert engine.slices == [["first", "second"]]
-        before = engine.cuts
+        cuts = engine.cuts
         subject.release(first)
-        assert engine.cuts == before
+        assert engine.halts == 0
         subject.release(second)
-        assert engine.cuts == before + 1
+        assert engine.halts == 1
+        assert engine.cuts == cuts
         third = submit(subject, "third", 8)
-        assert engine.cuts == before + 2
+        assert engine.cuts == cuts + 1
         engine.let_go()
         await asyncio.wait_for(third.first_token, 30)
 

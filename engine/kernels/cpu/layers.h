@@ -45,14 +45,14 @@ enum Phase { kNorm, kQkv, kRotate, kAttend, kOut, kMlpNorm, kGateUp, kDown, kPha
 class Step {
  public:
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
-       bool gelu, int threads)
+       bool gelu, int threads, const int32_t* halted)
       : layers_(std::move(layers)),
         shape_(shape),
         spans_(spans),
         norm_(norm),
         gelu_(gelu),
         alone_(spans.tokens <= kAlone),
-        team_(threads, static_cast<int>(layers_.size() * kPhases + 1)) {
+        team_(threads, static_cast<int>(layers_.size() * kPhases + 1), halted) {
     const LayerWeights& any = layers_.front();
     const int64_t hidden = norm.size, copies = alone_ ? threads : 1;
     const int64_t attended = any.out.inputs, gated = any.down.inputs;

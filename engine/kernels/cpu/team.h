@@ -24,8 +24,9 @@ inline void pause() {
 
 class Team {
  public:
-  Team(int threads, int phases)
-      : threads_(threads), taken_(new Taken[static_cast<size_t>(phases) * threads]()) {}
+  // Once `*halted` is set nothing more is begun, and what was not done is left as it is.
+  Team(int threads, int phases, const int32_t* halted = nullptr)
+      : threads_(threads), halted_(halted), taken_(new Taken[static_cast<size_t>(phases) * threads]()) {}
 
   int threads() const { return threads_; }
 
@@ -40,7 +41,7 @@ class Team {
       const int whose = thread + k < threads_ ? thread + k : thread + k - threads_;
       const int64_t begin = first(whose, count), end = first(whose + 1, count);
       auto& taken = taken_[static_cast<size_t>(phase) * threads_ + whose].count;
-      for (;;) {
+      while (!halted()) {
         const int64_t i = begin + taken.fetch_add(1, std::memory_order_relaxed);
         if (i >= end) break;
         work(i);
@@ -74,7 +75,10 @@ class Team {
     std::atomic<int64_t> count{0};
   };
 
+  bool halted() const { return halted_ && __atomic_load_n(halted_, __ATOMIC_RELAXED); }
+
   const int threads_;
+  const int32_t* const halted_;
   std::unique_ptr<Taken[]> taken_;
   std::atomic<int> present_{1};
   alignas(64) std::atomic<int> here_{0};
