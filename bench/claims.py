@@ -38,6 +38,7 @@ from bench.prompts import count_tokens, prompt_ids
 from bench.rates import steady_rate
 from bench.run_record import Sender
 from bench.services import Places
+from bench.setting import WIDE
 from bench.speculative import lookup_ratio
 from bench.tables import put
 
@@ -155,7 +156,8 @@ def measure(part: str, places: Places, number: int) -> Values:
 
     if part == COALESCED:
         held, unheld = (
-            on(more, 1, lambda door: asyncio.run(wide_rate(door, name))) for more in ("", _UNHELD)
+            on(WIDE + more, 1, lambda door: asyncio.run(wide_rate(door, name)))
+            for more in ("", _UNHELD)
         )
         return {"coalesced": [held / unheld]}
     if part == CHUNKS:
@@ -175,7 +177,7 @@ def measure(part: str, places: Places, number: int) -> Values:
         return {part: [rate]}
     if part == SPECULATIVE:
         return {SPECULATIVE: [lookup_ratio()]}
-    with services.tandem(places).running(places.logs) as door:
+    with services.tandem(places, more=WIDE).running(places.logs) as door:
         return asyncio.run(serving(door, name))
 
 

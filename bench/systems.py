@@ -15,6 +15,7 @@ from bench.gguf import write
 from bench.over_http import figures
 from bench.plan import Figures, Plan
 from bench.services import VLLM_SMALL_STEPS, Places, Service
+from bench.setting import WIDE
 
 TANDEM, TANDEM_INSIDE = "tandem", "tandem-in-process"
 _PROGRAM_S = 900.0
@@ -33,7 +34,7 @@ class System:
 
 def visit_tandem(places: Places, plan: Plan, name: str) -> Figures:
     """`tandem serve` with one prefill and one decode replica."""
-    return _serve(places, plan, name, services.tandem(places))
+    return _serve(places, plan, name, services.tandem(places, more=WIDE))
 
 
 def visit_vllm(places: Places, plan: Plan, name: str) -> Figures:

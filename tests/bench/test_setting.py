@@ -7,7 +7,7 @@ import pytest
 from bench.claim_modes import MODES, STATIC_MODE
 from bench.claims import _CHUNKS, _UNHELD
 from bench.contenders import TANDEM_CONFIG, TANDEM_CONFIG_UNHELD
-from bench.setting import server_config
+from bench.setting import WIDE, server_config
 from cluster.config import load_config
 
 
@@ -15,7 +15,7 @@ from cluster.config import load_config
     "more",
     [
         *("", TANDEM_CONFIG, TANDEM_CONFIG_UNHELD, _UNHELD, _CHUNKS.format(256) + _UNHELD),
-        *(STATIC_MODE, *MODES.values()),
+        *(WIDE, WIDE + _UNHELD, STATIC_MODE, *MODES.values()),
     ],
 )
 def test_every_setting_loads(tmp_path, more):
