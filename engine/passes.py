@@ -92,6 +92,8 @@ class Pass:
         batch = pack(self.spans, self._cache)
         batch.halted = self._halted
         computed = yield from self._layers(self._runner.layers(batch))
+        if self._unwanted:
+            return []  # nothing is sampled from what a halted step leaves
         results = self._sampled(batch.order, computed.logits)
         scorer = Scorer(self.spans, batch.order, self._cache.device)
         yield from scorer.run(computed.logits_of)

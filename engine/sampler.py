@@ -123,7 +123,8 @@ def _with_logprobs(
     if asks:
         rows = list(asks)
         table = logits[rows].float().log_softmax(dim=-1)
-        drawn = torch.tensor([tokens[row] for row in rows], device=logits.device)
+        # A row without a distribution has no token to look up; what it gets here is not used.
+        drawn = torch.tensor([max(0, tokens[row]) for row in rows], device=logits.device)
         chosen = table.gather(1, drawn.unsqueeze(1)).squeeze(1).tolist()
         best = table.topk(min(max(asks.values()), table.shape[-1]), dim=-1)
         values, ids = best.values.tolist(), best.indices.tolist()

@@ -267,7 +267,9 @@ def test_logprobs_of_a_tiny_vocabulary():
     [
         GREEDY,
         replace(GREEDY, presence_penalty=1.0),
+        replace(GREEDY, logprobs=2),
         SamplingParams(seed=1),
+        SamplingParams(seed=1, logprobs=2),
         SamplingParams(seed=1, top_k=5, top_p=0.5),
         SamplingParams(seed=1, top_p=0.5),
         SamplingParams(seed=1, min_p=0.5),
