@@ -110,6 +110,19 @@ def test_a_halted_pass_ends_without_results_and_hurts_nobody(folder):
     assert got + generate(engine, beside, 3) == expected
 
 
+def test_who_computes_a_pass_hears_that_it_was_halted(folder, monkeypatch):
+    engine = load(folder, dtype="float32")
+    batches, layers = [], engine._runner.layers
+    monkeypatch.setattr(
+        engine._runner, "layers", lambda batch: batches.append(batch) or layers(batch)
+    )
+    run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)])
+    assert run.advance(0.0) is None
+    assert not batches[0].halted.any()
+    run.halt()
+    assert batches[0].halted.all()
+
+
 def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
     """Also between two layers of a pass: KV so far is converted, the rest is stored in pairs."""
     if kernels.why_not_loaded() is not None:
