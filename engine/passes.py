@@ -33,9 +33,8 @@ class Pass:
         self._runner = runner
         self._cache = cache
         self._cores = cores
-        self._under_way: Generator[None, None, list[Outcome]] | None = None
+        self._under_way: Generator[None, None, list[Outcome] | None] | None = None
         self._cut = False
-        self._unwanted = False
         self._halted = torch.zeros(1, dtype=torch.int32)
 
     def cut(self) -> None:
@@ -47,7 +46,6 @@ class Pass:
 
         It has no results, and what it wrote to its blocks behind `layers_done` is anything.
         """
-        self._unwanted = True  # first: who sees the other one knows what it means
         self._halted.fill_(1)
 
     @torch.inference_mode()
@@ -79,8 +77,8 @@ class Pass:
             try:
                 next(self._under_way)
             except StopIteration as end:
-                results: list[Outcome] = end.value
-                return None if self._unwanted else results
+                results: list[Outcome] | None = end.value
+                return results
             ended_s = time.monotonic()
             if until is not None and (self._cut or ended_s + (ended_s - began_s) > until):
                 return None
@@ -88,12 +86,16 @@ class Pass:
                 self._cores.adapt()
         return None
 
-    def _work(self) -> Generator[None, None, list[Outcome]]:
+    @property
+    def _unwanted(self) -> bool:
+        return bool(self._halted)
+
+    def _work(self) -> Generator[None, None, list[Outcome] | None]:
         batch = pack(self.spans, self._cache)
         batch.halted = self._halted
         computed = yield from self._layers(self._runner.layers(batch))
         if self._unwanted:
-            return []  # nothing is sampled from what a halted step leaves
+            return None  # nothing is sampled from what a halted step leaves
         results = self._sampled(batch.order, computed.logits)
         scorer = Scorer(self.spans, batch.order, self._cache.device)
         yield from scorer.run(computed.logits_of)
