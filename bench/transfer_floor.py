@@ -11,9 +11,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from ctypes import memmove
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
@@ -87,12 +87,13 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 def time_memcpy() -> float:
     """Bytes per second of copying frames in one process, between two buffers on each side."""
-    sources = [np.ones(FRAME_BYTES, np.uint8) for _ in range(COPY_BUFFERS)]
-    targets = [np.zeros(FRAME_BYTES, np.uint8) for _ in range(COPY_BUFFERS)]
+    sources = [torch.ones(FRAME_BYTES, dtype=torch.uint8) for _ in range(COPY_BUFFERS)]
+    targets = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(COPY_BUFFERS)]
 
     def copy(messages: int) -> None:
         for index in range(messages):
-            np.copyto(targets[index % COPY_BUFFERS], sources[index % COPY_BUFFERS])
+            source, target = sources[index % COPY_BUFFERS], targets[index % COPY_BUFFERS]
+            memmove(target.data_ptr(), source.data_ptr(), FRAME_BYTES)
 
     return _rate(copy)
 

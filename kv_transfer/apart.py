@@ -21,18 +21,20 @@ def own_core() -> int:
     return int(_libc().sched_getcpu()) & _NUMBERS
 
 
-def keep_off(core: int) -> None:
+def keep_off(core: int) -> int:
     """Move this thread to another of the cores that it may use, if it runs on that one.
 
-    Where the system forbids that it stays: it is slower there, and nothing else.
+    Where the system forbids that it stays: it is slower there, and nothing else. Where it is now.
     """
-    if own_core() != core:
-        return
+    own = own_core()
+    if own != core:
+        return own
     allowed = os.sched_getaffinity(0)
     if others := allowed - {core}:
         with suppress(OSError):
             os.sched_setaffinity(0, others)
             os.sched_setaffinity(0, allowed)
+    return own_core()
 
 
 @cache

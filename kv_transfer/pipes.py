@@ -24,6 +24,7 @@ class Pipes:
         self._name = name
         self._size = size
         self._broken: str | None = None
+        self._unsaid = b""
         self._closing = threading.Lock()
         self._inbox, entrance = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -33,6 +34,9 @@ class Pipes:
             os.close(entrance)
             raise
         self._open = {self._alarm, self._inbox}
+        self._ready = select.poll()
+        self._ready.register(self._inbox, select.POLLIN)
+        self._ready.register(self._alarm, select.POLLIN)
         try:
             self.peer_pid, self._outbox = _meet(spec, entrance)
             self._open.add(self._outbox)
@@ -49,7 +53,8 @@ class Pipes:
             raise LaneBroken(self._broken)
 
     def say(self, record: bytes) -> None:
-        """Pass a record on; LaneBroken when the peer is gone."""
+        """Pass a record on, which wakes a peer that waits; LaneBroken when it is gone."""
+        record, self._unsaid = self._unsaid + record, b""
         try:
             # Held, because another thread may be closing what is written to.
             with self._closing:
@@ -58,20 +63,34 @@ class Pipes:
         except OSError as error:
             raise self.broken(f"the peer is gone: {error.strerror}") from error
 
-    def hear(self, timeout_s: float, what: str) -> bytes:
-        """The peer's next record; LaneBroken when it is gone, or late, or this end was aborted."""
+    def say_with_next(self, record: bytes) -> None:
+        """Pass one record on with the next, or when this end has to wait for the peer."""
+        if self._unsaid:
+            self.say(record)
+        else:
+            self._unsaid = record
+
+    def heard(self) -> bytes | None:
+        """The peer's next record if it is here; LaneBroken when it is gone."""
         self.check()
-        poll = select.poll()
-        poll.register(self._inbox, select.POLLIN)
-        poll.register(self._alarm, select.POLLIN)
-        ready = dict(poll.poll(1000 * timeout_s))
-        if self._alarm in ready:
-            raise self.broken("the lane was aborted")
-        if self._inbox not in ready:
-            raise self.broken(f"{what} took too long")
-        record = os.read(self._inbox, self._size)
+        try:
+            record = os.read(self._inbox, self._size)
+        except BlockingIOError:
+            return None
         if len(record) != self._size:
             raise self.broken("the peer is gone")
+        return record
+
+    def hear(self, timeout_s: float, what: str) -> bytes:
+        """The peer's next record; LaneBroken when it is gone, or late, or this end was aborted."""
+        if self._unsaid:
+            self.say(b"")
+        ready = dict(self._ready.poll(1000 * timeout_s))
+        if self._alarm in ready:
+            raise self.broken("the lane was aborted")
+        record = self.heard()
+        if record is None:
+            raise self.broken(f"{what} took too long")
         return record
 
     def abort(self) -> None:

@@ -23,7 +23,7 @@ def test_off_the_core_of_the_other_and_free_again(bound_to):
 
 
 def test_no_move_where_they_are_apart(bound_to):
-    apart.keep_off(2)
+    assert apart.keep_off(2) == 3
     assert bound_to == []
 
 

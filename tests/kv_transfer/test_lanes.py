@@ -165,6 +165,18 @@ class TestContract:
         for data, size in zip(received, sizes, strict=True):
             assert torch.equal(data, filled(sender, size, size).cpu())
 
+    def test_a_sender_of_one_at_a_time_meets_receives_posted_ahead(self, lanes):
+        sender, receiver = lanes
+        with ThreadPoolExecutor(1) as thread:
+            sending = thread.submit(
+                lambda: [sender.send(filled(sender, 3000, n))(2.0) for n in range(5)]
+            )
+            calls = [(receiver.receive, blank(receiver, 3000), 3000) for _ in range(5)]
+            received = two_ahead(calls)
+            sending.result()
+        for number, data in enumerate(received):
+            assert torch.equal(data, filled(sender, 3000, number).cpu())
+
     def test_a_failure_ends_all_that_was_posted(self, lanes):
         _, receiver = lanes
         waits = [receiver.receive(blank(receiver, 100), 100) for _ in range(2)]
