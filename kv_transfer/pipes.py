@@ -24,7 +24,6 @@ class Pipes:
         self._name = name
         self._size = size
         self._broken: str | None = None
-        self._unsaid = b""
         self._closing = threading.Lock()
         self._inbox, entrance = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -54,7 +53,6 @@ class Pipes:
 
     def say(self, record: bytes) -> None:
         """Pass a record on, which wakes a peer that waits; LaneBroken when it is gone."""
-        record, self._unsaid = self._unsaid + record, b""
         try:
             # Held, because another thread may be closing what is written to.
             with self._closing:
@@ -62,13 +60,6 @@ class Pipes:
                 os.write(self._outbox, record)
         except OSError as error:
             raise self.broken(f"the peer is gone: {error.strerror}") from error
-
-    def say_with_next(self, record: bytes) -> None:
-        """Pass one record on with the next, or when this end has to wait for the peer."""
-        if self._unsaid:
-            self.say(record)
-        else:
-            self._unsaid = record
 
     def heard(self) -> bytes | None:
         """The peer's next record if it is here; LaneBroken when it is gone."""
@@ -83,8 +74,6 @@ class Pipes:
 
     def hear(self, timeout_s: float, what: str) -> bytes:
         """The peer's next record; LaneBroken when it is gone, or late, or this end was aborted."""
-        if self._unsaid:
-            self.say(b"")
         ready = dict(self._ready.poll(1000 * timeout_s))
         if self._alarm in ready:
             raise self.broken("the lane was aborted")

@@ -34,7 +34,6 @@ class SharedMemoryLane:
     def __init__(self, spec: LaneSpec) -> None:
         self._mapped: OrderedDict[int, Mapped] = OrderedDict()
         self._spare: list[torch.Tensor] = []
-        self._expected = 0
         self._pipes = Pipes(spec, "shared memory", _RECORD.size)
         self._core = own_core()
 
@@ -51,13 +50,12 @@ class SharedMemoryLane:
         assert found is not None
         segment, offset = found
         place = (segment.descriptor, segment.identity, segment.renew(), offset, buffer.numel())
-        self._pipes.say(_RECORD.pack(True, self._core, *place))
+        self._pipes.say(_RECORD.pack(True, own_core(), *place))
         return partial(self._until_taken, segment, spare)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
         """See `Lane.receive`; the staging is left alone."""
         self._pipes.check()
-        self._expected += 1
         return partial(self._borrow, size)
 
     def _until_taken(self, segment: Segment, spare: torch.Tensor | None, timeout_s: float) -> None:
@@ -71,7 +69,6 @@ class SharedMemoryLane:
             self._spare.append(spare)
 
     def _borrow(self, size: int, timeout_s: float) -> Arrived:
-        self._expected -= 1
         is_data, place = self._hear(timeout_s, "receive")
         if not is_data:
             raise self._pipes.broken("an answer without a message")
@@ -90,21 +87,14 @@ class SharedMemoryLane:
             mapped.check(source)
         except LaneBroken as error:
             raise self._pipes.broken(error.message) from error
-        # To wake the sender takes a twentieth of the time of a copy: once for two of them.
-        say = self._pipes.say_with_next if self._expected else self._pipes.say
-        say(_RECORD.pack(False, self._core, *_NOWHERE))
+        self._pipes.say(_RECORD.pack(False, self._core, *_NOWHERE))
 
     def _hear(self, timeout_s: float, what: str) -> tuple[bool, list[int]]:
         """The peer's next record: data or not, and where. Both threads work from here on."""
-        record = self._pipes.heard()
-        # Who did not wait was not moved either. Between two copies nothing of all this is in the
-        # processor's cache, and the less is done the better.
-        waited = record is None
-        if record is None:
-            record = self._pipes.hear(timeout_s, what)
+        # Between two copies nothing of this is in the processor's cache, and each call counts.
+        record = self._pipes.heard() or self._pipes.hear(timeout_s, what)
         is_data, core, *place = _RECORD.unpack(record)
-        if waited:
-            self._core = keep_off(core)
+        self._core = keep_off(core)
         return is_data, place
 
     def abort(self) -> None:

@@ -47,9 +47,8 @@ def _nobody_waits() -> None:
 class Arrived:
     """A message: in the staging that was given to `receive`, or in memory that its sender lends.
 
-    `taken` is called once, when nobody reads it any more, on the thread that waits for messages and
-    in their order; the sender may hear of it as late as when the next wait begins. LaneBroken: it
-    has changed meanwhile, and what was made of it is worth nothing.
+    `taken` is called once, when nobody reads it any more, on any thread but in the order of the
+    messages. LaneBroken: it has changed meanwhile, and what was made of it is worth nothing.
     """
 
     data: torch.Tensor

@@ -94,20 +94,6 @@ def test_a_late_writer_is_seen_after_the_reading_too(store):
             arrived.taken()
 
 
-def test_a_sender_is_woken_once_for_two_messages_and_at_once_for_the_last(store):
-    with opened("shared_memory", store) as (sender, receiver):
-        waits = [sender.send(filled(sender, 100, number)) for number in range(3)]
-        receipts = [receiver.receive(blank(receiver, 100), 100) for _ in range(3)]
-        heard = []
-        for receipt in receipts:
-            receipt(5.0).taken()
-            heard.append(0)
-            while sender._pipes.heard() is not None:
-                heard[-1] += 1
-    assert heard == [0, 2, 1]
-    del waits  # until here, for with them go the bytes that are sent
-
-
 def test_what_is_borrowed_lives_as_long_as_it_is_held(store):
     with opened("shared_memory", store) as (sender, receiver):
         sending = sender.send(filled(sender, 5000, 3))
