@@ -33,7 +33,7 @@ from kv_transfer.shared_memory import SharedMemoryLane
 RESULTS = Path("bench/results")
 # With as many messages as a link posts before it waits for the first.
 TRANSPORTS = {"shared_memory": SharedMemoryLane.ahead, "gloo": GlooLane.ahead}
-RAW_ROUNDS = 9
+RAW_ROUNDS = 31
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ from kv_transfer.frames import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.gloo import open_store_server
 from kv_transfer.segments import shared_tensor
 from kv_transfer.select import open_lane
+from kv_transfer.shared_memory import SharedMemoryLane
 from kv_transfer.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
-# On each side of a plain copy: with more of them it is the cache that is measured.
-COPY_BUFFERS = 2
-_WARM = 4
+# Where a receiver copies what it is lent to: with more of them it is the cache that is measured.
+COPY_TARGETS = 2
+# Until the processor has both sides in its cache; a lane took ten messages for that.
+_WARM = 16
 Tell = Callable[..., None]  # an order for the other process
 Hear = Callable[[], object]  # waits until it has done it
 
@@ -86,13 +88,13 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 
 def time_memcpy() -> float:
-    """Bytes per second of copying frames in one process, between two buffers on each side."""
-    sources = [torch.ones(FRAME_BYTES, dtype=torch.uint8) for _ in range(COPY_BUFFERS)]
-    targets = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(COPY_BUFFERS)]
+    """Bytes per second of copying frames in one process, from as many buffers as a lane has."""
+    sources = [_staging("shared_memory") for _ in range(SharedMemoryLane.ahead)]
+    targets = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(COPY_TARGETS)]
 
     def copy(messages: int) -> None:
         for index in range(messages):
-            source, target = sources[index % COPY_BUFFERS], targets[index % COPY_BUFFERS]
+            source, target = sources[index % len(sources)], targets[index % COPY_TARGETS]
             memmove(target.data_ptr(), source.data_ptr(), FRAME_BYTES)
 
     return _rate(copy)

@@ -24,7 +24,7 @@ FLIGHTS = (8, 32)
 FLIGHT_TOKENS = 1024
 EARLY_PROMPTS = (2048, 4096, 8192)
 BLOCKS = max(PROMPTS) // LAYOUT.block_size
-ROUNDS = 5
+ROUNDS = 9
 # What the engine does by itself, see `bench/results/engine.md`, and how the prefill loop cuts it.
 CHUNK, TOKENS_PER_S, SLICE_S = 512, 2800, 0.02
 _LISTENS_S = 0.2

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bench.transfer_floor import COPY_BUFFERS, Ahead
+from bench.transfer_floor import COPY_TARGETS, Ahead
 from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
@@ -45,7 +45,7 @@ def receive_lane(
 
     def post(index: int) -> Wait:
         staging = buffers[index % ahead]
-        target = buffers[index % min(ahead, COPY_BUFFERS)]
+        target = buffers[index % min(ahead, COPY_TARGETS)]
         return partial(_take, lane.receive(staging, FRAME_BYTES), staging, target)
 
     receiver = Ahead(post, ahead)

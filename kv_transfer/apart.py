@@ -1,15 +1,17 @@
 """Two threads that work for each other, kept on two cores.
 
-Linux wakes the reader of a pipe on the writer's core when it finds no idle one, and there it stays:
-both threads then take turns on one core. Each says with its records where it runs, and who hears of
-its own core moves off it, once; no thread is bound to a core afterwards.
+Linux wakes the reader of a pipe on the writer's core when it finds no idle one, and there it waits
+for the writer to rest: both threads then take turns on one core. Each says with its records where
+it runs. Who waits for the other is not woken there, and who hears of its own core moves off it; no
+thread is bound to a core while it works.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -21,20 +23,36 @@ def own_core() -> int:
     return int(_libc().sched_getcpu()) & _NUMBERS
 
 
-def keep_off(core: int) -> int:
-    """Move this thread to another of the cores that it may use, if it runs on that one.
+@contextmanager
+def not_on(core: int) -> Iterator[None]:
+    """Inside, this thread runs on another of the cores that it may use, if there is one.
 
-    Where the system forbids that it stays: it is slower there, and nothing else. Where it is now.
+    Where the system forbids that it stays: it is slower there, and nothing else.
     """
+    allowed = os.sched_getaffinity(0)
+    others = allowed - {core}
+    if others and others != allowed:
+        _bind(others)
+        try:
+            yield
+        finally:
+            _bind(allowed)
+    else:
+        yield
+
+
+def keep_off(core: int) -> int:
+    """Move this thread off that core, if it runs there; where it is now."""
     own = own_core()
     if own != core:
         return own
-    allowed = os.sched_getaffinity(0)
-    if others := allowed - {core}:
-        with suppress(OSError):
-            os.sched_setaffinity(0, others)
-            os.sched_setaffinity(0, allowed)
-    return own_core()
+    with not_on(core):
+        return own_core()
+
+
+def _bind(cores: set[int]) -> None:
+    with suppress(OSError):
+        os.sched_setaffinity(0, cores)
 
 
 @cache

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from kv_transfer.apart import keep_off, own_core
+from kv_transfer.apart import keep_off, not_on, own_core
 from kv_transfer.errors import LaneBroken
 from kv_transfer.pipes import Pipes
 from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
@@ -36,6 +36,7 @@ class SharedMemoryLane:
         self._spare: list[torch.Tensor] = []
         self._pipes = Pipes(spec, "shared memory", _RECORD.size)
         self._core = own_core()
+        self._peer_core = -1
 
     def send(self, buffer: torch.Tensor) -> Wait:
         """See `Lane.send`: done when the receiver has read it.
@@ -92,9 +93,12 @@ class SharedMemoryLane:
     def _hear(self, timeout_s: float, what: str) -> tuple[bool, list[int]]:
         """The peer's next record: data or not, and where. Both threads work from here on."""
         # Between two copies nothing of this is in the processor's cache, and each call counts.
-        record = self._pipes.heard() or self._pipes.hear(timeout_s, what)
-        is_data, core, *place = _RECORD.unpack(record)
-        self._core = keep_off(core)
+        record = self._pipes.heard()
+        if record is None:
+            with not_on(self._peer_core):
+                record = self._pipes.hear(timeout_s, what)
+        is_data, self._peer_core, *place = _RECORD.unpack(record)
+        self._core = keep_off(self._peer_core)
         return is_data, place
 
     def abort(self) -> None:
