@@ -15,7 +15,7 @@ import torch
 from bench.machine import as_line, describe_machine
 from bench.rates import Spread
 from bench.tables import table
-from bench.transfer_floor import median_parts, time_lane, time_memcpy, time_tcp
+from bench.transfer_floor import BUFFERS, median_parts, time_lane, time_memcpy, time_tcp
 from bench.transfer_hand_over import (
     BLOCKS,
     CHUNK,
@@ -110,9 +110,10 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
         if each.early
     ]
     notes = (
-        "- Frames of up to 8 MiB between two processes. The floor is gather, link, one checksum "
-        "and scatter of the same bytes, each timed alone and added up; a hand-over that does them "
-        "at the same time can be below it.\n"
+        f"- Frames of up to 8 MiB between two processes; {BUFFERS} buffers on each side of a lane "
+        "and of a plain copy. The floor is gather, link, one checksum and scatter of the same "
+        "bytes, each timed alone and added up; a hand-over that does them at the same time can be "
+        "below it.\n"
         f"- Medians of rounds in which each thing has its turn: {RAW_ROUNDS} for lanes and plain "
         f"copies, {ROUNDS} for a hand-over, its parts and its link.\n"
         f"- {parts_alone(hand_overs)}\n"

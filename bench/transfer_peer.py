@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bench.transfer_floor import COPY_TARGETS, Ahead
+from bench.transfer_floor import BUFFERS, Ahead
 from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
@@ -26,10 +26,10 @@ from kv_transfer.transport import RECEIVER_RANK, Receipt, Wait
 
 def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
     """Take that many frames from the parent's port; each answered with a byte, or the last."""
-    buffer = memoryview(bytearray(FRAME_BYTES))
+    buffers = [memoryview(bytearray(FRAME_BYTES)) for _ in range(BUFFERS)]
     with socket.create_connection((HOST, port), timeout=20) as connection:
         for left in (*range(warm - 1, -1, -1), *range(messages - 1, -1, -1)):
-            filled = 0
+            buffer, filled = buffers[left % BUFFERS], 0
             while filled < FRAME_BYTES:
                 filled += connection.recv_into(buffer[filled:])
             if answered or not left:
@@ -41,12 +41,11 @@ def receive_lane(
 ) -> None:
     """Take that many frames from a lane, into a few buffers by turns."""
     lane = open_lane(lane_spec(transport, port, prefix, RECEIVER_RANK))
-    buffers = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(ahead)]
+    buffers = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(BUFFERS)]
 
     def post(index: int) -> Wait:
-        staging = buffers[index % ahead]
-        target = buffers[index % min(ahead, COPY_TARGETS)]
-        return partial(_take, lane.receive(staging, FRAME_BYTES), staging, target)
+        staging = buffers[index % BUFFERS]
+        return partial(_take, lane.receive(staging, FRAME_BYTES), staging)
 
     receiver = Ahead(post, ahead)
     receiver.post(warm)
@@ -54,11 +53,11 @@ def receive_lane(
     lane.close()
 
 
-def _take(receipt: Receipt, staging: torch.Tensor, target: torch.Tensor, timeout_s: float) -> None:
+def _take(receipt: Receipt, staging: torch.Tensor, timeout_s: float) -> None:
     """Until the message is here; what its sender only lends is copied, as by `time_memcpy`."""
     arrived = receipt(timeout_s)
     if arrived.data.data_ptr() != staging.data_ptr():
-        memmove(target.data_ptr(), arrived.data.data_ptr(), FRAME_BYTES)
+        memmove(staging.data_ptr(), arrived.data.data_ptr(), FRAME_BYTES)
     arrived.taken()
 
 
