@@ -74,6 +74,7 @@ class Pipes:
 
     def hear(self, timeout_s: float, what: str) -> bytes:
         """The peer's next record; LaneBroken when it is gone, or late, or this end was aborted."""
+        self.check()
         ready = dict(self._ready.poll(1000 * timeout_s))
         if self._alarm in ready:
             raise self.broken("the lane was aborted")
