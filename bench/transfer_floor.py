@@ -88,7 +88,7 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 
 def time_memcpy() -> float:
-    """Bytes per second of copying frames in one process."""
+    """Bytes per second of copying frames in one process, from memory as a lane's."""
     sources = [_staging("shared_memory") for _ in range(BUFFERS)]
     targets = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(BUFFERS)]
 
@@ -123,7 +123,12 @@ def time_tcp(tell: Tell, hear: Hear, *, answered: bool) -> float:
 
 
 def time_lane(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
-    """Bytes per second through a lane of that transport alone, without its control stream."""
+    """Bytes per second through a lane of that transport alone, without its control stream.
+
+    ValueError for more messages under way than there are buffers.
+    """
+    if ahead > BUFFERS:
+        raise ValueError(f"{ahead} messages under way in {BUFFERS} buffers")
     store = open_store_server(HOST, 20.0)
     prefix = uuid.uuid4().hex
     order = {"transport": transport, "port": store.port, "prefix": prefix, "ahead": ahead}

@@ -2,8 +2,8 @@
 
 Linux wakes the reader of a pipe on the writer's core when it finds no idle one, and there it waits
 for the writer to rest: both threads then take turns on one core. Each says with its records where
-it runs. Who waits for the other is not woken there, and who hears of its own core moves off it; no
-thread is bound to a core while it works.
+it runs, or ran when it last heard. Who waits for the other is not woken there, and who hears of its
+own core moves off it; no thread is bound to a core while it works.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ def not_on(core: int) -> Iterator[None]:
 
     Where the system forbids that it stays: it is slower there, and nothing else.
     """
-    allowed = os.sched_getaffinity(0)
+    allowed = _cores()
     others = allowed - {core}
     if others and others != allowed:
         _bind(others)
         try:
             yield
         finally:
-            _bind(allowed)
+            # Unless somebody else has bound it meanwhile.
+            if _cores() == others:
+                _bind(allowed)
     else:
         yield
 
@@ -48,6 +50,13 @@ def keep_off(core: int) -> int:
         return own
     with not_on(core):
         return own_core()
+
+
+def _cores() -> set[int]:
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:
+        return set()
 
 
 def _bind(cores: set[int]) -> None:

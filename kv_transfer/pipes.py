@@ -75,17 +75,17 @@ class Pipes:
     def hear(self, timeout_s: float, what: str) -> bytes:
         """The peer's next record; LaneBroken when it is gone, or late, or this end was aborted."""
         self.check()
-        ready = dict(self._ready.poll(1000 * timeout_s))
-        if self._alarm in ready:
-            raise self.broken("the lane was aborted")
+        # Its alarm ends the poll; why is said then.
+        self._ready.poll(1000 * timeout_s)
         record = self.heard()
         if record is None:
             raise self.broken(f"{what} took too long")
         return record
 
     def abort(self) -> None:
-        """End whatever waits on this side."""
+        """End whatever waits on this side, and what would be heard later."""
         with self._closing:
+            self._broken = self._broken or f"{self._name}: the lane was aborted"
             if self._alarm in self._open:
                 os.eventfd_write(self._alarm, 1)
 

@@ -27,7 +27,10 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Place(NamedTuple):
-    """Bytes in a segment of another process; `generation` is that of what was written there."""
+    """Bytes in a segment of another process; `generation` is that of what was written there.
+
+    A tuple, because one is made for each message: 0.3 us, and a frozen dataclass 4.
+    """
 
     pid: int
     descriptor: int

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -75,10 +76,12 @@ def test_bytes_that_the_sender_takes_back_are_refused():
     segment, offset = segment_of(data[100:])
     assert offset == 100
     before = place(segment, 900, offset)
-    assert torch.equal(Mapped(before).view(before), data[100:])
+    mapped = Mapped(before)
+    for _ in range(2):
+        assert torch.equal(mapped.view(before), data[100:])
     segment.renew()
     with pytest.raises(LaneBroken, match="taken its buffer back"):
-        Mapped(before).view(before)
+        mapped.view(before)
 
 
 def test_a_late_writer_is_seen_after_the_reading_too(store):
@@ -101,7 +104,7 @@ def test_what_is_borrowed_lives_as_long_as_it_is_held(store):
     del sending
     gc.collect()
     assert torch.equal(arrived.data, filled(sender, 5000, 3))
-    with pytest.raises(LaneBroken, match="closed"):
+    with pytest.raises(LaneBroken, match="aborted"):
         arrived.taken()
 
 
@@ -187,6 +190,57 @@ def test_abort_frees_a_waiter(store):
         receiver.abort()
         with pytest.raises(LaneBroken, match="aborted"):
             waiting.result(5)
+
+
+def test_abort_ends_what_is_here_and_not_yet_heard(store):
+    with opened("shared_memory", store) as (sender, receiver):
+        sending = sender.send(filled(sender, 10, 1))
+        receipt = receiver.receive(blank(receiver, 10), 10)
+        receiver.abort()
+        with pytest.raises(LaneBroken, match="aborted"):
+            receipt(5.0)
+        del sending
+
+
+def test_what_broke_is_said_again_at_once(store):
+    with opened("shared_memory", store) as (sender, receiver):
+        waits = [receiver.receive(blank(receiver, 10), 10) for _ in range(2)]
+        with pytest.raises(LaneBroken, match="too long"):
+            waits[0](0.1)
+        sender.close()
+        started = time.monotonic()
+        with pytest.raises(LaneBroken, match="too long"):
+            waits[1](30.0)
+        assert time.monotonic() - started < 10
+
+
+def test_broken_pipes_are_not_polled(store):
+    """For whoever does not ask first what is here, as `cuda_ipc`."""
+    with opened("shared_memory", store) as (_, receiver):
+        pipes = receiver._pipes
+        receiver.close()
+        started = time.monotonic()
+        with pytest.raises(LaneBroken, match="closed"):
+            pipes.hear(30.0, "receive")
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_who_waits_is_kept_off_the_core_of_its_peer(store):
+    allowed = os.sched_getaffinity(0)
+    peer = min(allowed)
+    with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(threading.get_native_id).result()
+        receiver._peer_core = peer
+        waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
+        deadline = time.monotonic() + 10
+        while os.sched_getaffinity(waiter) == allowed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert os.sched_getaffinity(waiter) == allowed - {peer}
+        sending = sender.send(filled(sender, 10, 1))
+        waiting.result(10).taken()
+        sending(5.0)
+        assert os.sched_getaffinity(waiter) == allowed
 
 
 async def test_what_is_sent_lies_in_shared_memory_and_what_is_received_does_not():
