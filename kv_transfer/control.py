@@ -126,17 +126,20 @@ class Control(Generic[In, Out]):
     async def _watch(self) -> NoReturn:
         """Beat, and count silence only while this process itself was awake to hear."""
         period_s = self._config.heartbeat_s
-        last = time.monotonic()
+        last = beat_s = time.monotonic()
         while True:
-            self.send(self._beat)
-            await asyncio.sleep(period_s)
+            if last >= beat_s:
+                self.send(self._beat)
+                beat_s = last + period_s
+            # Before the first word, the peer's server may still be starting.
+            limit_s = self._config.silence_s if self._heard else self._config.connect_timeout_s
+            if self._silent_s >= limit_s:
+                raise LinkBroken(f"the peer was silent for {self._silent_s:.1f} s")
+            # At the limit, and not with the next beat behind it.
+            await asyncio.sleep(min(beat_s - last, limit_s - self._silent_s))
             now = time.monotonic()
             self._silent_s += min(now - last, 1.5 * period_s)
             last = now
-            # Before the first word, the peer's server may still be starting.
-            limit_s = self._config.silence_s if self._heard else self._config.connect_timeout_s
-            if self._silent_s > limit_s:
-                raise LinkBroken(f"the peer was silent for {self._silent_s:.1f} s")
 
 
 def as_broken(error: BaseException) -> LinkBroken:
