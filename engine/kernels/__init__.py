@@ -25,11 +25,13 @@ class Build:
 
     library: str
     machine: str
+    more: tuple[str, ...] = ()
 
     @property
     def flags(self) -> list[str]:
         """What the compiler is told."""
-        return [*_FLAGS, f"-march={self.machine}", f"-DTANDEM_LIBRARY={self.library}"]
+        machine, library = f"-march={self.machine}", f"-DTANDEM_LIBRARY={self.library}"
+        return [*_FLAGS, machine, library, *self.more]
 
     @property
     def path(self) -> Path:
@@ -45,6 +47,8 @@ class Build:
 NATIVE = Build("tandem_cpu", "native")
 # What a processor without AVX-512 runs, for tests on one that has it.
 AVX2 = Build("tandem_cpu_avx2", "x86-64-v3")
+# The products that this processor would not choose: Intel's elsewhere, and the others on Intel's.
+OTHER_PRODUCTS = Build("tandem_cpu_other_products", "native", ("-DTANDEM_OTHER_PRODUCTS",))
 
 
 def is_built(build: Build = NATIVE) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -138,13 +139,18 @@ def split_triton(model):
     return TritonOps(model, TritonAttention(1, parts=8))
 
 
-def without_avx512(model):
-    return CpuLayers(model, build=kernels.AVX2)
+BUILDS = {
+    "C++": kernels.NATIVE,
+    "C++ without AVX-512": kernels.AVX2,
+    "C++, other products": kernels.OTHER_PRODUCTS,
+}
 
 
 def why_no_cpp(build):
     if build is kernels.AVX2 and "avx2" not in kernels.processor():
         return "not an x86 processor"
+    if build is kernels.OTHER_PRODUCTS and "avx512_bf16" not in kernels.processor():
+        return "there is one kind of products on this processor"
     return kernels.why_not_loaded(build)
 
 
@@ -158,8 +164,7 @@ def why_no_triton():
 
 MAKERS = {
     "torch": TorchOps,
-    "C++": CpuLayers,
-    "C++ without AVX-512": without_avx512,
+    **{name: partial(CpuLayers, build=build) for name, build in BUILDS.items()},
     "Triton": TritonOps,
     "Triton, split": split_triton,
 }
@@ -177,15 +182,15 @@ if torch.cuda.is_available():  # The interpreter takes seconds for each.
         ("Triton", "float16"),
         ("Triton, split", "bfloat16"),
     ]
-LAYERS = [*OPERATIONS, ("C++", "bfloat16"), ("C++ without AVX-512", "bfloat16")]
+LAYERS = [*OPERATIONS, *((name, "bfloat16") for name in BUILDS)]
 
 
 def kind_named(name, dtype):
     """The kind, or the test is skipped; random numbers are the same from here on."""
     torch.manual_seed(3)
     reason, device = None, "cpu"
-    if name.startswith("C++"):
-        reason = why_no_cpp(kernels.NATIVE if name == "C++" else kernels.AVX2)
+    if name in BUILDS:
+        reason = why_no_cpp(BUILDS[name])
     elif name == "torch on CUDA":
         name, device = "torch", "cuda"
         reason = None if torch.cuda.is_available() else "no CUDA device here"

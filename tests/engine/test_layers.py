@@ -13,7 +13,7 @@ from engine.batch import pack
 from engine.kv_cache import KvCache
 from engine.layers_cpu import why_not
 from engine.layout import KvLayout, LayerShape
-from tests.engine.kinds import BLOCK, BLOCKS, LAYERS, SHAPES, decoder, kind_named
+from tests.engine.kinds import BLOCK, BLOCKS, BUILDS, LAYERS, SHAPES, decoder, kind_named
 from tests.engine.reference import layer_stream, linear, rms, steps
 
 PARTS = {
@@ -76,7 +76,7 @@ def cache_for(kind, model, layers, kv_format):
 def test_a_layer(kind, parts):
     """Chunks and single tokens in one batch, step after step, against the whole at once."""
     model = decoder(**PARTS[parts])
-    if kind.name.startswith("C++") and (reason := why_not(model, BLOCK)):
+    if kind.name in BUILDS and (reason := why_not(model, BLOCK)):
         pytest.skip(reason)
     streams = [torch.randn(length, 64).bfloat16() for length in (1, 18, 130)]
     for x, got in zip(streams, run_pieces(kind, model, streams, model.layers), strict=True):

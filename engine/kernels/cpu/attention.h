@@ -1,7 +1,11 @@
 // Attention over paired blocks: the online softmax of FlashAttention (Dao et al., 2022), in base 2,
-// over tiles of query rows that share a KV head.
+// over tiles of query rows that share a KV head. `Number` is what the rows of queries and of weights
+// are kept as for their products with keys and values: bfloat16, or float where that is faster.
 
 #pragma once
+
+#include <array>
+#include <utility>
 
 #include "vec.h"
 
@@ -32,14 +36,18 @@ struct Tile {
   int64_t kv, first, first_head, heads;
 };
 
+template <typename Number>
 struct Scratch {
   alignas(64) float scores[kMaxRows][kChunk];
-  alignas(64) uint16_t weights[kMaxRows][kChunk];
+  alignas(64) Number weights[kMaxRows][kChunk];
   alignas(64) float out[kMaxRows][kMaxHead];
-  alignas(64) uint16_t query[kMaxRows][kMaxHead];
+  alignas(64) Number query[kMaxRows][kMaxHead];
   float top[kMaxRows], total[kMaxRows];
   int64_t position[kMaxRows];
 };
+
+inline void keep(Vec numbers, float* in) { numbers.store(in); }
+inline void keep(Vec numbers, uint16_t* in) { numbers.store_bf16(in); }
 
 inline Vec capped(Vec score, float cap) {
   const Vec one = Vec::all(1.0f), two = Vec::all(2.0f);
@@ -47,19 +55,38 @@ inline Vec capped(Vec score, float cap) {
   return Vec::all(cap) * (one - two / (one + exp(score * Vec::all(2.0f / cap))));
 }
 
+// sums[r][c] += the products of pair `i` of row r with each of the 16 pairs at pairs(c).
+template <int R, int C, int N, typename Pairs>
+void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMaxRows][N], int64_t i, Pairs pairs) {
+  for (int r = 0; r < R; ++r) {
+    const uint32_t pair = reinterpret_cast<const uint32_t*>(rows[r])[i];
+    for (int c = 0; c < C; ++c) sums[r][c] = dot_pairs(sums[r][c], pair, pairs(c));
+  }
+}
+
+#ifdef TANDEM_AVX512_BF16
+template <int R, int C, int N, typename Pairs>
+void add_products(Vec (&sums)[R][C], const float (&rows)[kMaxRows][N], int64_t i, Pairs pairs) {
+  const auto add = [&](int64_t column, auto one_of_each) {
+    Vec ones[C];
+    for (int c = 0; c < C; ++c) ones[c] = one_of_each(pairs(c));
+    for (int r = 0; r < R; ++r)
+      for (int c = 0; c < C; ++c) sums[r][c] = fma(Vec::all(rows[r][column]), ones[c], sums[r][c]);
+  };
+  add(2 * i, firsts_of);
+  add(2 * i + 1, seconds_of);
+}
+#endif
+
 // Scores of R rows with G groups of 16 keys, in units of log2.
-template <int R, int G>
-void score_groups(Scratch& s, const Shape& shape, const uint16_t* const* keys, int column) {
+template <int R, int G, typename Number>
+void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int column) {
   Vec sum[R][G];
   for (int r = 0; r < R; ++r)
     for (int g = 0; g < G; ++g) sum[r][g] = Vec::zero();
   const int64_t pairs = shape.head_size / 2;
   for (int64_t d = 0; d < pairs; ++d)
-    for (int r = 0; r < R; ++r) {
-      const uint32_t query = reinterpret_cast<const uint32_t*>(s.query[r])[d];
-      for (int g = 0; g < G; ++g)
-        sum[r][g] = dot_pairs(sum[r][g], query, keys[g] + d * 2 * kLanes);
-    }
+    add_products(sum, s.query, d, [&](int g) { return keys[g] + d * 2 * kLanes; });
   for (int r = 0; r < R; ++r)
     for (int g = 0; g < G; ++g) {
       Vec score = sum[r][g] * Vec::all(shape.scale);
@@ -69,8 +96,8 @@ void score_groups(Scratch& s, const Shape& shape, const uint16_t* const* keys, i
 }
 
 // As many groups at once as there are registers for, then the rest by halves.
-template <int R, int G>
-void score(Scratch& s, const Shape& shape, const uint16_t* const* keys, int count, int column) {
+template <int R, int G, typename Number>
+void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int count, int column) {
   if constexpr (R * G > kSums && G > 1) {
     score<R, G / 2>(s, shape, keys, count, column);
   } else {
@@ -81,8 +108,8 @@ void score(Scratch& s, const Shape& shape, const uint16_t* const* keys, int coun
   }
 }
 
-template <int R>
-void mask_group(Scratch& s, const Shape& shape, int64_t first_key, int column) {
+template <int R, typename Number>
+void mask_group(Scratch<Number>& s, const Shape& shape, int64_t first_key, int column) {
   for (int r = 0; r < R; ++r)
     for (int i = 0; i < kLanes; ++i) {
       const int64_t key = first_key + i;
@@ -92,14 +119,14 @@ void mask_group(Scratch& s, const Shape& shape, int64_t first_key, int column) {
 }
 
 // Turns the chunk's scores into weights, and scales what was summed before to the new maximum.
-template <int R>
-void soften(Scratch& s, const Shape& shape, int columns) {
+template <int R, typename Number>
+void soften(Scratch<Number>& s, const Shape& shape, int columns) {
   for (int r = 0; r < R; ++r) {
     Vec top = Vec::load(s.scores[r]);
     for (int c = kLanes; c < columns; c += kLanes) top = larger(top, Vec::load(&s.scores[r][c]));
     const float highest = std::max(s.top[r], top.max());
     if (highest == -INFINITY) {  // nothing seen so far
-      std::memset(s.weights[r], 0, columns * sizeof(uint16_t));
+      std::memset(s.weights[r], 0, columns * sizeof(Number));
       continue;
     }
     const float shrink = std::exp2(s.top[r] - highest);
@@ -107,7 +134,7 @@ void soften(Scratch& s, const Shape& shape, int columns) {
     for (int c = 0; c < columns; c += kLanes) {
       const Vec weight = exp2(Vec::load(&s.scores[r][c]) - Vec::all(highest));
       sum = sum + weight;
-      weight.store_bf16(&s.weights[r][c]);
+      keep(weight, &s.weights[r][c]);
     }
     s.total[r] = s.total[r] * shrink + sum.sum();
     s.top[r] = highest;
@@ -118,27 +145,24 @@ void soften(Scratch& s, const Shape& shape, int columns) {
 }
 
 // out += weights x values, for V vectors of dims from `d` on.
-template <int R, int V>
-void weigh_dims(Scratch& s, const Shape& shape, const uint16_t* const* groups, int count, int64_t d) {
+template <int R, int V, typename Number>
+void weigh_dims(Scratch<Number>& s, const Shape& shape, const uint16_t* const* groups, int count,
+                int64_t d) {
   Vec sum[R][V];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) sum[r][v] = Vec::load(&s.out[r][d + v * kLanes]);
   for (int g = 0; g < count; ++g)
     for (int pair = 0; pair < kLanes / 2; ++pair) {
       const uint16_t* values = groups[g] + (pair * shape.head_size + d) * 2;
-      for (int r = 0; r < R; ++r) {
-        const uint32_t weight =
-            reinterpret_cast<const uint32_t*>(s.weights[r])[g * kLanes / 2 + pair];
-        for (int v = 0; v < V; ++v)
-          sum[r][v] = dot_pairs(sum[r][v], weight, values + v * 2 * kLanes);
-      }
+      add_products(sum, s.weights, g * kLanes / 2 + pair,
+                   [&](int v) { return values + v * 2 * kLanes; });
     }
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) sum[r][v].store(&s.out[r][d + v * kLanes]);
 }
 
-template <int R>
-void weigh(Scratch& s, const Shape& shape, const uint16_t* const* groups, int count) {
+template <int R, typename Number>
+void weigh(Scratch<Number>& s, const Shape& shape, const uint16_t* const* groups, int count) {
   int64_t d = 0;
   if constexpr (R * 4 <= kSums)
     for (; d + 4 * kLanes <= shape.head_size; d += 4 * kLanes)
@@ -152,8 +176,8 @@ inline void prefetch(const uint16_t* const* groups, int count, int64_t elements)
     for (int64_t i = 0; i < elements; i += 32) __builtin_prefetch(groups[g] + i);
 }
 
-template <int R>
-void attend_tile(Scratch& s, const Shape& shape, const Span& span, const uint16_t* keys,
+template <typename Number, int R>
+void attend_tile(Scratch<Number>& s, const Shape& shape, const Span& span, const uint16_t* keys,
                  const uint16_t* values, const Tile& tile, const uint16_t* query, uint16_t* out) {
   const int64_t group = shape.heads / shape.kv_heads;
   int64_t rows[R];
@@ -162,7 +186,8 @@ void attend_tile(Scratch& s, const Shape& shape, const Span& span, const uint16_
     const int64_t token = tile.first + r / tile.heads;
     const int64_t head = tile.kv * group + tile.first_head + r % tile.heads;
     rows[r] = ((span.first_row + token) * shape.heads + head) * shape.head_size;
-    std::memcpy(s.query[r], query + rows[r], shape.head_size * 2);
+    for (int64_t d = 0; d < shape.head_size; d += kLanes)
+      keep(Vec::load_bf16(query + rows[r] + d), &s.query[r][d]);
     s.position[r] = span.position + token;
     s.top[r] = -INFINITY;
     s.total[r] = 0;
@@ -201,11 +226,16 @@ void attend_tile(Scratch& s, const Shape& shape, const Span& span, const uint16_
   }
 }
 
-using AttendTile = void (*)(Scratch&, const Shape&, const Span&, const uint16_t*, const uint16_t*,
-                            const Tile&, const uint16_t*, uint16_t*);
-constexpr AttendTile kAttendTile[kMaxRows + 1] = {
-    nullptr,         attend_tile<1>,  attend_tile<2>, attend_tile<3>, attend_tile<4>,
-    attend_tile<5>,  attend_tile<6>,  attend_tile<7>, attend_tile<8>, attend_tile<9>,
-    attend_tile<10>, attend_tile<11>, attend_tile<12>};
+template <typename Number>
+using AttendTile = void (*)(Scratch<Number>&, const Shape&, const Span&, const uint16_t*,
+                            const uint16_t*, const Tile&, const uint16_t*, uint16_t*);
+
+template <typename Number, int... R>
+constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(std::integer_sequence<int, R...>) {
+  return {attend_tile<Number, R + 1>...};
+}
+// By rows of the tile, less one.
+template <typename Number>
+constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kMaxRows>());
 
 }  // namespace

@@ -36,17 +36,26 @@ inline std::vector<Work> cut(const Shape& shape, const Spans& spans) {
 }
 
 // query, out [tokens, heads, head_size].
-inline void attend(const Shape& shape, const Spans& spans, const Work& work, const Blocks& blocks,
-                   const uint16_t* query, uint16_t* out) {
-  static thread_local Scratch scratch;
+template <typename Number>
+void attend_in(const Shape& shape, const Spans& spans, const Work& work, const Blocks& blocks,
+               const uint16_t* query, uint16_t* out) {
+  static thread_local Scratch<Number> scratch;
   const int64_t i = work.span;
   const Tile& tile = work.tile;
   const Span span{spans.tables + i * spans.width, spans.starts[i],
                   spans.starts[i + 1] - spans.starts[i], spans.firsts[i]};
   const int64_t most = kMaxRows / std::min<int64_t>(shape.heads / shape.kv_heads, kMaxRows);
   const int64_t queries = std::min(most, span.queries - tile.first);
-  kAttendTile[queries * tile.heads](scratch, shape, span, blocks.keys, blocks.values, tile, query,
-                                    out);
+  kAttendTile<Number>[queries * tile.heads - 1](scratch, shape, span, blocks.keys, blocks.values,
+                                                tile, query, out);
+}
+
+inline void attend(const Shape& shape, const Spans& spans, const Work& work, const Blocks& blocks,
+                   const uint16_t* query, uint16_t* out) {
+#ifdef TANDEM_AVX512_BF16
+  if (kWidened) return attend_in<float>(shape, spans, work, blocks, query, out);
+#endif
+  attend_in<uint16_t>(shape, spans, work, blocks, query, out);
 }
 
 }  // namespace

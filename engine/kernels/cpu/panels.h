@@ -67,10 +67,6 @@ void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int
 }
 
 #ifdef TANDEM_AVX512_BF16
-// Intel's cores do four plain multiplications of 16 numbers in the time of one bfloat16 dot product
-// of 16 pairs, so twice as much; there the input is made float32, and a panel's pairs are taken apart.
-const bool kWidened = __builtin_cpu_is("intel");
-
 template <int R>
 void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
                    const char* ahead, int64_t lines, Sums& sums) {
