@@ -157,7 +157,7 @@ def _keep(record: Path, found: Measured) -> None:
 
 
 def _shape(options: argparse.Namespace) -> Shape:
-    shape = Shape(rate=options.rate, factor=options.burst_factor)
+    shape = Shape(rate=options.rate, factor=options.burst_factor, shrink=options.shrink)
     return shape.short() if options.pairs or options.short else shape
 
 
@@ -179,6 +179,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="22 s a load instead of 68")
     parser.add_argument("--rate", type=float, default=Shape().rate, help="in the calm")
     parser.add_argument("--burst-factor", type=float, default=Shape().factor)
+    parser.add_argument(
+        "--shrink", type=float, default=1.0, metavar="X", help="lengths are divided by X"
+    )
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
     add_places(parser)
     return parser.parse_args()

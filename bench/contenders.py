@@ -51,13 +51,21 @@ TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 1000, stream: tokens}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the burst: requests per second, how many times that in the burst, and seconds of each."""
+    """Of the burst: requests per second, how many times that in the burst, and seconds of each.
+
+    Lengths are divided by `shrink`, for a machine that is as many times slower.
+    """
 
     rate: float = 1.1
     factor: float = 10.0
     before_s: float = 50.0
     burst_s: float = 5.0
     drain_s: float = 13.0
+    shrink: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.shrink < 1:
+            raise ValueError("lengths are divided by 1 or more")
 
     def short(self) -> Shape:
         """The same, over sooner."""
@@ -65,7 +73,7 @@ class Shape:
 
 
 def burst_load(shape: Shape, seed: int) -> Load:
-    """Prompts of 64 to 1,024 tokens, 32 new ones, Poisson in three phases."""
+    """Prompts of 64 to 1,024 tokens, 32 new ones, or a part of that; Poisson in three phases."""
     phases = burst_phases(
         shape.rate,
         shape.factor,
@@ -80,7 +88,22 @@ def burst_load(shape: Shape, seed: int) -> Load:
         f" {shape.burst_s:g} s, {shape.rate:g}/s again for {shape.drain_s:g} s; prompts of"
         f" {lengths.least} to {lengths.most} tokens, {lengths.new} new ones"
     )
-    return poisson(phases, lengths, seed, title)
+    return _shrunk(poisson(phases, lengths, seed, title), shape.shrink)
+
+
+def _shrunk(load: Load, by: float) -> Load:
+    """The same arrivals with shorter prompts and answers."""
+    if by == 1:
+        return load
+
+    def part(tokens: int) -> int:
+        return max(1, round(tokens / by))
+
+    arrivals = tuple(
+        replace(one, prompt_tokens=part(one.prompt_tokens), new_tokens=part(one.new_tokens))
+        for one in load.arrivals
+    )
+    return replace(load, title=f"{load.title}, lengths divided by {by:g}", arrivals=arrivals)
 
 
 def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
@@ -89,7 +112,7 @@ def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
     A trace that is not thinned by the seed gives each seed a stretch of its own, one after another.
     """
     if name in FITTED:
-        scale = FITTED[name]
+        scale = replace(FITTED[name], shrink=FITTED[name].shrink * shape.shrink)
         if scale.share == 1:
             later_s = (seed - 1) * scale.seconds * scale.speed
             scale = replace(scale, start_s=scale.start_s + later_s)

@@ -27,7 +27,7 @@ from cluster.config import TandemConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.membership import ReplicaRecord
-from cluster.ports import Ports, reachable
+from cluster.ports import Ports, reachable, stop_command
 from cluster.processes import adopt_orphans, end_descendants
 from cluster.progress import Progress
 from cluster.quiet_ray import QUIET_RAY
@@ -131,7 +131,7 @@ class Launcher:
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
-        self._progress.say("\nready; stop with Ctrl-C or `tandem stop`")
+        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
         async with self._directory() as directory, asyncio.TaskGroup() as group:
             rolling = group.create_task(self._roll_out(directory))
             while not await self._stop_requested(directory):  # noqa: ASYNC110 - it polls Redis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
-from cluster.config import TandemConfig
+from cluster.config import RouterConfig, TandemConfig
 from cluster.listen import bound_socket, join
 from engine.errors import ConfigError
 
@@ -49,6 +49,13 @@ class Ports:
             ) from None
         self._held.append(sock)
         return int(sock.getsockname()[1])
+
+
+def stop_command(grpc_address: str) -> str:
+    """What ends the server whose router is there; the default address need not be said."""
+    router = RouterConfig()
+    usual = grpc_address == reachable(router.host, router.grpc_port)
+    return "tandem stop" if usual else f"tandem stop --address {grpc_address}"
 
 
 def reachable(host: str, port: int, node: str | None = None) -> str:

@@ -108,6 +108,17 @@ def test_loads_are_those_of_the_issue():
     assert warm != [warm_load(2).prompt(index, 99) for index in range(3)]
 
 
+def test_lengths_for_a_slower_machine():
+    whole, shrunk = burst_load(Shape(), 1), burst_load(Shape(shrink=4), 1)
+    assert shrunk.title == f"{whole.title}, lengths divided by 4"
+    for long, short in zip(whole.arrivals, shrunk.arrivals, strict=True):
+        assert short.at_s == long.at_s
+        assert short.prompt_tokens == round(long.prompt_tokens / 4)
+        assert short.new_tokens == 8
+    with pytest.raises(ValueError, match="1 or more"):
+        Shape(shrink=0.5)
+
+
 def test_a_trace_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(OSError, match="azure"):
         any_load("azure2023_conv", Shape(), 1, tmp_path)
@@ -122,6 +133,9 @@ def test_seeds_take_stretches_of_a_trace_one_after_another(tmp_path):
     assert "from 600 to 630 s" in first.title
     assert "from 630 to 660 s" in second.title
     assert len(first.arrivals) == len(second.arrivals) == 30
+    shrunk = any_load("azure2023_conv", Shape(shrink=5), 1, tmp_path)
+    assert "lengths divided by 20" in shrunk.title
+    assert shrunk.arrivals[0].prompt_tokens == 20
 
 
 def _stream(phase, asked, times, status=200):

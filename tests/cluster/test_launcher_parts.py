@@ -17,7 +17,7 @@ import pytest
 from cluster.config import RayConfig, RouterConfig, TandemConfig
 from cluster.listen import listening_socket
 from cluster.logs import LineFormatter, configure_logging, level_from_environment
-from cluster.ports import Ports, reachable
+from cluster.ports import Ports, reachable, stop_command
 from cluster.processes import descendants
 from cluster.progress import DeploymentState, Progress, failure_reason
 from engine.errors import ConfigError
@@ -51,6 +51,11 @@ def on_free_ports(host: str = "127.0.0.1") -> TandemConfig:
 
 def numbers(config: TandemConfig) -> list[int]:
     return [config.router.http_port, config.router.grpc_port, config.ray.dashboard_port]
+
+
+def test_what_stops_it_is_said_with_an_address_of_ones_own() -> None:
+    assert stop_command("127.0.0.1:50051") == "tandem stop"
+    assert stop_command("127.0.0.1:7000") == "tandem stop --address 127.0.0.1:7000"
 
 
 def test_free_ports_are_found_and_differ(ports: Ports) -> None:

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from engine.errors import TransferFailed
-from kv_transfer import control, wire
+from kv_transfer import wire
 from kv_transfer.checksum import SEAL_BYTES, seal
-from kv_transfer.control import Control
 from kv_transfer.errors import LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.frames import Extent, FramePart
 from kv_transfer.link import FRAMES_PER_BUFFER
@@ -248,25 +247,6 @@ async def test_a_sender_that_says_nothing_more_counts_as_dead():
         with pytest.raises(LinkBroken, match="silent"):
             await receive()
         assert 0.8 < asyncio.get_running_loop().time() - started < 2.5
-
-
-async def test_silence_ends_at_its_limit_and_not_with_the_beat_behind_it(monkeypatch):
-    now = 0.0
-
-    async def pass_by(seconds):
-        nonlocal now
-        now += seconds
-
-    config = replace(QUICK, silence_s=1.0, heartbeat_s=0.3)
-    watched = Control(config, wire.to_sender(heartbeat=pb.Heartbeat()))
-    watched._heard = True
-    with monkeypatch.context() as patch:
-        patch.setattr(control.asyncio, "sleep", pass_by)
-        patch.setattr(control.time, "monotonic", lambda: now)
-        with pytest.raises(LinkBroken, match="silent"):
-            await watched._watch()
-    assert now == pytest.approx(1.0)
-    assert watched._outgoing.qsize() == 4
 
 
 async def test_a_frame_that_never_comes_breaks_the_link():
