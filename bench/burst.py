@@ -184,7 +184,10 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
     add_places(parser)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.shrink < 1 or (options.gap and options.shrink != 1):
+        parser.error("--shrink divides by 1 or more, and not the lengths of --gap")
+    return options
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
     A trace that is not thinned by the seed gives each seed a stretch of its own, one after another.
     """
     if name in FITTED:
-        scale = replace(FITTED[name], shrink=FITTED[name].shrink * shape.shrink)
+        scale = FITTED[name].smaller(shape.shrink)
         if scale.share == 1:
             later_s = (seed - 1) * scale.seconds * scale.speed
             scale = replace(scale, start_s=scale.start_s + later_s)

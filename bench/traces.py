@@ -10,7 +10,7 @@ import csv
 import gzip
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.arrivals import Arrival, Load
@@ -41,6 +41,10 @@ class Scale:
         positive = (self.seconds, self.speed, self.shrink, self.share, self.most_tokens)
         if min(positive) <= 0 or self.share > 1 or min(self.start_s, self.spread_s) < 0:
             raise ValueError("a trace's scale must be positive, and its share at most 1")
+
+    def smaller(self, by: float) -> Scale:
+        """The same with all lengths divided by that, the most that there may be, too."""
+        return replace(self, shrink=self.shrink * by, most_tokens=round(self.most_tokens / by))
 
     def words(self) -> str:
         """For beside every figure."""

@@ -25,13 +25,13 @@ class Build:
 
     library: str
     machine: str
-    more: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
 
     @property
     def flags(self) -> list[str]:
         """What the compiler is told."""
         machine, library = f"-march={self.machine}", f"-DTANDEM_LIBRARY={self.library}"
-        return [*_FLAGS, machine, library, *self.more]
+        return [*_FLAGS, machine, library, *self.defines]
 
     @property
     def path(self) -> Path:

@@ -134,7 +134,7 @@ def test_seeds_take_stretches_of_a_trace_one_after_another(tmp_path):
     assert "from 630 to 660 s" in second.title
     assert len(first.arrivals) == len(second.arrivals) == 30
     shrunk = any_load("azure2023_conv", Shape(shrink=5), 1, tmp_path)
-    assert "lengths divided by 20" in shrunk.title
+    assert "lengths divided by 20, at most 205 tokens" in shrunk.title
     assert shrunk.arrivals[0].prompt_tokens == 20
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.cli import DEFAULT_ADDRESS
 from cluster.config import RayConfig, RouterConfig, TandemConfig
 from cluster.listen import listening_socket
 from cluster.logs import LineFormatter, configure_logging, level_from_environment
@@ -54,7 +55,7 @@ def numbers(config: TandemConfig) -> list[int]:
 
 
 def test_what_stops_it_is_said_with_an_address_of_ones_own() -> None:
-    assert stop_command("127.0.0.1:50051") == "tandem stop"
+    assert stop_command(DEFAULT_ADDRESS) == "tandem stop"
     assert stop_command("127.0.0.1:7000") == "tandem stop --address 127.0.0.1:7000"
 
 

@@ -83,6 +83,18 @@ def test_a_layer(kind, parts):
         close(kind, got, layer_stream(x, model.layers[0], model))
 
 
+def test_there_are_two_kinds_of_products():
+    """They round in other places, so the same layer is nearly the same, and not quite."""
+    found = []
+    for name in ("C++", "C++, other products"):
+        kind = kind_named(name, "bfloat16")
+        model, streams = decoder(), [torch.randn(130, 64).bfloat16()]
+        found += run_pieces(kind, model, streams, model.layers)
+    one, other = found
+    assert not torch.equal(one, other)
+    close(kind, one, other.double())
+
+
 @pytest.mark.parametrize("count", [1, 3, 20, 33])
 def test_layers_by_any_number_of_threads(threads, count):
     """More threads than cores, and any number of rows: who comes late finds nothing half done."""

@@ -1,6 +1,6 @@
 // Attention over paired blocks: the online softmax of FlashAttention (Dao et al., 2022), in base 2,
-// over tiles of query rows that share a KV head. `Number` is what the rows of queries and of weights
-// are kept as for their products with keys and values: bfloat16, or float where that is faster.
+// over tiles of query rows that share a KV head. `Number` is what rows of queries and of weights are
+// kept as for their products with keys and values: bfloat16, or float where that is faster.
 
 #pragma once
 
@@ -59,7 +59,8 @@ inline Vec capped(Vec score, float cap) {
 template <int R, int C, int N, typename Pairs>
 void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMaxRows][N], int64_t i, Pairs pairs) {
   for (int r = 0; r < R; ++r) {
-    const uint32_t pair = reinterpret_cast<const uint32_t*>(rows[r])[i];
+    uint32_t pair;
+    std::memcpy(&pair, &rows[r][2 * i], sizeof pair);
     for (int c = 0; c < C; ++c) sums[r][c] = dot_pairs(sums[r][c], pair, pairs(c));
   }
 }
@@ -67,11 +68,11 @@ void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMaxRows][N], int64_
 #ifdef TANDEM_AVX512_BF16
 template <int R, int C, int N, typename Pairs>
 void add_products(Vec (&sums)[R][C], const float (&rows)[kMaxRows][N], int64_t i, Pairs pairs) {
-  const auto add = [&](int64_t column, auto one_of_each) {
-    Vec ones[C];
-    for (int c = 0; c < C; ++c) ones[c] = one_of_each(pairs(c));
+  const auto add = [&](int64_t column, auto half_of) {
+    Vec halves[C];
+    for (int c = 0; c < C; ++c) halves[c] = half_of(pairs(c));
     for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) sums[r][c] = fma(Vec::all(rows[r][column]), ones[c], sums[r][c]);
+      for (int c = 0; c < C; ++c) sums[r][c] = fma(Vec::all(rows[r][column]), halves[c], sums[r][c]);
   };
   add(2 * i, firsts_of);
   add(2 * i + 1, seconds_of);
@@ -97,7 +98,8 @@ void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const*
 
 // As many groups at once as there are registers for, then the rest by halves.
 template <int R, int G, typename Number>
-void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int count, int column) {
+void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int count,
+           int column) {
   if constexpr (R * G > kSums && G > 1) {
     score<R, G / 2>(s, shape, keys, count, column);
   } else {
@@ -231,7 +233,8 @@ using AttendTile = void (*)(Scratch<Number>&, const Shape&, const Span&, const u
                             const uint16_t*, const Tile&, const uint16_t*, uint16_t*);
 
 template <typename Number, int... R>
-constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(std::integer_sequence<int, R...>) {
+constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(
+    std::integer_sequence<int, R...>) {
   return {attend_tile<Number, R + 1>...};
 }
 // By rows of the tile, less one.

@@ -73,7 +73,8 @@ inline Vec seconds_of(const uint16_t* pairs) {
 }
 
 // Intel's cores do four plain multiplications of 16 numbers in the time of one bfloat16 dot product
-// of 16 pairs, so twice as much; there one side is made float32, and the other's pairs are taken apart.
+// of 16 pairs, so twice as much; there one side is made float32, and the other's pairs are taken
+// apart.
 #ifdef TANDEM_OTHER_PRODUCTS
 const bool kWidened = !__builtin_cpu_is("intel");
 #else
