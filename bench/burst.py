@@ -122,13 +122,19 @@ def main() -> None:
 
 def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
     """All systems in turn, round after round; prints each run and, at the end, the report."""
+    keep = partial(_keep, record)
     for _ in range(rounds):
         for system in systems:
-            earlier = [one.round for one in load_record(record) if one.system == system]
-            bout.visit(system, 1 + max(earlier, default=0), partial(_keep, record))
+            bout.visit(system, _next_round(load_record(record), system, bout.names), keep)
     found = load_record(record)
     print(as_markdown(found, describe_machine()))
     return found
+
+
+def _next_round(found: list[Measured], system: str, loads: Sequence[str]) -> int:
+    """Of these loads: those of others that the system was sent do not count."""
+    earlier = (one.round for one in found if one.system == system and one.load in loads)
+    return 1 + max(earlier, default=0)
 
 
 def write_report(what: str, found: list[Measured], results: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,16 @@ async def test_every_system_has_its_turn_and_one_that_fails_is_told(bout, tmp_pa
     assert "Poisson at 20/s for 0.2 s, 2 times that for 0.1 s" in text
     assert "the refused come back once" in text
     assert len(json.loads((tmp_path / "results" / "burst.json").read_text())["runs"]) == 10
+
+
+def test_rounds_are_counted_for_each_load(bout, tmp_path, monkeypatch):
+    contenders = {POOLS: Contender("pools", lambda places, more: Failing())}
+    monkeypatch.setattr(burst, "CONTENDERS", contenders)
+    record = tmp_path / "record.jsonl"
+    for load in (RETRY_LOAD, BURST_LOAD, BURST_LOAD):
+        compare(replace(bout, names=[load]), [POOLS], 1, record)
+    rounds = [(one.load, one.round) for one in load_record(record)]
+    assert rounds == [(RETRY_LOAD, 1), (BURST_LOAD, 1), (BURST_LOAD, 2)]
 
 
 def test_the_document_has_places_for_both_reports():
