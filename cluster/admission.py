@@ -40,9 +40,10 @@ _LATE_PROMISES = 0.5
 # What is decided at the last moment is decided late; of a budget, and in seconds.
 _LATENESS = 0.05
 _MOST_LATENESS_S = 0.05
-# The share of admitted requests that may be late, and by how much one changes the margin.
+# The share of admitted requests that may be late, and by how much of a budget one changes the
+# margin.
 _LATE = 0.02
-_STEP_S = 0.05
+_STEP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +75,19 @@ class Admission:
 
     def __init__(self) -> None:
         self._reserved = Reservations()
-        self._margin_s = 0.0
+        self._margin = 0.0
 
     def margin_s(self, budget_s: float) -> float:
         """What is kept of a budget for errors of the prediction."""
-        return min(max(self._margin_s, _LEAST_MARGIN * budget_s), _MOST_MARGIN * budget_s)
+        return max(self._margin, _LEAST_MARGIN) * budget_s
 
     def learn(self, late: bool) -> None:
         """A first token of an admitted request came, in time or late.
 
         The margin settles where the wanted share is late (Robbins and Monro, 1951).
         """
-        self._margin_s += _STEP_S * ((1.0 if late else 0.0) - _LATE)
-        self._margin_s = max(0.0, self._margin_s)
+        self._margin += _STEP * ((1.0 if late else 0.0) - _LATE)
+        self._margin = min(max(0.0, self._margin), _MOST_MARGIN)
 
     def expected(self, ask: Ask, now: float) -> bool:
         """Whether this request was refused before and told to come now. Says so only once.

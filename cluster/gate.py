@@ -173,8 +173,9 @@ class Gate:
         placed.prefilled()
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
         self._look_soon()
-        # That a replica is lost is no error of the prediction.
-        if not (ask.batch or placed.moved) and ask.scored_from is None:
+        # That a replica is lost is no error of the prediction, and a guess was none.
+        foretold = plan.forecast.learned and not placed.moved
+        if foretold and not ask.batch and ask.scored_from is None:
             self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
 
     def release(self, placed: Placed, output_tokens: int = 0) -> None:

@@ -66,6 +66,7 @@ class ReplicaRecord:
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
     `config` is the version of its configuration; `start_s` are the stages of its start. One that is
     `leaving` is given work only where no other can do it. `http` is the other door of a router.
+    Those of one `device` compute on the same cores or GPU; one of "" has its own.
     """
 
     id: str
@@ -83,6 +84,7 @@ class ReplicaRecord:
     config: str = ""
     http: str = ""
     calls: str = ""
+    device: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; one of role `both` takes either."""
@@ -104,6 +106,11 @@ class ReplicaRecord:
         if record.role not in get_args(ReplicaRole):
             raise ValueError(f"not a replica record: role {record.role!r}")
         return record
+
+
+def shares_device(one: ReplicaRecord, other: ReplicaRecord) -> bool:
+    """Whether what one computes slows the other."""
+    return one.device == other.device != ""
 
 
 def served(records: Iterable[ReplicaRecord]) -> set[Pool]:

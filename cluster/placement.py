@@ -6,7 +6,8 @@ fewest requests are; the replica that was used longest ago wins a tie.
 
 A decode replica computes a prompt itself where it has nearly all of it cached, as after a turn of
 a chat, or where it is done with a short one, beside its streams, before its turn would come on a
-prefill replica. One of role `both` computes every prompt that it is given.
+prefill replica with another device: on the same one, both would only take longer. One of role
+`both` computes every prompt that it is given.
 
 Of replicas whose state is not known, two drawn by chance are compared (Mitzenmacher, 2001), as
 routers that all believe the same old state would all choose the same replica.
@@ -22,7 +23,7 @@ from cluster.affinity import KnownPrefixes
 from cluster.cost_model import CostModel
 from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
-from cluster.membership import ReplicaRecord
+from cluster.membership import ReplicaRecord, shares_device
 from cluster.outlook import Due, Outlook, outlook
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
@@ -80,7 +81,7 @@ class Forecast:
     `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
     for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
     with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already;
-    `beside`: other requests are served meanwhile.
+    `beside`: other requests are served meanwhile; `learned`: this rests on what was observed.
     """
 
     ttft_s: float
@@ -94,6 +95,7 @@ class Forecast:
     requests: int = 0
     interval_s: float = 0.0
     beside: bool = False
+    learned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +306,8 @@ class Placement:
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
             # Done here before it would have begun there.
             sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
-            if here.cached > elsewhere.cached or (sooner and here.outlook.fits):
+            lent = sooner and here.outlook.fits and not shares_device(record, elsewhere.record)
+            if here.cached > elsewhere.cached or lent:
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 
@@ -342,6 +345,7 @@ class Placement:
             work_s=found.work_s,
             fits=found.fits,
             beside=asked.beside,
+            learned=self.costs.prefill(computing.record.id).learned,
         )
 
     def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:

@@ -326,6 +326,7 @@ class Replica:
             config=config_version(self._config),
             started_at=time.time(),
             start_s=self._start_s,
+            device=self._engine.device_name,
             load=self.load(),
         )
         await join_directory(directory, record)

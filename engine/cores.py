@@ -30,6 +30,7 @@ _LONGEST_STEP_S = 5.0
 _SCAN_S = 1.0
 # Below this a step is so short that threads cost more than they bring.
 _LEAST_WEIGHT_BYTES = 32 << 20
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its haste
 
 
@@ -97,6 +98,20 @@ class Cores:
         """After a step which none follows for a while: its share is the others' from now on."""
         self._began_s = 0.0
         self._tell(0.0)
+
+    @property
+    def name(self) -> str:
+        """The same for all engines that have the same cores to share; "" of one that shares none.
+
+        A small model's step takes one core, of which there is one for each of a few.
+        """
+        if self._folder is None or (self._single and self._cores > 1):
+            return ""
+        try:
+            found = self._folder.stat()
+            return f"cores-{_BOOT.read_text().strip()}-{found.st_dev}-{found.st_ino}"
+        except OSError:
+            return ""
 
     @property
     def haste(self) -> Haste:

@@ -116,6 +116,14 @@ class Engine:
         return Pass(self._runner, self.cache, spans, self._cores)
 
     @property
+    def device_name(self) -> str:
+        """The same for engines of which one's computing slows the other's; "": none does."""
+        if self._cores is not None:
+            return self._cores.name
+        device = self.cache.device
+        return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+    @property
     def haste(self) -> Haste:
         """How urgently other engines compute on this host, so that this one's rest helps them."""
         return Haste.NONE if self._cores is None else self._cores.haste

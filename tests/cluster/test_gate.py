@@ -222,6 +222,20 @@ async def test_who_waits_hears_where_and_for_how_long(gate, placement, monkeypat
     assert [len(one) for one in heard] == said
 
 
+async def test_a_guess_that_was_wrong_narrows_nothing(pools, placement):
+    """Only what was predicted from observations says how far off predictions are."""
+    guessing = Placement()
+    for known, kept in ((guessing, 0.08), (placement, 0.147)):
+        gate = Gate(pools, known, max_held=2)
+        placed = (await gate.enter(ask(100, budget_s=0.2)))[0]
+        assert placed.plan.forecast.learned is (known is placement)
+        await asyncio.sleep(0.21)
+        for _ in range(3):
+            gate.computed(placed, FirstToken(0.2, 0, 0.0, 0.21))
+        placed.release()
+        assert gate._admission.margin_s(1.0) == pytest.approx(kept, abs=0.001)
+
+
 async def test_no_wait_is_made_up_before_a_request_has_ended(gate, monkeypatch):
     monkeypatch.setattr(places, "TELL_S", 0.01)
     first = (await gate.enter(ask(14000, batch=True)))[0]

@@ -125,6 +125,27 @@ def test_a_short_rest_is_computed_where_the_chat_was_decoded(
         assert pair.prefill.id == "p0"
 
 
+@pytest.mark.parametrize(
+    ("devices", "local"),
+    [(("", ""), True), (("cores-1", "cores-2"), True), (("cores-1", "cores-1"), False)],
+)
+def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(devices, local):
+    prefill = replace(replica("p0", "prefill"), device=devices[0])
+    decode = replace(replica("d0", "decode"), device=devices[1])
+    chooser = Placement(local_tokens=256, decode_batch=8)
+    for record in (prefill, decode):
+        for second in range(-20, 0):
+            chooser.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
+    for _ in range(3):
+        chooser.held(prefill, 320)  # all due in a second
+    ask = Ask(100, 120, budget_s=2.0)
+    assert chooser.plan([prefill], [decode], ask, 0.0).pair.local is local
+    digests = [bytes([number]) for number in range(6)]
+    chooser.learn(decode, digests)
+    cached = replace(ask, digests=digests)
+    assert chooser.plan([prefill], [decode], cached, 0.0).pair.local
+
+
 def test_one_pool_computes_prompts_of_any_length_where_they_are_decoded():
     pool = [replica("b0", "both"), replica("b1", "both")]
     placement = Placement()

@@ -53,6 +53,16 @@ def test_the_busy_share_and_the_idle_do_not_count(tmp_path):
     assert torch.get_num_threads() == 2
 
 
+def test_those_that_share_cores_are_named_alike(tmp_path, monkeypatch):
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    assert first.name == second.name != ""
+    (tmp_path / "apart").mkdir()
+    assert Cores(LARGE, tmp_path / "apart").name not in ("", first.name)
+    assert Cores(1 << 20, tmp_path).name == ""  # takes one of four
+    monkeypatch.setattr(cores_module, "usable_cores", lambda: 1)
+    assert Cores(1 << 20, tmp_path).name == first.name
+
+
 def test_rest_is_noticed(tmp_path, monkeypatch):
     first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
     second.enter()
