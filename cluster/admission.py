@@ -75,19 +75,20 @@ class Admission:
 
     def __init__(self) -> None:
         self._reserved = Reservations()
-        self._margin = 0.0
+        self._margins: dict[float, float] = {}
 
     def margin_s(self, budget_s: float) -> float:
         """What is kept of a budget for errors of the prediction."""
-        return max(self._margin, _LEAST_MARGIN) * budget_s
+        return max(self._margins.get(budget_s, 0.0), _LEAST_MARGIN) * budget_s
 
-    def learn(self, late: bool) -> None:
-        """A first token of an admitted request came, in time or late.
+    def learn(self, late: bool, budget_s: float) -> None:
+        """A first token of an admitted request with that budget came, in time or late.
 
-        The margin settles where the wanted share is late (Robbins and Monro, 1951).
+        The margin settles where the wanted share is late (Robbins and Monro, 1951). It is learned
+        from 0 up, so that one late token after many that came in time changes nothing.
         """
-        self._margin += _STEP * ((1.0 if late else 0.0) - _LATE)
-        self._margin = min(max(0.0, self._margin), _MOST_MARGIN)
+        margin = self._margins.get(budget_s, 0.0) + _STEP * ((1.0 if late else 0.0) - _LATE)
+        self._margins[budget_s] = min(max(0.0, margin), _MOST_MARGIN)
 
     def expected(self, ask: Ask, now: float) -> bool:
         """Whether this request was refused before and told to come now. Says so only once.

@@ -176,7 +176,8 @@ class Gate:
         # That a replica is lost is no error of the prediction, and a guess was none.
         foretold = plan.forecast.learned and not placed.moved
         if foretold and not ask.batch and ask.scored_from is None:
-            self._admission.learn(now > plan.forecast.deadline_s + first.flush_s)
+            late = now > plan.forecast.deadline_s + first.flush_s
+            self._admission.learn(late, ask.budget_s)
 
     def release(self, placed: Placed, output_tokens: int = 0) -> None:
         """A choice has ended, with so many tokens."""

@@ -66,7 +66,7 @@ class ReplicaRecord:
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
     `config` is the version of its configuration; `start_s` are the stages of its start. One that is
     `leaving` is given work only where no other can do it. `http` is the other door of a router.
-    Those of one `device` compute on the same cores or GPU; one of "" has its own.
+    Those of one `device` compute on the same cores or GPU; of "" none is known that does.
     """
 
     id: str
@@ -109,8 +109,8 @@ class ReplicaRecord:
 
 
 def shares_device(one: ReplicaRecord, other: ReplicaRecord) -> bool:
-    """Whether what one computes slows the other."""
-    return one.device == other.device != ""
+    """Whether what one computes slows the other, as far as is known."""
+    return one.id != other.id and one.device == other.device != ""
 
 
 def served(records: Iterable[ReplicaRecord]) -> set[Pool]:

@@ -6,8 +6,9 @@ fewest requests are; the replica that was used longest ago wins a tie.
 
 A decode replica computes a prompt itself where it has nearly all of it cached, as after a turn of
 a chat, or where it is done with a short one, beside its streams, before its turn would come on a
-prefill replica with another device: on the same one, both would only take longer. One of role
-`both` computes every prompt that it is given.
+prefill replica. Where it has no device of its own, prefill replicas lose what it takes: then for a
+prompt that is mostly cached, alone (decision 18). One of role `both` computes every prompt that it
+is given.
 
 Of replicas whose state is not known, two drawn by chance are compared (Mitzenmacher, 2001), as
 routers that all believe the same old state would all choose the same replica.
@@ -182,7 +183,7 @@ class Placement:
         first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
         computing = [self._computing(record, asked) for record in self._drawn(first, stale)]
         best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
-        here = best if best.record.role == "both" else self._local(second, asked, best)
+        here = best if best.record.role == "both" else self._local(second, asked, best, able)
         if here is not None:
             return self._planned(here, here.record, asked)
         rated = self._drawn([record for record in second if pairs(best.record, record)], stale)
@@ -294,7 +295,11 @@ class Placement:
         ]
 
     def _local(
-        self, decode: Sequence[ReplicaRecord], asked: _Asked, elsewhere: _Computing
+        self,
+        decode: Sequence[ReplicaRecord],
+        asked: _Asked,
+        elsewhere: _Computing,
+        prefill: Sequence[ReplicaRecord],
     ) -> _Computing | None:
         """The decode replica that had better compute the prompt's rest itself, if there is one."""
         found, ask = [], asked.ask
@@ -306,8 +311,10 @@ class Placement:
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
             # Done here before it would have begun there.
             sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
-            lent = sooner and here.outlook.fits and not shares_device(record, elsewhere.record)
-            if here.cached > elsewhere.cached or lent:
+            own_device = not any(shares_device(record, other) for other in prefill)
+            lent = own_device and sooner and here.outlook.fits
+            mostly = own_device or missing <= here.cached
+            if lent or (mostly and here.cached > elsewhere.cached):
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 

@@ -47,6 +47,7 @@ from engine.tokenizer import Tokenizer
 from engine.worker import EngineWorker, engine_thread
 from kv_transfer.config import TransferConfig
 from kv_transfer.receiver import KvReceiver
+from kv_transfer.select import device_name
 from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
@@ -313,7 +314,7 @@ class Replica:
         self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))
 
     async def _register(self, directory: Directory, start_s: Mapping[str, float]) -> None:
-        self._start_s = dict(start_s)
+        self._start_s, device = dict(start_s), self._engine.cache.device
         record = ReplicaRecord(
             id=self.id,
             role=self.role,
@@ -326,7 +327,7 @@ class Replica:
             config=config_version(self._config),
             started_at=time.time(),
             start_s=self._start_s,
-            device=self._engine.device_name,
+            device=self._engine.shared_cores if device.type == "cpu" else device_name(device),
             load=self.load(),
         )
         await join_directory(directory, record)

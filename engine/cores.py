@@ -100,8 +100,8 @@ class Cores:
         self._tell(0.0)
 
     @property
-    def name(self) -> str:
-        """The same for all engines that have the same cores to share; "" of one that shares none.
+    def shared_name(self) -> str:
+        """The same for all engines that find each other here; "" of one that shares no cores.
 
         A small model's step takes one core, of which there is one for each of a few.
         """

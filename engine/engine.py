@@ -116,12 +116,9 @@ class Engine:
         return Pass(self._runner, self.cache, spans, self._cores)
 
     @property
-    def device_name(self) -> str:
-        """The same for engines of which one's computing slows the other's; "": none does."""
-        if self._cores is not None:
-            return self._cores.name
-        device = self.cache.device
-        return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+    def shared_cores(self) -> str:
+        """Names the cores that this engine shares with others; "" where it shares none."""
+        return "" if self._cores is None else self._cores.shared_name
 
     @property
     def haste(self) -> Haste:

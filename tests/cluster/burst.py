@@ -40,6 +40,7 @@ class Call:
     predicted_s: float = 0.0
     deadline_s: float = 0.0
     beside: bool = False
+    learned: bool = False
     holds: tuple[Hold, Hold] | None = None
 
     @property
@@ -147,6 +148,7 @@ class Burst:
             call.holds = self.placement.hold(plan, ask, self.now)
             call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
             call.deadline_s, call.beside = plan.forecast.deadline_s, plan.forecast.beside
+            call.learned = plan.forecast.learned
             self.prompts.append(call)
         elif isinstance(verdict, Refuse):
             assert self.now - call.arrival_s <= BUDGET_S / 2 + TICK_S
@@ -192,7 +194,8 @@ class Burst:
         took_s = self.now - call.began_s
         self.placement.computed("p0", call.prompt, 0, took_s, self.now, beside=call.beside)
         self.placement.costs.learn_flush(0.0)
-        self.admission.learn(self.now > call.deadline_s)
+        if call.learned:
+            self.admission.learn(self.now > call.deadline_s, BUDGET_S)
         call.holds[0].release()
 
     def _decode(self) -> None:

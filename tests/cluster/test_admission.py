@@ -100,8 +100,19 @@ def test_a_tenant_at_its_caps_moves_nobody_elses_time():
 def test_the_margin_stays_within_its_bounds(lates, budget_s):
     admission = Admission()
     for late in lates:
-        admission.learn(late)
+        admission.learn(late, budget_s)
     assert 0 < admission.margin_s(budget_s) <= 0.25 * budget_s
+
+
+def test_the_margin_is_each_budgets_own_and_narrows_again():
+    admission = Admission()
+    for _ in range(200):
+        admission.learn(True, 0.2)
+    assert admission.margin_s(0.2) == pytest.approx(0.05)
+    assert admission.margin_s(30.0) == pytest.approx(2.4)
+    for _ in range(100):
+        admission.learn(False, 0.2)
+    assert 0.016 < admission.margin_s(0.2) < 0.04
 
 
 @given(

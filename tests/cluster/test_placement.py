@@ -141,9 +141,28 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
     ask = Ask(100, 120, budget_s=2.0)
     assert chooser.plan([prefill], [decode], ask, 0.0).pair.local is local
     digests = [bytes([number]) for number in range(6)]
-    chooser.learn(decode, digests)
     cached = replace(ask, digests=digests)
+    chooser.learn(decode, digests[:1])
+    # A little of it is cached there, then most of it.
+    assert chooser.plan([prefill], [decode], cached, 0.0).pair.local is local
+    chooser.learn(decode, digests)
     assert chooser.plan([prefill], [decode], cached, 0.0).pair.local
+
+
+def test_decode_is_lent_nothing_beside_a_prefill_replica_that_is_not_the_best():
+    """It would slow that one."""
+    prefill = [replace(replica(f"p{n}", "prefill"), device=f"cores-{n}") for n in (0, 1)]
+    decode = replace(replica("d0", "decode"), device="cores-1")
+    chooser = Placement(local_tokens=256, decode_batch=8)
+    for record in (*prefill, decode):
+        for second in range(-20, 0):
+            chooser.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
+    for _ in range(3):
+        chooser.held(prefill[0], 320)
+        chooser.held(prefill[1], 330)
+    ask = Ask(100, 120, budget_s=2.0)
+    found = chooser.plan(prefill, [decode], ask, 0.0).pair
+    assert (found.prefill.id, found.local) == ("p0", False)
 
 
 def test_one_pool_computes_prompts_of_any_length_where_they_are_decoded():

@@ -55,12 +55,12 @@ def test_the_busy_share_and_the_idle_do_not_count(tmp_path):
 
 def test_those_that_share_cores_are_named_alike(tmp_path, monkeypatch):
     first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
-    assert first.name == second.name != ""
+    assert first.shared_name == second.shared_name != ""
     (tmp_path / "apart").mkdir()
-    assert Cores(LARGE, tmp_path / "apart").name not in ("", first.name)
-    assert Cores(1 << 20, tmp_path).name == ""  # takes one of four
+    assert Cores(LARGE, tmp_path / "apart").shared_name not in ("", first.shared_name)
+    assert Cores(1 << 20, tmp_path).shared_name == ""  # takes one of four
     monkeypatch.setattr(cores_module, "usable_cores", lambda: 1)
-    assert Cores(1 << 20, tmp_path).name == first.name
+    assert Cores(1 << 20, tmp_path).shared_name == first.shared_name
 
 
 def test_rest_is_noticed(tmp_path, monkeypatch):
