@@ -15,7 +15,8 @@ class PrefillConfig:
     With 0 `replicas` there is one pool: decode replicas take role `both` and compute every prompt
     themselves. `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue.
     A decode replica computes at most `local_tokens` of a prompt itself, of which it has the rest
-    cached, or which is short; 0: none. `lanes` has each lane's share of the tokens while several want them.
+    cached, or which is short; 0: none. `lanes` has each lane's share of the tokens while several
+    want them.
     """
 
     replicas: int = 1
