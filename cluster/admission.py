@@ -75,7 +75,7 @@ class Admission:
 
     def __init__(self) -> None:
         self._reserved = Reservations()
-        self._margins: dict[float, float] = {}
+        self._margins: dict[float, float] = {}  # by budget, of which each endpoint has one
 
     def margin_s(self, budget_s: float) -> float:
         """What is kept of a budget for errors of the prediction."""

@@ -108,11 +108,6 @@ class ReplicaRecord:
         return record
 
 
-def shares_device(one: ReplicaRecord, other: ReplicaRecord) -> bool:
-    """Whether what one computes slows the other, as far as is known."""
-    return one.id != other.id and one.device == other.device != ""
-
-
 def served(records: Iterable[ReplicaRecord]) -> set[Pool]:
     """The pools that any of them works in."""
     return {pool for record in records for pool in get_args(Pool) if record.serves(pool)}

@@ -24,7 +24,7 @@ from cluster.affinity import KnownPrefixes
 from cluster.cost_model import CostModel
 from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
-from cluster.membership import ReplicaRecord, shares_device
+from cluster.membership import ReplicaRecord
 from cluster.outlook import Due, Outlook, outlook
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
@@ -303,6 +303,7 @@ class Placement:
     ) -> _Computing | None:
         """The decode replica that had better compute the prompt's rest itself, if there is one."""
         found, ask = [], asked.ask
+        shared = {record.device for record in prefill} - {""}
         for record in decode:
             missing = ask.prompt_tokens - self._cached(record, ask)
             requests = self.holds.requests(record)
@@ -311,10 +312,11 @@ class Placement:
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
             # Done here before it would have begun there.
             sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
-            own_device = not any(shares_device(record, other) for other in prefill)
-            lent = own_device and sooner and here.outlook.fits
-            mostly = own_device or missing <= here.cached
-            if lent or (mostly and here.cached > elsewhere.cached):
+            if record.device in shared:
+                suits = here.cached > elsewhere.cached and here.cached >= missing
+            else:
+                suits = here.cached > elsewhere.cached or (sooner and here.outlook.fits)
+            if suits:
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 

@@ -314,7 +314,8 @@ class Replica:
         self._loops.append(asyncio.create_task(loop, name=f"{name} of {self.id}"))
 
     async def _register(self, directory: Directory, start_s: Mapping[str, float]) -> None:
-        self._start_s, device = dict(start_s), self._engine.cache.device
+        self._start_s = dict(start_s)
+        device = self._engine.cache.device
         record = ReplicaRecord(
             id=self.id,
             role=self.role,
