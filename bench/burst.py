@@ -27,7 +27,6 @@ from bench.contenders import (
     POOLS,
     RETRY_LOAD,
     SINGLE,
-    TANDEM_CONFIG,
     TANDEM_CONFIG_UNHELD,
     VLLM,
     Shape,
@@ -64,7 +63,7 @@ class Bout:
 
     def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
         """Start a system, warm it up, send every load with every seed, end it."""
-        config = TANDEM_CONFIG_UNHELD if GAP in self.names else TANDEM_CONFIG
+        config = TANDEM_CONFIG_UNHELD if GAP in self.names else self.shape.tandem_config
         try:
             service = CONTENDERS[system].start(self.places, config)
             with service.running(self.places.logs) as door:
@@ -83,8 +82,9 @@ class Bout:
 
     def _measured(self, system: str, number: int, name: str, seed: int, door: Door) -> Measured:
         load = self.load(name, seed)
-        rules = Rules(deadline_s=_DEADLINE_S, returns=1 if name == RETRY_LOAD else 0)
-        sender = Sender(rules=rules, count=count_tokens, write=_tell)
+        slow = self.shape.slow
+        rules = Rules(deadline_s=_DEADLINE_S * slow, returns=1 if name == RETRY_LOAD else 0)
+        sender = Sender(rules, self.shape.budgets, count_tokens, _tell)
         title = CONTENDERS[system].title
         run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
         page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
@@ -93,7 +93,7 @@ class Bout:
         about = f"{load.title}; the refused come back once" if rules.returns else load.title
         why = failures(run)
         return Measured(
-            system, number, name, seed, counts, values, None, why, about, now(), commit()
+            system, number, name, seed, counts, values, None, why, about, now(), commit(), slow
         )
 
 
@@ -163,7 +163,7 @@ def _keep(record: Path, found: Measured) -> None:
 
 
 def _shape(options: argparse.Namespace) -> Shape:
-    shape = Shape(rate=options.rate, factor=options.burst_factor, shrink=options.shrink)
+    shape = Shape(options.rate, options.burst_factor, shrink=options.shrink, slow=options.slow)
     return shape.short() if options.pairs or options.short else shape
 
 
@@ -188,11 +188,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--shrink", type=float, default=1.0, metavar="X", help="lengths are divided by X"
     )
+    parser.add_argument(
+        "--slow", type=float, default=1.0, metavar="X", help="times and budgets are X times as long"
+    )
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
     add_places(parser)
     options = parser.parse_args()
-    if options.shrink < 1 or (options.gap and options.shrink != 1):
-        parser.error("--shrink divides by 1 or more, and not the lengths of --gap")
+    if min(options.shrink, options.slow) < 1:
+        parser.error("--shrink divides by 1 or more, and --slow multiplies by as much")
+    if options.gap and max(options.shrink, options.slow) > 1:
+        parser.error("--gap is neither shrunk nor slowed")
     return options
 
 

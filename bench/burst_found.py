@@ -25,7 +25,8 @@ class Measured:
 
     `counts` has requests by phase and by what became of them; `values` has what was measured of
     each (seconds), by names such as `ttft burst`. `failures` has a few reasons, `about` is the load
-    in words, `at` when it was, `commit` what Tandem was then.
+    in words, `at` when it was, `commit` what Tandem was then; times and budgets were `slow` times
+    as long as usual.
     """
 
     system: str
@@ -39,6 +40,7 @@ class Measured:
     about: str = ""
     at: str = ""
     commit: str = ""
+    slow: float = 1.0
 
     def as_json(self) -> str:
         """On one line."""

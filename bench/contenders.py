@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+
 from bench import services
 from bench.arrivals import CALM, Arrival, Lengths, Load, burst_phases, poisson
+from bench.goodput import Budgets
 from bench.services import VLLM_SMALL_STEPS, Places, Service
 from bench.traces import FITTED, load_trace
 
@@ -45,7 +48,6 @@ CONTENDERS: Mapping[str, Contender] = {
     ),
 }
 PEERS = (VLLM, VLLM_SMALL)
-TANDEM_CONFIG = "endpoints: {chat: {ttft_budget_ms: 1000}}\n"
 TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 1000, stream: tokens}}\n"
 
 
@@ -53,7 +55,8 @@ TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 1000, stream: tokens}
 class Shape:
     """Of the burst: requests per second, how many times that in the burst, and seconds of each.
 
-    Lengths are divided by `shrink`, for a machine that is as many times slower.
+    For a machine that is some times slower, lengths are divided by `shrink`, or all times are
+    `slow` times as long: phases, those between arrivals, and budgets.
     """
 
     rate: float = 1.1
@@ -62,10 +65,24 @@ class Shape:
     burst_s: float = 5.0
     drain_s: float = 13.0
     shrink: float = 1.0
+    slow: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.shrink < 1:
-            raise ValueError("lengths are divided by 1 or more")
+        if min(self.shrink, self.slow) < 1:
+            raise ValueError("lengths are divided, and times multiplied, by 1 or more")
+
+    @property
+    def budgets(self) -> Budgets:
+        """What a good request keeps."""
+        return Budgets().slower(self.slow)
+
+    @property
+    def tandem_config(self) -> str:
+        """Those budgets as Tandem's, in YAML."""
+        ttft_ms, gap_ms = 1000 * self.budgets.ttft_s, 1000 * self.budgets.gap_s
+        chat = {"ttft_budget_ms": ttft_ms, "token_gap_budget_ms": gap_ms}
+        decode = {"token_gap_budget_ms": gap_ms}
+        return yaml.safe_dump({"endpoints": {"chat": chat}, "decode": decode})
 
     def short(self) -> Shape:
         """The same, over sooner."""
@@ -75,11 +92,11 @@ class Shape:
 def burst_load(shape: Shape, seed: int) -> Load:
     """Prompts of 64 to 1,024 tokens, 32 new ones, or a part of that; Poisson in three phases."""
     phases = burst_phases(
-        shape.rate,
+        shape.rate / shape.slow,
         shape.factor,
-        before_s=shape.before_s,
-        burst_s=shape.burst_s,
-        drain_s=shape.drain_s,
+        before_s=shape.before_s * shape.slow,
+        burst_s=shape.burst_s * shape.slow,
+        drain_s=shape.drain_s * shape.slow,
         after_s=0.0,
     )
     lengths = Lengths()
@@ -88,6 +105,8 @@ def burst_load(shape: Shape, seed: int) -> Load:
         f" {shape.burst_s:g} s, {shape.rate:g}/s again for {shape.drain_s:g} s; prompts of"
         f" {lengths.least} to {lengths.most} tokens, {lengths.new} new ones"
     )
+    if shape.slow > 1:
+        title += f", all times and budgets {shape.slow:g} times as long"
     return _shrunk(poisson(phases, lengths, seed, title), shape.shrink)
 
 
@@ -112,7 +131,7 @@ def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
     A trace that is not thinned by the seed gives each seed a stretch of its own, one after another.
     """
     if name in FITTED:
-        scale = FITTED[name].smaller(shape.shrink)
+        scale = FITTED[name].smaller(shape.shrink).slower(shape.slow)
         if scale.share == 1:
             later_s = (seed - 1) * scale.seconds * scale.speed
             scale = replace(scale, start_s=scale.start_s + later_s)

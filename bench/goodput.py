@@ -20,6 +20,10 @@ class Budgets:
     gap_s: float = 0.060
     stall_s: float = 0.250
 
+    def slower(self, by: float) -> Budgets:
+        """Each of them that many times as long."""
+        return Budgets(self.ttft_s * by, self.gap_s * by, self.stall_s * by)
+
     def good(self, outcome: Outcome) -> bool:
         """Whole, and within all three; a stream of one message has no gap and no stall."""
         ttft = outcome.ttft_s

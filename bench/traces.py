@@ -46,6 +46,10 @@ class Scale:
         """The same with all lengths divided by that, the most that there may be, too."""
         return replace(self, shrink=self.shrink * by, most_tokens=round(self.most_tokens / by))
 
+    def slower(self, by: float) -> Scale:
+        """The same part of the trace, played at that part of the speed."""
+        return replace(self, seconds=self.seconds * by, speed=self.speed / by)
+
     def words(self) -> str:
         """For beside every figure."""
         end_s = self.start_s + self.seconds * self.speed

@@ -119,6 +119,26 @@ def test_lengths_for_a_slower_machine():
         Shape(shrink=0.5)
 
 
+def test_a_load_for_a_slower_machine_has_the_same_requests_later():
+    usual, slowed = burst_load(Shape(), 1), burst_load(Shape(slow=4), 1)
+    assert slowed.title.endswith("all times and budgets 4 times as long")
+    assert slowed.seconds == 4 * usual.seconds
+    for soon, late in zip(usual.arrivals, slowed.arrivals, strict=True):
+        assert late.at_s == pytest.approx(4 * soon.at_s)
+        assert replace(late, at_s=soon.at_s) == soon
+    assert Shape(slow=4).budgets == Budgets(4.0, 0.24, 1.0)
+    with pytest.raises(ValueError, match="1 or more"):
+        Shape(slow=0.5)
+
+
+def test_goals_in_time_are_those_of_a_slowed_load():
+    found = [replace(_measured(POOLS, 1, 1, 90, in_burst=30, ttft=4.0), slow=4.0)]
+    wanted = {what: goal for what, goal, _ in goals(found, "burst")}
+    assert wanted["TTFT p99 in the burst, ms"] == "<= 4,800"
+    assert wanted["refusal decided after the request, p99, ms"] == "<= 2,000"
+    assert wanted["refusal told after that, p99, ms"] == "<= 50"
+
+
 def test_a_trace_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(OSError, match="azure"):
         any_load("azure2023_conv", Shape(), 1, tmp_path)
@@ -136,6 +156,9 @@ def test_seeds_take_stretches_of_a_trace_one_after_another(tmp_path):
     shrunk = any_load("azure2023_conv", Shape(shrink=5), 1, tmp_path)
     assert "lengths divided by 20, at most 205 tokens" in shrunk.title
     assert shrunk.arrivals[0].prompt_tokens == 20
+    slowed = any_load("azure2023_conv", Shape(slow=2), 2, tmp_path)
+    assert "from 630 to 660 s, at 0.25 times its speed" in slowed.title
+    assert [one.at_s for one in slowed.arrivals[:2]] == [0, 4]
 
 
 def _stream(phase, asked, times, status=200):
