@@ -286,17 +286,16 @@ class Gate:
             prefill = self._pools.healthy("prefill")
             plan = self._plan(waiter.ask, now, prefill)
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
-            replicas = len(prefill)
-            # A decode replica beside the pool computes it: those held here are not in its way.
-            apart = plan.pair.local and plan.pair.prefill.role != "both"
-            self._note_work(waiter, 0.0 if apart else plan.forecast.alone_s / replicas, now)
+            # Those held here are not in the way of one that is computed apart.
+            work_s = 0.0 if plan.pair.apart else plan.forecast.alone_s / len(prefill)
+            self._note_work(waiter, work_s, now)
             verdict = self._admission.judge(
                 waiter.ask,
                 plan.forecast,
                 now,
-                replicas=replicas,
+                replicas=len(prefill),
                 expected=waiter.expected,
-                ahead_s=0.0 if apart else ahead_s,
+                ahead_s=0.0 if plan.pair.apart else ahead_s,
                 late=late,
             )
             capped = self._fairness.cap(waiter.ask.tenant, waiter.need)
@@ -354,6 +353,7 @@ class Gate:
             now,
             stale=self._pools.stale(),
             margin_s=self._admission.margin_s(ask.budget_s),
+            pressed=self._demand.pressed(now),
         )
 
     def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:

@@ -94,6 +94,10 @@ class PromptQueue:
         """Since when there has been a prompt from here, if there is one."""
         return min((one.placed_s for one in self._waiting.values()), default=float("inf"))
 
+    def busy(self, load: ReplicaLoad) -> bool:
+        """Whether a prompt is due there, of anybody."""
+        return bool(self._waiting) or self.others_of(load) > 0
+
     def others_of(self, load: ReplicaLoad) -> int:
         """Tokens of others that are due there."""
         if self.reported:

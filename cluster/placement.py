@@ -4,11 +4,8 @@ Prefill goes where the prompt's first token is predicted first, what is cached t
 of those that it passes taken into account; decode where there is room for the blocks, and the
 fewest requests are; the replica that was used longest ago wins a tie.
 
-A decode replica computes a prompt itself where it has nearly all of it cached, as after a turn of
-a chat, or where it is done with a short one, beside its streams, before its turn would come on a
-prefill replica. Where it has no device of its own, prefill replicas lose what it takes: then for a
-prompt that is mostly cached, alone (decision 18). One of role `both` computes every prompt that it
-is given.
+A decode replica computes some prompts itself, beside its streams (`cluster/lending.py`), one of
+role `both` every prompt that it is given.
 
 Of replicas whose state is not known, two drawn by chance are compared (Mitzenmacher, 2001), as
 routers that all believe the same old state would all choose the same replica.
@@ -17,15 +14,16 @@ routers that all believe the same old state would all choose the same replica.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
 from cluster.cost_model import CostModel
 from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
+from cluster.lending import Computing, Device, is_lent
 from cluster.membership import ReplicaRecord
-from cluster.outlook import Due, Outlook, outlook
+from cluster.outlook import Due, outlook
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
 _ALONE = 1.2
@@ -61,13 +59,14 @@ class Pair:
     """The replicas of one choice; `cached_tokens` of the prompt are expected where it is computed.
 
     A `local` pair is one decode replica that computes the prompt itself, a `prefill_only` one a
-    prefill replica alone; it stands for both.
+    prefill replica alone; it stands for both. `apart`: prefill replicas lose nothing by it.
     """
 
     prefill: ReplicaRecord
     decode: ReplicaRecord
     cached_tokens: int = 0
     prefill_only: bool = False
+    apart: bool = False
 
     @property
     def local(self) -> bool:
@@ -115,22 +114,7 @@ class _Asked:
     now: float
     margin_s: float
     beside: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Computing:
-    """A replica that could compute the prompt."""
-
-    record: ReplicaRecord
-    cached: int
-    alone_s: float
-    deadline_s: float
-    outlook: Outlook
-
-    @property
-    def cost_s(self) -> float:
-        """When it ends, and for how long others wait for it."""
-        return self.outlook.ends_s + self.outlook.behind * self.alone_s
+    pressed: bool = False
 
 
 class Placement:
@@ -168,13 +152,15 @@ class Placement:
         *,
         stale: Collection[str] = (),
         margin_s: float = 0.0,
+        pressed: bool = False,
     ) -> Plan:
         """The best pair whose pools can hold the prompt, and prompt with answer.
 
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
-        is old. Unavailable where a pool is empty, PromptTooLong where no pool is large enough.
+        is old; `pressed`: more prompts come than can be computed. Unavailable where a pool is
+        empty, PromptTooLong where no pool is large enough.
         """
-        asked = _Asked(ask, now, margin_s, any(map(self.holds.requests, decode)))
+        asked = _Asked(ask, now, margin_s, any(map(self.holds.requests, decode)), pressed)
         if ask.scored_from is not None:
             return self._plan_scoring(prefill, asked, stale)
         second = large_enough("decode", decode, ask.most_tokens)
@@ -183,9 +169,12 @@ class Placement:
         first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
         computing = [self._computing(record, asked) for record in self._drawn(first, stale)]
         best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
-        here = best if best.record.role == "both" else self._local(second, asked, best, able)
+        if best.record.role == "both":
+            return self._planned(best, best.record, asked)
+        devices = self._devices(able)
+        here = self._local(second, asked, best, devices)
         if here is not None:
-            return self._planned(here, here.record, asked)
+            return self._planned(here, here.record, asked, apart=here.record.device not in devices)
         rated = self._drawn([record for record in second if pairs(best.record, record)], stale)
         return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), asked)
 
@@ -267,20 +256,20 @@ class Placement:
             return self._chance.sample(records, 2)
         return records
 
-    def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> _Computing:
+    def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
         ask, beside, cost = asked.ask, asked.beside, self.costs.prefill(record.id)
         cached = self._cached(record, ask)
-        one_s = cost.seconds(ask.prompt_tokens - cached, cached, beside=beside)
+        missing = ask.prompt_tokens - cached
+        one_s = cost.seconds(missing, cached, beside=beside)
         alone_s = ask.choices * slower * one_s
         flush_s = self.costs.flush_s
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
         others = self.holds.queue(record.id).others_of(record.load)
         lead_s = cost.seconds(others, beside=beside)
-        new = Due(alone_s, due_s - flush_s)
-        waiting = self._waiting(record.id, ask.batch)
-        found = outlook(waiting, new, lead_s, asked.now, asked.margin_s)
-        return _Computing(record, cached, alone_s, due_s - flush_s, found)
+        new, now, margin_s = Due(alone_s, due_s - flush_s), asked.now, asked.margin_s
+        found = outlook(self._waiting(record.id, ask.batch), new, lead_s, now, margin_s)
+        return Computing(record, cached, missing, alone_s, now, new.deadline_s, margin_s, found)
 
     def _waiting(self, replica: str, batch: bool = False) -> list[Due]:
         """Prompts from here that wait there; those of the batch lane are in its own way alone."""
@@ -298,29 +287,35 @@ class Placement:
         self,
         decode: Sequence[ReplicaRecord],
         asked: _Asked,
-        elsewhere: _Computing,
-        prefill: Sequence[ReplicaRecord],
-    ) -> _Computing | None:
+        elsewhere: Computing,
+        devices: Mapping[str, Device],
+    ) -> Computing | None:
         """The decode replica that had better compute the prompt's rest itself, if there is one."""
         found, ask = [], asked.ask
-        shared = {record.device for record in prefill} - {""}
         for record in decode:
             missing = ask.prompt_tokens - self._cached(record, ask)
             requests = self.holds.requests(record)
             if missing > self._local_tokens or requests >= self._decode_batch:
                 continue
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
-            # Done here before it would have begun there.
-            sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
-            if record.device in shared:
-                suits = here.cached > elsewhere.cached and here.cached >= missing
-            else:
-                suits = here.cached > elsewhere.cached or (sooner and here.outlook.fits)
-            if suits:
+            device = devices.get(record.device, Device.OWN)
+            if device is Device.SHARED_IDLE and asked.pressed:
+                device = Device.SHARED_BUSY
+            if is_lent(here, elsewhere, device, requests):
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 
-    def _slower(self, record: ReplicaRecord, elsewhere: _Computing, ask: Ask) -> float:
+    def _devices(self, prefill: Sequence[ReplicaRecord]) -> dict[str, Device]:
+        """Those that prefill replicas compute with, as far as they say."""
+        found: dict[str, Device] = {}
+        for record in prefill:
+            if record.device and self.holds.queue(record.id).busy(record.load):
+                found[record.device] = Device.SHARED_BUSY
+            elif record.device:
+                found.setdefault(record.device, Device.SHARED_IDLE)
+        return found
+
+    def _slower(self, record: ReplicaRecord, elsewhere: Computing, ask: Ask) -> float:
         """How much slower than its costs a decode replica computes prompts, before it has said."""
         cost = self.costs.prefill(record.id)
         if cost.learned:
@@ -331,7 +326,9 @@ class Placement:
         known_s = self.costs.prefill(elsewhere.record.id).seconds(tokens)
         return known_s / cost.seconds(tokens) / slack
 
-    def _planned(self, computing: _Computing, decode: ReplicaRecord, asked: _Asked) -> Plan:
+    def _planned(
+        self, computing: Computing, decode: ReplicaRecord, asked: _Asked, *, apart: bool = False
+    ) -> Plan:
         requests, ask = self.holds.requests(decode), asked.ask
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
@@ -342,9 +339,9 @@ class Placement:
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )
-        return Plan(Pair(computing.record, decode, computing.cached), forecast)
+        return Plan(Pair(computing.record, decode, computing.cached, apart=apart), forecast)
 
-    def _forecast(self, computing: _Computing, asked: _Asked) -> Forecast:
+    def _forecast(self, computing: Computing, asked: _Asked) -> Forecast:
         """What is predicted of its prompt."""
         found = computing.outlook
         return Forecast(

@@ -57,7 +57,8 @@ class TokenGap:
         """
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
-        return max(0.0, (self._budget_s if pressed else self.gap_s) - self._step_s)
+        most_s = self._budget_s if pressed else min(self.gap_s, _PACE * self._budget_s)
+        return max(0.0, most_s - self._step_s)
 
     def rest_s(self, since_s: float, pressed: bool = False) -> float:
         """How long to rest, for prompts that others compute, where the last step began then.

@@ -38,6 +38,7 @@ class DecodeLoop:
         self.gap = gap
         self._step_s = 0.0
         self._stepped_s: float | None = None
+        self._joined = False
         self._passes: list[Slices] = []
         self._max_jobs = max_jobs
         self._worker = worker
@@ -88,8 +89,14 @@ class DecodeLoop:
         return granted
 
     def commit(self, job: DecodeJob) -> None:
-        """The KV is here: the request joins the next step."""
+        """The KV is here: the request joins the next step, which is not kept waiting.
+
+        Its stream's second token is on the way since prefill gave the first.
+        """
         self._scheduler.commit(job.sequence.owner)
+        self._joined = True
+        if self._passes:
+            self._passes[-1].cut()
         self.wake.set()
 
     @property
@@ -146,7 +153,7 @@ class DecodeLoop:
     def _rest_s(self) -> float | None:
         """How long the next step waits, so that others have the cores; None: not at all."""
         haste = self._worker.haste
-        if self._stepped_s is None or haste is Haste.NONE:
+        if self._joined or self._stepped_s is None or haste is Haste.NONE:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)
         return self.gap.rest_s(since_s, haste is Haste.PRESSED) or None
@@ -159,6 +166,7 @@ class DecodeLoop:
             self._step_s, self._stepped_s = 0.0, None
             self.gap.rested()
             return False
+        self._joined = False
         step = self._worker.step(spans)
         self._read()
         try:

@@ -149,6 +149,52 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
     assert chooser.plan([prefill], [decode], cached, 0.0).pair.local
 
 
+@pytest.mark.parametrize(
+    ("running", "on_prefill", "pressed", "lent"),
+    [
+        (1, 0, False, True),
+        (0, 0, False, False),  # nobody computes: prefill may as well
+        (1, 10, False, False),  # both would compute
+        (1, 0, True, False),  # prefill will compute at once
+    ],
+)
+def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, pressed, lent):
+    chooser, prefill, decode = sharing(running)
+    if on_prefill:
+        chooser.held(prefill, on_prefill)
+    ask = Ask(100, 120, budget_s=10.0)
+    pair = chooser.plan([prefill], [decode], ask, 0.0, pressed=pressed).pair
+    assert (pair.local, pair.apart) == (lent, False)
+    digests = [bytes([number]) for number in range(6)]
+    chooser.learn(prefill, digests[:1])
+    cached = replace(ask, digests=digests)
+    assert not chooser.plan([prefill], [decode], cached, 0.0, pressed=pressed).pair.local
+
+
+@pytest.mark.parametrize("waiting", [0, 200])
+def test_a_prompt_is_lent_where_it_is_in_time_beside_a_prefill_replica(waiting):
+    """One that begins to compute takes half of what they share."""
+    chooser, prefill, decode = sharing(running=1)
+    if waiting:
+        chooser.held(decode, waiting)
+    ask = Ask(100, 120, budget_s=10.0)
+    alone_s = chooser.plan([prefill], [decode], ask, 0.0).forecast.ttft_s
+    for times, lent in ((1.8, False), (2.2, True)):
+        hurried = replace(ask, budget_s=times * alone_s)
+        assert chooser.plan([prefill], [decode], hurried, 0.0).pair.local is lent
+
+
+def sharing(running):
+    """A placement, a prefill and a decode replica with one device, at some speed."""
+    prefill = replace(replica("p0", "prefill"), device="cores")
+    decode = replace(replica("d0", "decode", running=running), device="cores")
+    chooser = Placement(local_tokens=256, decode_batch=8)
+    for record in (prefill, decode):
+        for second in range(-20, 0):
+            chooser.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
+    return chooser, prefill, decode
+
+
 def test_decode_is_lent_nothing_beside_a_prefill_replica_that_is_not_the_best():
     """It would slow that one."""
     prefill = [replace(replica(f"p{n}", "prefill"), device=f"cores-{n}") for n in (0, 1)]

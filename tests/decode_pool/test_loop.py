@@ -49,6 +49,9 @@ class PaperPass:
                 return None
         return [SampledToken(7) if span.samples else None for span in self.spans]
 
+    def cut(self):
+        """Nothing: a slice on paper is over at once."""
+
     def halt(self):
         self._left = 0
 
@@ -184,6 +187,46 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
         rests, engine.haste = engine.rests, haste
         await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
         assert quantiles(engine.gaps(), n=4) == pytest.approx([gap_s] * 3)
+
+
+async def test_who_joins_waits_for_no_rest(monkeypatch):
+    joined = []
+    async with running(monkeypatch, 2.0) as (subject, engine):
+
+        async def wait(most_s=None, wait=subject.wake.wait):
+            if most_s is None:
+                return await wait()
+            if len(engine.tokens_s["s"]) == 5 and not joined:
+                # Half of the rest is over.
+                engine.now += most_s / 2
+                joined.append((engine.now, asyncio.create_task(stream(subject, "new", 5))))
+                return await wait(1.0)
+            engine.now += most_s
+            return None
+
+        monkeypatch.setattr(subject.wake, "wait", wait)
+        engine.haste = Haste.PROMPTS
+        await stream(subject, "s", 20)
+        [(joined_s, newcomer)] = joined
+        await newcomer
+    assert engine.tokens_s["new"][0] == pytest.approx(joined_s + STEP_S)
+    # Those after it are paced again.
+    assert engine.gaps(joined_s + STEP_S / 2) == pytest.approx(
+        [1.6 * STEP_S] * len(engine.gaps(joined_s + STEP_S / 2))
+    )
+
+
+async def test_who_joins_has_the_slice_under_way_end_with_its_layer(monkeypatch):
+    async with running(monkeypatch, 2.0, engine=HeldEngine()) as (subject, engine):
+        computed = asyncio.create_task(prompt(subject, "p", 300))
+        await engine.hold_slice(1)
+        assert not engine.cuts
+        joined = asyncio.create_task(stream(subject, "s", 3))
+        while subject.expected or not engine.cuts:
+            await asyncio.sleep(0)
+        assert engine.cuts == 1
+        engine.let_go()
+        await asyncio.gather(computed, joined)
 
 
 async def test_a_short_prompt_overtakes_a_long_one_and_streams_go_on(monkeypatch):
