@@ -83,7 +83,8 @@ class Bout:
     def _measured(self, system: str, number: int, name: str, seed: int, door: Door) -> Measured:
         load = self.load(name, seed)
         slow = self.shape.slow
-        rules = Rules(deadline_s=_DEADLINE_S * slow, returns=1 if name == RETRY_LOAD else 0)
+        returns = 1 if name == RETRY_LOAD else 0
+        rules = Rules(_DEADLINE_S * slow, returns, longest_wait_s=Rules().longest_wait_s * slow)
         sender = Sender(rules, self.shape.budgets, count_tokens, _tell)
         title = CONTENDERS[system].title
         run = asyncio.run(sender.send(title, door, load, describe_machine(), None))

@@ -17,14 +17,14 @@ from cluster.membership import ReplicaRecord
 from cluster.outlook import Outlook
 
 # How much longer a prompt takes on a device where another replica begins to compute, at most.
-_SHARED = 2.0
+_AT_MOST_SLOWER = 2.0
 
 
 class Device(Enum):
     """What a decode replica computes with: its own, or shared with prefill replicas."""
 
     OWN = auto()
-    SHARED_IDLE = auto()  # none of them computes
+    SHARED_IDLE = auto()  # none of them computes, or is about to
     SHARED_BUSY = auto()
 
 
@@ -56,13 +56,18 @@ class Computing:
         return ends_s <= self.deadline_s - self.margin_s
 
 
-def is_lent(here: Computing, elsewhere: Computing, device: Device, streams: int) -> bool:
-    """Whether a decode replica with those requests computes it, rather than the one elsewhere."""
+def is_lent(here: Computing, elsewhere: Computing, device: Device, requests: int) -> bool:
+    """Whether a decode replica with so many requests computes it, rather than the one elsewhere."""
     if device is Device.OWN:
         # Done here before it would have begun there.
         sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
         return here.cached > elsewhere.cached or (sooner and here.outlook.fits)
     if here.cached > elsewhere.cached and here.cached >= here.missing:
         return True
-    idle = device is Device.SHARED_IDLE and streams > 0
-    return idle and here.cached >= elsewhere.cached and here.in_time(_SHARED)
+    if device is Device.SHARED_BUSY or not requests:
+        return False
+    # There its steps would be in the way; one with another device is disturbed by nobody.
+    same = here.record.device == elsewhere.record.device and here.cached >= elsewhere.cached
+    # It waits for no longer than it takes, so that whoever waits is in time where it is itself.
+    soon = here.outlook.work_s <= here.alone_s
+    return same and soon and here.in_time(_AT_MOST_SLOWER)

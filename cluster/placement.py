@@ -114,7 +114,6 @@ class _Asked:
     now: float
     margin_s: float
     beside: bool
-    pressed: bool = False
 
 
 class Placement:
@@ -160,7 +159,7 @@ class Placement:
         is old; `pressed`: more prompts come than can be computed. Unavailable where a pool is
         empty, PromptTooLong where no pool is large enough.
         """
-        asked = _Asked(ask, now, margin_s, any(map(self.holds.requests, decode)), pressed)
+        asked = _Asked(ask, now, margin_s, any(map(self.holds.requests, decode)))
         if ask.scored_from is not None:
             return self._plan_scoring(prefill, asked, stale)
         second = large_enough("decode", decode, ask.most_tokens)
@@ -171,7 +170,7 @@ class Placement:
         best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
         if best.record.role == "both":
             return self._planned(best, best.record, asked)
-        devices = self._devices(able)
+        devices = self._devices(able, pressed)
         here = self._local(second, asked, best, devices)
         if here is not None:
             return self._planned(here, here.record, asked, apart=here.record.device not in devices)
@@ -298,18 +297,15 @@ class Placement:
             if missing > self._local_tokens or requests >= self._decode_batch:
                 continue
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
-            device = devices.get(record.device, Device.OWN)
-            if device is Device.SHARED_IDLE and asked.pressed:
-                device = Device.SHARED_BUSY
-            if is_lent(here, elsewhere, device, requests):
+            if is_lent(here, elsewhere, devices.get(record.device, Device.OWN), requests):
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 
-    def _devices(self, prefill: Sequence[ReplicaRecord]) -> dict[str, Device]:
-        """Those that prefill replicas compute with, as far as they say."""
+    def _devices(self, prefill: Sequence[ReplicaRecord], pressed: bool) -> dict[str, Device]:
+        """What prefill replicas compute with, as far as they say; `pressed`: all soon do."""
         found: dict[str, Device] = {}
         for record in prefill:
-            if record.device and self.holds.queue(record.id).busy(record.load):
+            if record.device and (pressed or self.holds.queue(record.id).busy(record.load)):
                 found[record.device] = Device.SHARED_BUSY
             elif record.device:
                 found.setdefault(record.device, Device.SHARED_IDLE)

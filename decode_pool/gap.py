@@ -7,8 +7,9 @@ from statistics import median
 
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9
-# Of the time that may be between two steps, what is taken where the cores are of use to others;
-# less where that is the whole budget, of which a busy host takes its part.
+# Of the time that may be between two steps, what is taken where the cores are of use to others, and
+# of the budget, what slices are to leave unused; less is rested where that is the whole budget, of
+# which a busy host takes its part.
 _PACE = 0.8
 _PRESSED_PACE = 0.65
 _LEAST_REST_S = 0.0005
@@ -53,12 +54,16 @@ class TokenGap:
     def slice_s(self, pressed: bool = False) -> float:
         """How long may be computed now; 0: as little as can be, so that it goes on at all.
 
-        For `pressed` prompts the budget alone counts.
+        For `pressed` prompts the budget alone counts. Others leave a fifth of it for what else
+        delays a token, but no more than half of what a long step leaves.
         """
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
-        most_s = self._budget_s if pressed else min(self.gap_s, _PACE * self._budget_s)
-        return max(0.0, most_s - self._step_s)
+        left_s = max(0.0, self._budget_s - self._step_s)
+        if pressed:
+            return left_s
+        spared_s = max(_PACE * self._budget_s - self._step_s, left_s / 2)
+        return max(0.0, min(self.gap_s - self._step_s, spared_s))
 
     def rest_s(self, since_s: float, pressed: bool = False) -> float:
         """How long to rest, for prompts that others compute, where the last step began then.

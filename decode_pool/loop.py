@@ -89,7 +89,7 @@ class DecodeLoop:
         return granted
 
     def commit(self, job: DecodeJob) -> None:
-        """The KV is here: the request joins the next step, which is not kept waiting.
+        """The KV is here: the request joins the next step, behind a layer of other work at most.
 
         Its stream's second token is on the way since prefill gave the first.
         """
@@ -160,13 +160,13 @@ class DecodeLoop:
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
+        self._joined = False
         spans = self._scheduler.schedule()
         began = time.monotonic()
         if not spans:
             self._step_s, self._stepped_s = 0.0, None
             self.gap.rested()
             return False
-        self._joined = False
         step = self._worker.step(spans)
         self._read()
         try:
@@ -195,7 +195,7 @@ class DecodeLoop:
             return False
         run, began_s = self._passes[-1], time.monotonic()
         pressed = any(span.sequence.pressed for span in run.spans)
-        slice_ = self._worker.advance(run, self.gap.slice_s(pressed))
+        slice_ = self._worker.advance(run, 0.0 if self._joined else self.gap.slice_s(pressed))
         self._read()
         try:
             results = await slice_

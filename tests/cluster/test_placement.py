@@ -139,14 +139,16 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
     for _ in range(3):
         chooser.held(prefill, 320)  # all due in a second
     ask = Ask(100, 120, budget_s=2.0)
-    assert chooser.plan([prefill], [decode], ask, 0.0).pair.local is local
+    pair = chooser.plan([prefill], [decode], ask, 0.0).pair
+    assert (pair.local, pair.apart) == (local, local)
     digests = [bytes([number]) for number in range(6)]
     cached = replace(ask, digests=digests)
     chooser.learn(decode, digests[:1])
     # A little of it is cached there, then most of it.
     assert chooser.plan([prefill], [decode], cached, 0.0).pair.local is local
     chooser.learn(decode, digests)
-    assert chooser.plan([prefill], [decode], cached, 0.0).pair.local
+    pair = chooser.plan([prefill], [decode], cached, 0.0).pair
+    assert (pair.local, pair.apart) == (True, local)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,39 @@ def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, presse
     assert not chooser.plan([prefill], [decode], cached, 0.0, pressed=pressed).pair.local
 
 
-@pytest.mark.parametrize("waiting", [0, 200])
+def test_what_others_placed_keeps_a_device_busy_and_a_second_replica_does():
+    chooser, prefill, decode = sharing(running=1)
+    ask = Ask(100, 120, budget_s=10.0)
+    told = replace(prefill, load=replace(prefill.load, prompt_tokens_due=300))
+    assert not chooser.plan([told], [decode], ask, 0.0).pair.local
+    second = replace(prefill, id="p1")
+    chooser.held(second, 300)
+    assert not chooser.plan([prefill, second], [decode], ask, 0.0).pair.local
+    assert chooser.plan([prefill], [decode], ask, 0.0).pair.local
+
+
+def test_nothing_is_lent_where_prefill_has_a_device_that_nobody_uses():
+    """Two hosts with a replica of each kind, and streams on one."""
+    chooser, prefill, decode = sharing(running=1)
+    idle = [
+        replace(replica(f"{kind[0]}1", kind), device="others") for kind in ("prefill", "decode")
+    ]
+    for second in range(-20, 0):
+        chooser.costs.prefill("p1").learn(300, 0, 0.25, float(second))
+    pair = chooser.plan([prefill, idle[0]], [decode, idle[1]], Ask(100, 120), 0.0).pair
+    assert (pair.prefill.id, pair.local) == ("p1", False)
+
+
+def test_a_prompt_is_lent_behind_no_longer_one():
+    chooser, prefill, decode = sharing(running=1)
+    ask = Ask(100, 120, budget_s=100.0)
+    chooser.held(decode, 50)
+    assert chooser.plan([prefill], [decode], ask, 0.0).pair.local
+    chooser.held(decode, 200)
+    assert not chooser.plan([prefill], [decode], ask, 0.0).pair.local
+
+
+@pytest.mark.parametrize("waiting", [0, 50])
 def test_a_prompt_is_lent_where_it_is_in_time_beside_a_prefill_replica(waiting):
     """One that begins to compute takes half of what they share."""
     chooser, prefill, decode = sharing(running=1)

@@ -22,8 +22,13 @@ def test_a_slice_lasts_as_long_as_an_undisturbed_step_at_most():
 
 def test_most_of_the_budget_counts_where_it_is_less_or_alone():
     """All of it would leave nothing for what else delays a token."""
-    assert after([0.04]).slice_s() == pytest.approx(0.8 * 0.06 - 0.04)
+    assert after([0.032]).slice_s() == pytest.approx(0.8 * 0.06 - 0.032)
     assert after([0.012], factor=None).slice_s() == pytest.approx(0.8 * 0.06 - 0.012)
+
+
+def test_a_slice_beside_a_long_step_is_half_of_what_the_budget_leaves():
+    assert after([0.05]).slice_s() == pytest.approx(0.005)
+    assert after([0.05]).slice_s(pressed=True) == pytest.approx(0.01)
 
 
 def test_one_slow_step_brings_no_long_slice():
@@ -49,8 +54,9 @@ def test_step_and_slice_keep_the_gap_where_the_step_leaves_it(steps, budget_s, f
     assert gap.gap_s <= budget_s
     if factor is not None:
         assert gap.gap_s <= factor * max(steps)
-    most_s = min(gap.gap_s, 0.8 * budget_s)
-    if steps[-1] <= most_s:
+    if steps[-1] <= budget_s:
+        spared_s = max(0.8 * budget_s, (budget_s + steps[-1]) / 2)
+        most_s = max(steps[-1], min(gap.gap_s, spared_s))
         assert steps[-1] + gap.slice_s() == pytest.approx(most_s)
 
 
