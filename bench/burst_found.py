@@ -17,6 +17,8 @@ Values = dict[str, list[float]]
 _COUNTED = ("requests", "good", "late", "refused", "failed")
 _DIGITS = 4
 _REASONS = 5
+# Cores taken by the host that are worth a word.
+_DISTURBING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Measured:
     `counts` has requests by phase and by what became of them; `values` has what was measured of
     each (seconds), by names such as `ttft burst`. `failures` has a few reasons, `about` is the load
     in words, `at` when it was, `commit` what Tandem was then; times and budgets were `slow` times
-    as long as usual.
+    as long as usual. Meanwhile the host took `stolen` of this machine's cores; None: not told.
     """
 
     system: str
@@ -41,6 +43,7 @@ class Measured:
     at: str = ""
     commit: str = ""
     slow: float = 1.0
+    stolen: float | None = None
 
     def as_json(self) -> str:
         """On one line."""
@@ -61,8 +64,13 @@ class Measured:
         return (
             f"{self.count('good')} of {self.count('requests')} good,"
             f" {self.count('refused')} refused, in the burst {self.count('good', BURST)} of"
-            f" {self.count('requests', BURST)}, TTFT p99 {_ms(ttft.p99)} ms"
+            f" {self.count('requests', BURST)}, TTFT p99 {_ms(ttft.p99)} ms{self._disturbed}"
         )
+
+    @property
+    def _disturbed(self) -> str:
+        much = self.stolen is not None and self.stolen >= _DISTURBING
+        return f"; the host took {self.stolen:.2f} cores" if much else ""
 
 
 def of_load(run: Run) -> tuple[Counts, Values]:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 PACKAGES = ("torch", "transformers", "ray")
+_STOLEN = 7  # after user, nice, system, idle, iowait, irq, softirq; man 5 proc
 
 
 def describe_machine() -> dict[str, str]:
@@ -34,6 +35,18 @@ def now() -> str:
 def as_line(machine: dict[str, str]) -> str:
     """The same on one line."""
     return ", ".join(f"{name} {value}" for name, value in machine.items())
+
+
+def stolen_s(stat: Path = Path("/proc/stat")) -> float | None:
+    """Seconds since boot, of all cores together, in which the host computed for others.
+
+    What a virtual machine wanted to compute then waited. None where that is not told.
+    """
+    try:
+        name, *ticks = stat.read_text().splitlines()[0].split()
+        return int(ticks[_STOLEN]) / os.sysconf("SC_CLK_TCK") if name == "cpu" else None
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _processor() -> str:

@@ -91,6 +91,18 @@ def test_the_report_names_all_and_what_failed():
     assert json.loads(json.dumps(data))["runs"][0]["values"]["drain"]["p50"] == 2.5
 
 
+def test_what_the_host_took_stands_beside_what_was_found():
+    run = _measured(POOLS, 1, 2, 84, 20, 1.1, **{f"ttft {ALL}": [1.1]})
+    disturbed, quiet = replace(run, stolen=0.62), replace(run, seed=1, stolen=0.02)
+    assert disturbed.line().endswith("TTFT p99 1,100 ms; the host took 0.62 cores")
+    assert "the host took" not in quiet.line()
+    rows = as_markdown([disturbed, quiet], {}).splitlines()
+    head = next(number for number, row in enumerate(rows) if "host took, cores" in row)
+    assert rows[head + 2].endswith("| 0.32 [0.02 to 0.62] |")
+    # Records of before have no such figure, and no zero stands for it.
+    assert as_markdown([run], {}).splitlines()[head + 2].endswith("|  |")
+
+
 def test_a_record_survives_its_file():
     for each in FOUND:
         assert Measured(**json.loads(each.as_json())) == each

@@ -19,6 +19,14 @@ from engine.model import describe
 ASK = Ask("coalesced", 2, 24, 100)
 
 
+def _without_the_first_tokens(pieces):
+    """Pieces are messages at one door; at the other what was read at a time, of any length."""
+    head, *events = b"".join(pieces).split(b"data: ")
+    if not events:
+        return pieces[:1] + pieces[2:]
+    return [head, *(b"data: " + event for event in events[1:])]
+
+
 async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
     redis = await asyncio.to_thread(EmbeddedRedis.start)
     directory = Directory.connect(DirectoryConfig(url=redis.url))
@@ -36,7 +44,7 @@ async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
                 assert tokens == 100
                 assert messages > 1
                 assert taken.first_s is not None
-                del taken.pieces[2]
+                taken.pieces = _without_the_first_tokens(taken.pieces)
                 with pytest.raises(OutOfOrder):
                     client.check(taken, 0, len(taken.pieces))
             await client.close()
