@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +36,7 @@ from bench.contenders import (
 )
 from bench.engine import RESULTS
 from bench.html_report import run_page
-from bench.machine import commit, describe_machine, now, stolen_s
+from bench.machine import commit, describe_machine, now
 from bench.open_loop import Rules
 from bench.over_http import Door
 from bench.places import add_places, open_record, prepare
@@ -88,28 +87,14 @@ class Bout:
         rules = Rules(_DEADLINE_S * slow, returns, longest_wait_s=Rules().longest_wait_s * slow)
         sender = Sender(rules, self.shape.budgets, count_tokens, _tell)
         title = CONTENDERS[system].title
-        began_s, before_s = time.monotonic(), stolen_s()
         run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
-        after_s, took_s = stolen_s(), time.monotonic() - began_s
-        stolen = None if before_s is None or after_s is None else (after_s - before_s) / took_s
         page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
         page.write_text(run_page(run))
         counts, values = of_gap(run) if name == GAP else of_load(run)
         about = f"{load.title}; the refused come back once" if rules.returns else load.title
         why = failures(run)
         return Measured(
-            system,
-            number,
-            name,
-            seed,
-            counts,
-            values,
-            failures=why,
-            about=about,
-            at=now(),
-            commit=commit(),
-            slow=slow,
-            stolen=stolen,
+            system, number, name, seed, counts, values, None, why, about, now(), commit(), slow
         )
 
 

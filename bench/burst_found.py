@@ -28,7 +28,7 @@ class Measured:
     `counts` has requests by phase and by what became of them; `values` has what was measured of
     each (seconds), by names such as `ttft burst`. `failures` has a few reasons, `about` is the load
     in words, `at` when it was, `commit` what Tandem was then; times and budgets were `slow` times
-    as long as usual. Meanwhile the host took `stolen` of this machine's cores; None: not told.
+    as long as usual.
     """
 
     system: str
@@ -43,7 +43,6 @@ class Measured:
     at: str = ""
     commit: str = ""
     slow: float = 1.0
-    stolen: float | None = None
 
     def as_json(self) -> str:
         """On one line."""
@@ -59,7 +58,8 @@ class Measured:
             return self.error
         if RUNNING in self.counts:
             before, during = (Quantiles.of(self.values[name]) for name in ("before", "during"))
-            return f"gap p95 {_ms(before.p95)} ms before, {_ms(during.p95)} ms during"
+            gaps = f"gap p95 {_ms(before.p95)} ms before, {_ms(during.p95)} ms during"
+            return gaps + self._disturbed
         ttft = Quantiles.of(self.values.get(f"ttft {BURST}", self.values[f"ttft {ALL}"]))
         return (
             f"{self.count('good')} of {self.count('requests')} good,"
@@ -69,8 +69,8 @@ class Measured:
 
     @property
     def _disturbed(self) -> str:
-        much = self.stolen is not None and self.stolen >= _DISTURBING
-        return f"; the host took {self.stolen:.2f} cores" if much else ""
+        took = max(self.values.get("host_cores", [0.0]))
+        return f"; the host took {took:.2f} cores" if took >= _DISTURBING else ""
 
 
 def of_load(run: Run) -> tuple[Counts, Values]:
@@ -90,7 +90,7 @@ def of_load(run: Run) -> tuple[Counts, Values]:
     values["tokens_per_s"] = [round(found.tokens_per_s, 1)]
     values["client_cores"] = _rounded([run.client_cores])
     values["client_late"] = _rounded([found.client_late.p99])
-    return counts | _returned(run), values | _refusals(run)
+    return counts | _returned(run), values | _refusals(run) | _host(run)
 
 
 def of_gap(run: Run) -> tuple[Counts, Values]:
@@ -114,7 +114,11 @@ def of_gap(run: Run) -> tuple[Counts, Values]:
         "during": _rounded(during),
         "ttft": _rounded(one.ttft_s for one in long),
     }
-    return counts, values
+    return counts, values | _host(run)
+
+
+def _host(run: Run) -> Values:
+    return {} if run.host_cores is None else {"host_cores": _rounded([run.host_cores])}
 
 
 def gaps_between(outcome: Outcome, begin: float, end: float) -> list[float]:

@@ -16,8 +16,10 @@ from bench.tables import table
 GAP = "gap"
 _COLUMNS = ("requests", "good", "calm", "burst", "drain", "refused", "failed")
 _TIMES = ("TTFT calm p50", "p99", "TTFT burst p50", "p99", "gap calm p50", "gap burst p50", "p95")
-_REST = ("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores")
-_HOST = "host took, cores"
+_REST = (
+    *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
+    "host took, cores",
+)
 
 
 def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, object]:
@@ -119,7 +121,7 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
     parts = [
         table([per_run, *_COLUMNS], counts),
         table(["all runs together", *_TIMES], times),
-        table(["", *_REST, _HOST], rest),
+        table(["", *_REST], rest),
     ]
     if ratios:
         parts.append(table(["goodput, run by run", "median [range]"], ratios))
@@ -172,8 +174,8 @@ def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:
     share = _share_returned(found)
     cores = of("client_cores").p50
     cells += [str(returned), share, "" if cores is None else f"{cores:.2f}"]
-    stolen = [each.stolen for each in found if each.stolen is not None]
-    cells.append(Spread(tuple(stolen)).show(2) if stolen else "")
+    host = pooled_values(found, "host_cores")
+    cells.append(Spread(tuple(host)).show(2) if host else "")
     return [CONTENDERS[name].title, *cells]
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from bench.arrivals import BURST, Load
 from bench.goodput import Budgets, LoadFigures, figures
+from bench.machine import stolen_s
 from bench.open_loop import OpenLoop, Progress, Rules, show
 from bench.outcome import Count, Outcome, one_each, read
 from bench.over_http import Door
@@ -23,7 +24,8 @@ _SHOW_S = 5.0
 class Run:
     """A load that was sent to `system`, and what became of it. `machine` is as words.
 
-    `client_cores` is the processor time of the client over the time that the load took.
+    `client_cores` is the processor time of the client over the time that the load took,
+    `host_cores` what the host took of this machine's meanwhile; None where that is not told.
     """
 
     system: str
@@ -33,6 +35,7 @@ class Run:
     watched: dict[str, Series]
     machine: dict[str, str]
     client_cores: float = 0.0
+    host_cores: float | None = None
 
     def figures(self) -> LoadFigures:
         """Percentiles, goodput and refusals."""
@@ -52,6 +55,7 @@ class Run:
             "budgets": asdict(self.budgets),
             "machine": self.machine,
             "client_cores": self.client_cores,
+            "host_cores": self.host_cores,
             "figures": asdict(self.figures()),
             "requests": [asdict(outcome) for outcome in self.outcomes],
             "watched": self.watched,
@@ -78,9 +82,10 @@ class Sender:
         tasks = [asyncio.create_task(task) for task in beside]
         try:
             with _without_collection():
-                started, used = time.perf_counter(), time.process_time()
+                started, used, stolen = time.perf_counter(), time.process_time(), stolen_s()
                 tries = await loop.run()
-                cores = (time.process_time() - used) / (time.perf_counter() - started)
+                took_s = time.perf_counter() - started
+                cores, now_stolen = (time.process_time() - used) / took_s, stolen_s()
         finally:
             for task in tasks:
                 task.cancel()
@@ -92,7 +97,10 @@ class Sender:
         ]
         outcomes.sort(key=lambda one: (one.index, one.number))
         watched = watch.series(loop.zero) if watch else {}
-        return Run(system, load, self.budgets, tuple(outcomes), watched, machine, cores)
+        host = None
+        if stolen is not None and now_stolen is not None:
+            host = (now_stolen - stolen) / took_s
+        return Run(system, load, self.budgets, tuple(outcomes), watched, machine, cores, host)
 
 
 def requests_of(load: Load, door: Door) -> Sequence[bytes]:

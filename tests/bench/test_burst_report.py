@@ -92,8 +92,10 @@ def test_the_report_names_all_and_what_failed():
 
 
 def test_what_the_host_took_stands_beside_what_was_found():
-    run = _measured(POOLS, 1, 2, 84, 20, 1.1, **{f"ttft {ALL}": [1.1]})
-    disturbed, quiet = replace(run, stolen=0.62), replace(run, seed=1, stolen=0.02)
+    run, disturbed, quiet = (
+        _measured(POOLS, 1, seed, 84, 20, 1.1, **{f"ttft {ALL}": [1.1]}, **host)
+        for seed, host in enumerate(({}, {"host_cores": [0.62]}, {"host_cores": [0.02]}))
+    )
     assert disturbed.line().endswith("TTFT p99 1,100 ms; the host took 0.62 cores")
     assert "the host took" not in quiet.line()
     rows = as_markdown([disturbed, quiet], {}).splitlines()
@@ -213,7 +215,8 @@ def test_a_load_becomes_counts_and_values():
         Outcome(2, 0, BURST, 52, 52, 52.01, 9, 2, 429, retry_after_s=1.0),
         Outcome(2, 1, BURST, 53.01, 53.01, 54, 9, 1, 200, 1, ((53.9, 1),)),
     )
-    counts, values = of_load(Run("x", load, Budgets(), outcomes, {}, {}))
+    counts, values = of_load(Run("x", load, Budgets(), outcomes, {}, {}, host_cores=0.25))
+    assert values["host_cores"] == [0.25]
     assert counts[ALL]["requests"] == 3
     assert counts[BURST] == {"requests": 2, "good": 0, "late": 1, "refused": 1, "failed": 0}
     assert counts["returned"] == {"requests": 1, "answered": 1, "good": 1}

@@ -1,6 +1,8 @@
 """What is said of the machine that measures."""
 
-import time
+from pathlib import Path
+
+import pytest
 
 from bench.machine import stolen_s
 
@@ -18,8 +20,6 @@ def test_where_it_is_not_told_there_is_no_figure(tmp_path):
     assert stolen_s(tmp_path / "missing") is None
 
 
-def test_it_never_falls_on_this_machine():
-    before = stolen_s()
-    time.sleep(0.02)
-    after = stolen_s()
-    assert (before is None and after is None) or before <= after
+@pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="no /proc/stat here")
+def test_a_linux_tells_it():
+    assert stolen_s() is not None
