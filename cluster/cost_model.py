@@ -10,6 +10,7 @@ any an optimistic guess holds: who guesses too much would refuse what it could l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 
 _FARTHEST = 3.0
 _SWEEPS = 12
@@ -20,15 +21,23 @@ _AFTER_S = 0.01
 # That many prompts which were computed in turns are one observation at most.
 _TOGETHER = 8
 
-# Per request, per token, per token and token before it, per token beside streams; and a prompt that
-# they were guessed for.
-_PREFILL_GUESS = (0.004, 0.0002, 0.0, 0.0)
-_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0, 128.0)
+# Per request, per token, per token and token before it, and more per token at each pace but the
+# first; and a prompt that they were guessed for.
+_PREFILL_GUESS = (0.004, 0.0002, 0.0, 0.0, 0.0)
+_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0, 128.0, 128.0)
 # Per step, per sequence in it.
 _STEP_GUESS = (0.002, 0.0002)
 _STEP_TYPICAL = (1.0, 8.0)
 _FLUSH_GUESS_S = 0.004
 _SMOOTHING = 0.1
+
+
+class Pace(IntEnum):
+    """What else takes of the cores, or of the replica, that a prompt is computed with."""
+
+    ALONE = 0
+    BESIDE = 1  # streams, which keep the gap that they have
+    PRESSED = 2  # streams, which get their tokens only as due
 
 
 class NonNegativeFit:
@@ -87,7 +96,8 @@ class PrefillCost:
 
     def __init__(self) -> None:
         self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
-        self._ended_s = float("-inf")
+        self.ended_s = float("-inf")
+        self._pressed_seen = 0
         self._last: tuple[tuple[float, ...], float] | None = None
 
     @property
@@ -95,12 +105,14 @@ class PrefillCost:
         """Whether finished prompts have said what they cost."""
         return self._fit.learned
 
-    def seconds(self, tokens: float, cached: float = 0.0, *, beside: bool = False) -> float:
-        """For `tokens` to be computed behind `cached` ones; 0 for none.
-
-        `beside`: while other requests are served, whose streams may take of the same cores.
-        """
-        return self._fit.predict(_prefill_features(tokens, cached, beside)) if tokens > 0 else 0.0
+    def seconds(self, tokens: float, cached: float = 0.0, pace: Pace = Pace.ALONE) -> float:
+        """For `tokens` to be computed behind `cached` ones at that pace; 0 for none."""
+        if tokens <= 0:
+            return 0.0
+        if pace is Pace.PRESSED and self._pressed_seen < _TRUSTED_AFTER:
+            # Not known yet: half of what streams take that keep their gap.
+            return (self.seconds(tokens, cached) + self.seconds(tokens, cached, Pace.BESIDE)) / 2
+        return self._fit.predict(_prefill_features(tokens, cached, pace))
 
     def learn(
         self,
@@ -109,8 +121,7 @@ class PrefillCost:
         prefill_s: float,
         ended_s: float,
         busy_s: float = float("inf"),
-        *,
-        beside: bool = False,
+        pace: Pace = Pace.ALONE,
     ) -> None:
         """A prompt's first token came at `ended_s`, that long after its first chunk began.
 
@@ -120,21 +131,23 @@ class PrefillCost:
         charged is added to what the one before it was.
         """
         first_s = ended_s - prefill_s
-        charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self._ended_s))
-        features = _prefill_features(tokens, cached, beside)
+        charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self.ended_s))
+        features = _prefill_features(tokens, cached, pace)
+        self._pressed_seen += pace is Pace.PRESSED
         if self._last is not None:
             before, before_s = self._last
-            if first_s < self._ended_s - _AFTER_S and before[0] < _TOGETHER:
+            if first_s < self.ended_s - _AFTER_S and before[0] < _TOGETHER:
                 features = tuple(a + b for a, b in zip(before, features, strict=True))
                 charged_s += before_s
             else:
                 self._fit.observe(before, before_s)
         self._last = features, charged_s
-        self._ended_s = max(self._ended_s, ended_s)
+        self.ended_s = max(self.ended_s, ended_s)
 
 
-def _prefill_features(tokens: float, cached: float, beside: bool) -> tuple[float, ...]:
-    return 1.0, tokens, tokens * (cached + tokens / 2), tokens * beside
+def _prefill_features(tokens: float, cached: float, pace: Pace) -> tuple[float, ...]:
+    slower = (tokens * (pace is one) for one in (Pace.BESIDE, Pace.PRESSED))
+    return 1.0, tokens, tokens * (cached + tokens / 2), *slower
 
 
 class CostModel:

@@ -152,26 +152,21 @@ class Gate:
 
     def show(self) -> None:
         """Set the gauges to what is so now."""
+        now = time.monotonic()
         metrics.HELD.set(len(self._held))
         for record in self._pools.healthy("prefill"):
-            queue_s = self._placement.queue_s(record.id)
+            queue_s = self._placement.queue_s(record.id, now)
             metrics.PREDICTED_QUEUE.set(queue_s, replica=record.id)
 
     def computed(self, placed: Placed, first: FirstToken) -> None:
         """A first token has left: learn what it cost, and how good the prediction was."""
         now, plan, ask = time.monotonic(), placed.plan, placed.ask
         replica = plan.pair.prefill.id
-        self._placement.computed(
-            replica,
-            ask.prompt_tokens,
-            first.cached_tokens,
-            first.prefill_s,
-            now,
-            beside=plan.forecast.beside,
-        )
+        cached, pace = first.cached_tokens, plan.forecast.pace
+        self._placement.computed(replica, ask.prompt_tokens, cached, first.prefill_s, now, pace)
         self._placement.costs.learn_flush(first.flush_s)
         placed.prefilled()
-        metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica), replica=replica)
+        metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica, now), replica=replica)
         self._look_soon()
         # That a replica is lost is no error of the prediction, and a guess was none.
         foretold = plan.forecast.learned and not placed.moved
@@ -353,8 +348,13 @@ class Gate:
             now,
             stale=self._pools.stale(),
             margin_s=self._admission.margin_s(ask.budget_s),
-            pressed=self._demand.pressed(now),
+            pressed=self._pressed(now),
         )
+
+    def _pressed(self, now: float) -> bool:
+        """Whether prompts wait, or soon will, beside streams that keep the gap that they have."""
+        waits = (one.reason == "ttft" and not one.ask.batch for one in self._held)
+        return self._demand.pressed(now) or any(waits)
 
     def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:
         """Count every choice against a pair of its own; the first was planned."""
@@ -376,8 +376,7 @@ class Gate:
         kv_tokens = ask.most_tokens
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
-        holds, pressed = self._placement.hold(plan, ask, now), self._demand.pressed(now)
-        return Placed(ask, plan, holds, now, end, pressed)
+        return Placed(ask, plan, self._placement.hold(plan, ask, now), now, end)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
         if asleep := self._asleep(ask):

@@ -2,7 +2,7 @@
 
 A router knows at once what it placed itself. What others placed is what a replica reports less
 what the router had there itself by then; prompt tokens that are missing in a report were computed,
-of the shortest prompts first. Without fresh reports the larger of the two counts stands, as one
+of the oldest prompts first. Without fresh reports the larger of the two counts stands, as one
 may be old and the other sees one router only.
 """
 
@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from cluster.cost_model import Pace
 from cluster.membership import ReplicaLoad, ReplicaRecord
 
-# What was placed later than this before a report cannot be in it.
+# What was placed later than this before a report may be in it or not; what is counts once.
 _TRAVEL_S = 0.02
 
 
@@ -22,15 +23,15 @@ _TRAVEL_S = 0.02
 class Prompt:
     """A prompt that was placed: `tokens` of it to be computed behind `cached` ones.
 
-    `deadline_s` is when its first token is due; `batch` work gives way to all other; `beside`:
-    others were served when it was placed.
+    `deadline_s` is when its first token is due; `batch` work gives way to all other; `pace` is how
+    it is thought to be computed.
     """
 
     tokens: int
     cached: int = 0
     deadline_s: float = 0.0
     batch: bool = False
-    beside: bool = False
+    pace: Pace = Pace.ALONE
 
 
 class Hold:
@@ -46,11 +47,10 @@ class Hold:
             release()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Waiting:
     prompt: Prompt
     placed_s: float
-    remaining: int
 
 
 class PromptQueue:
@@ -58,14 +58,21 @@ class PromptQueue:
 
     def __init__(self) -> None:
         self.others = 0
-        self.reported = False
+        self._due: int | None = None
+        self._due_s = float("-inf")
+        self._progressed_s = float("-inf")
         self._waiting: dict[int, _Waiting] = {}
         self._next = 0
+
+    @property
+    def reported(self) -> bool:
+        """Whether the replica has said lately what is due there."""
+        return self._due is not None
 
     def add(self, prompt: Prompt, now: float) -> int:
         """Count it from now on; returns the key to `drop` it by."""
         self._next += 1
-        self._waiting[self._next] = _Waiting(prompt, now, prompt.tokens)
+        self._waiting[self._next] = _Waiting(prompt, now)
         return self._next
 
     def drop(self, key: int) -> None:
@@ -74,21 +81,37 @@ class PromptQueue:
 
     def report(self, tokens: int, now: float) -> None:
         """That many prompt tokens are due on the replica, of everybody's."""
-        there = [one for one in self._waiting.values() if one.placed_s <= now - _TRAVEL_S]
-        done = sum(one.remaining for one in there) - tokens
-        self.others, self.reported = max(0, -done), True
-        for one in sorted(there, key=lambda one: one.remaining):
-            took = max(0, min(done, one.remaining - 1))
-            one.remaining -= took
-            done -= took
+        if self._due is not None and tokens < self._due:
+            self._progressed_s = now
+        self._due, self._due_s = tokens, now
+        self.others = max(0, tokens - sum(one.prompt.tokens for one in self._waiting.values()))
 
     def unreport(self) -> None:
         """What was reported is too old to count."""
-        self.others, self.reported = 0, False
+        self.others, self._due = 0, None
 
     def left(self) -> list[tuple[Prompt, int]]:
-        """The prompts placed from here, each with its tokens still to be computed."""
-        return [(one.prompt, one.remaining) for one in self._waiting.values()]
+        """The prompts placed from here, oldest first, each with its tokens still to be computed."""
+        known_s = self._due_s - _TRAVEL_S
+        there = sum(one.prompt.tokens for one in self._waiting.values() if one.placed_s <= known_s)
+        done = 0 if self._due is None else max(0, there - self._due)
+        found = []
+        # Work of the batch lane gives way.
+        for one in sorted(self._waiting.values(), key=lambda one: one.prompt.batch):
+            took = min(done, one.prompt.tokens - 1) if one.placed_s <= known_s else 0
+            found.append((one.prompt, one.prompt.tokens - took))
+            done -= took
+        return found
+
+    @property
+    def pressed(self) -> bool:
+        """Whether one is computed, or waits, at whose pace streams wait as long as they may."""
+        return any(one.prompt.pace is Pace.PRESSED for one in self._waiting.values())
+
+    @property
+    def begun_s(self) -> float:
+        """Since when what is computed there now has been, as far as is known here."""
+        return max(self.busy_s(), self._progressed_s)
 
     def busy_s(self) -> float:
         """Since when there has been a prompt from here, if there is one."""
@@ -112,7 +135,7 @@ class Tally:
         self.own = 0
         self.others = 0.0
         self.reported = False
-        self._placed: dict[int, tuple[int, float]] = {}
+        self._placed: dict[int, int] = {}
         self._next = 0
 
     @property
@@ -120,22 +143,20 @@ class Tally:
         """Everybody's."""
         return self.own + self.others
 
-    def add(self, amount: int, now: float) -> int:
+    def add(self, amount: int) -> int:
         """Count it from now on; returns the key to `drop` it by."""
         self._next += 1
-        self._placed[self._next] = amount, now
+        self._placed[self._next] = amount
         self.own += amount
         return self._next
 
     def drop(self, key: int) -> None:
         """Count it no more."""
-        amount, _ = self._placed.pop(key)
-        self.own -= amount
+        self.own -= self._placed.pop(key)
 
-    def report(self, amount: float, now: float) -> None:
+    def report(self, amount: float) -> None:
         """The replica has this much, of everybody's."""
-        settled = sum(size for size, placed in self._placed.values() if placed <= now - _TRAVEL_S)
-        self.others = max(0.0, amount - settled)
+        self.others = max(0.0, amount - self.own)
         self.reported = True
 
     def unreport(self) -> None:
@@ -166,7 +187,7 @@ class Holds:
         key = queue.add(prompt, now)
         return Hold(lambda: queue.drop(key))
 
-    def request(self, replica: str, blocks: int, gap_s: float, now: float) -> Hold:
+    def request(self, replica: str, blocks: int, gap_s: float) -> Hold:
         """A request was placed there, until its end.
 
         It may come to need so many blocks, and its tokens are to be at most `gap_s` apart.
@@ -174,7 +195,7 @@ class Holds:
         held = self._of(replica)
         self._turn += 1
         held.last = self._turn
-        one, promised = held.requests.add(1, now), held.blocks.add(blocks, now)
+        one, promised = held.requests.add(1), held.blocks.add(blocks)
         held.gaps[gap_s] += 1
 
         def release() -> None:
@@ -190,8 +211,8 @@ class Holds:
         """A replica has just said what it is doing."""
         held = self._of(replica)
         held.queue.report(load.prompt_tokens_due, now)
-        held.requests.report(load.waiting + load.running, now)
-        held.blocks.report(load.blocks_promised, now)
+        held.requests.report(load.waiting + load.running)
+        held.blocks.report(load.blocks_promised)
 
     def unreport(self, replica: str) -> None:
         """What this replica said last is too old to count."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from cluster.cost_model import Pace
 from cluster.membership import ReplicaRecord
 from cluster.outlook import Outlook
 
@@ -32,8 +33,8 @@ class Device(Enum):
 class Computing:
     """What becomes of a prompt, asked about at `now`, on a replica that could compute it.
 
-    `missing` tokens of it are not cached there, and it takes `alone_s`; it is due at `deadline_s`,
-    and is to be there `margin_s` before.
+    `missing` tokens of it are not cached there, and it takes `alone_s` at that `pace`; it is due at
+    `deadline_s`, and is to be there `margin_s` before.
     """
 
     record: ReplicaRecord
@@ -44,6 +45,7 @@ class Computing:
     deadline_s: float
     margin_s: float
     outlook: Outlook
+    pace: Pace = Pace.ALONE
 
     @property
     def cost_s(self) -> float:

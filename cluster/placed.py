@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cluster.cost_model import Pace
 from cluster.holds import Hold
 from cluster.placement import Ask, Plan
 
@@ -31,8 +32,12 @@ class Placed:
     holds: tuple[Hold, Hold]
     placed_s: float
     end: Callable[[int], None]
-    pressed: bool = False
     moved: bool = False
+
+    @property
+    def pressed(self) -> bool:
+        """Whether streams beside its prompt are to get their tokens only as due."""
+        return self.plan.forecast.pace is Pace.PRESSED
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

@@ -18,7 +18,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
-from cluster.cost_model import CostModel
+from cluster.backlog import backlog, hurried
+from cluster.cost_model import CostModel, Pace
 from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
 from cluster.lending import Computing, Device, is_lent
@@ -81,7 +82,7 @@ class Forecast:
     `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
     for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
     with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already;
-    `beside`: other requests are served meanwhile; `learned`: this rests on what was observed.
+    `pace` is what else is served meanwhile; `learned`: this rests on what was observed.
     """
 
     ttft_s: float
@@ -94,7 +95,7 @@ class Forecast:
     blocks_short: int = 0
     requests: int = 0
     interval_s: float = 0.0
-    beside: bool = False
+    pace: Pace = Pace.ALONE
     learned: bool = True
 
 
@@ -108,12 +109,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked about, and when; `beside` as in the forecast."""
+    """What is asked about, and when; `pace` as in the forecast."""
 
     ask: Ask
     now: float
     margin_s: float
-    beside: bool
+    pace: Pace
 
 
 class Placement:
@@ -159,15 +160,14 @@ class Placement:
         is old; `pressed`: more prompts come than can be computed. Unavailable where a pool is
         empty, PromptTooLong where no pool is large enough.
         """
-        asked = _Asked(ask, now, margin_s, any(map(self.holds.requests, decode)))
+        asked = _Asked(ask, now, margin_s, self._pace(decode, pressed and not ask.batch))
         if ask.scored_from is not None:
             return self._plan_scoring(prefill, asked, stale)
         second = large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
         first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
-        computing = [self._computing(record, asked) for record in self._drawn(first, stale)]
-        best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
+        asked, best = self._hurried(self._drawn(first, stale), asked)
         if best.record.role == "both":
             return self._planned(best, best.record, asked)
         devices = self._devices(able, pressed)
@@ -181,7 +181,7 @@ class Placement:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
         able = large_enough("decode", decode, ask.most_tokens)
         chosen = min(able, key=lambda record: self._room(record, ask))
-        asked = _Asked(ask, now, 0.0, beside=True)
+        asked = _Asked(ask, now, 0.0, Pace.BESIDE)
         return self._planned(self._computing(chosen, asked), chosen, asked)
 
     def left(self, replicas: Sequence[ReplicaRecord], ask: Ask) -> int:
@@ -201,13 +201,13 @@ class Placement:
             pair.cached_tokens,
             plan.forecast.deadline_s,
             ask.batch,
-            plan.forecast.beside,
+            plan.forecast.pace,
         )
         held = self.holds.prompt(pair.prefill.id, prompt, now)
         if pair.prefill_only:
             return held, Hold(_nothing)
         blocks = _blocks(pair.decode, ask)
-        return held, self.holds.request(pair.decode.id, blocks, ask.gap_s, now)
+        return held, self.holds.request(pair.decode.id, blocks, ask.gap_s)
 
     def computed(
         self,
@@ -216,13 +216,12 @@ class Placement:
         cached: int,
         prefill_s: float,
         now: float,
-        *,
-        beside: bool = False,
+        pace: Pace = Pace.ALONE,
     ) -> None:
-        """The first token came now of a prompt that is still held; `beside` as in its forecast."""
+        """The first token came now of a prompt that is still held; `pace` as in its forecast."""
         busy_s, missing = self.holds.queue(replica).busy_s(), prompt_tokens - cached
         cost = self.costs.prefill(replica)
-        cost.learn(missing, cached, prefill_s, now, busy_s, beside=beside)
+        cost.learn(missing, cached, prefill_s, now, busy_s, pace)
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop what is known of replicas that are gone."""
@@ -231,17 +230,17 @@ class Placement:
         self.costs.forget(living)
         self.holds.forget(living)
 
-    def queue_s(self, replica: str) -> float:
+    def queue_s(self, replica: str, now: float) -> float:
         """Seconds of prompts from here that wait on that replica."""
-        return sum(due.seconds for due in self._waiting(replica))
+        waiting = backlog(self.holds.queue(replica), self.costs.prefill(replica), now)
+        return sum(due.seconds for due in waiting)
 
     def _plan_scoring(
         self, prefill: Sequence[ReplicaRecord], asked: _Asked, stale: Collection[str]
     ) -> Plan:
         """The replica that computes the prompt soonest, alone."""
         able = self._drawn(large_enough("prefill", prefill, asked.ask.prompt_tokens), stale)
-        computing = [self._computing(record, asked) for record in able]
-        best = min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
+        best = self._soonest(able, asked)
         if best.record.role == "both":
             return self._planned(best, best.record, asked)
         pair = Pair(best.record, best.record, best.cached, prefill_only=True)
@@ -255,32 +254,43 @@ class Placement:
             return self._chance.sample(records, 2)
         return records
 
+    def _pace(self, decode: Sequence[ReplicaRecord], pressed: bool) -> Pace:
+        """Of a prompt that comes now."""
+        if not any(map(self.holds.requests, decode)):
+            return Pace.ALONE
+        return Pace.PRESSED if pressed else Pace.BESIDE
+
+    def _hurried(self, records: Sequence[ReplicaRecord], asked: _Asked) -> tuple[_Asked, Computing]:
+        """The best place; streams wait as long as they may where only so it is in time."""
+        best, ask = self._soonest(records, asked), asked.ask
+        if asked.pace is Pace.BESIDE and not (ask.batch or _in_budget(best, ask)):
+            pressed = replace(asked, pace=Pace.PRESSED)
+            sooner = self._soonest(records, pressed)
+            if _in_budget(sooner, ask):
+                return pressed, sooner
+        return asked, best
+
+    def _soonest(self, records: Sequence[ReplicaRecord], asked: _Asked) -> Computing:
+        """The best place for it, of replicas that can compute it."""
+        computing = [self._computing(record, asked) for record in records]
+        return min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
+
     def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
-        ask, beside, cost = asked.ask, asked.beside, self.costs.prefill(record.id)
+        ask, cost, queue = asked.ask, self.costs.prefill(record.id), self.holds.queue(record.id)
+        pace = hurried(asked.pace, queue.pressed)
         cached = self._cached(record, ask)
         missing = ask.prompt_tokens - cached
-        one_s = cost.seconds(missing, cached, beside=beside)
+        one_s = cost.seconds(missing, cached, pace)
         alone_s = ask.choices * slower * one_s
         flush_s = self.costs.flush_s
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
-        others = self.holds.queue(record.id).others_of(record.load)
-        lead_s = cost.seconds(others, beside=beside)
+        lead_s = cost.seconds(queue.others_of(record.load), pace=pace)
         new, now, margin_s = Due(alone_s, due_s - flush_s), asked.now, asked.margin_s
-        found = outlook(self._waiting(record.id, ask.batch), new, lead_s, now, margin_s)
-        return Computing(record, cached, missing, alone_s, now, new.deadline_s, margin_s, found)
-
-    def _waiting(self, replica: str, batch: bool = False) -> list[Due]:
-        """Prompts from here that wait there; those of the batch lane are in its own way alone."""
-        cost = self.costs.prefill(replica)
-        return [
-            Due(
-                cost.seconds(left, one.cached + one.tokens - left, beside=one.beside),
-                one.deadline_s,
-            )
-            for one, left in self.holds.queue(replica).left()
-            if batch or not one.batch
-        ]
+        waiting = backlog(queue, cost, now, ask.batch, pace is Pace.PRESSED)
+        found = outlook(waiting, new, lead_s, now, margin_s)
+        due_s = new.deadline_s
+        return Computing(record, cached, missing, alone_s, now, due_s, margin_s, found, pace)
 
     def _local(
         self,
@@ -346,7 +356,7 @@ class Placement:
             alone_s=computing.alone_s,
             work_s=found.work_s,
             fits=found.fits,
-            beside=asked.beside,
+            pace=computing.pace,
             learned=self.costs.prefill(computing.record.id).learned,
         )
 
@@ -374,6 +384,11 @@ class Placement:
 def one_of(ask: Ask) -> Ask:
     """The share of one of its choices."""
     return ask if ask.choices == 1 else replace(ask, choices=1)
+
+
+def _in_budget(computing: Computing, ask: Ask) -> bool:
+    """Whether it is in time, and not because it needs more than its budget even alone."""
+    return computing.outlook.fits and computing.deadline_s <= ask.arrived_s + ask.budget_s
 
 
 def _nothing() -> None:

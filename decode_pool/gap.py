@@ -11,7 +11,9 @@ _RECENT = 9
 # of the budget, what slices are to leave unused; less is rested where that is the whole budget, of
 # which a busy host takes its part.
 _PACE = 0.8
-_PRESSED_PACE = 0.65
+_LEAST_PRESSED_PACE = 0.65
+# Of a usual step, by how much the next one may be late beside prompts: it shares cores with them.
+_LATE = 0.6
 _LEAST_REST_S = 0.0005
 # With no stream to hold up, how long a slice takes until somebody else is looked for.
 _ALONE_S = 0.02
@@ -70,6 +72,11 @@ class TokenGap:
 
         The streams' next tokens take less of the cores, as more of them come at once.
         """
-        paced_s = _PRESSED_PACE * self._budget_s if pressed else _PACE * self.gap_s
-        rest_s = paced_s - since_s
+        rest_s = (self._pressed_pace_s if pressed else _PACE * self.gap_s) - since_s
         return rest_s if rest_s >= _LEAST_REST_S else 0.0
+
+    @property
+    def _pressed_pace_s(self) -> float:
+        """From one step's begin to the next one's: what the budget leaves for a late one."""
+        left_s = self._budget_s - _LATE * (self.step_s or 0.0)
+        return min(max(left_s, _LEAST_PRESSED_PACE * self._budget_s), _PACE * self._budget_s)

@@ -86,6 +86,7 @@ class PromptTurns:
         self._arrivals += 1
         deadline_s = now + sequence.ttft_budget_s
         self._prompts[sequence.owner] = _Prompt(sequence, deadline_s, self._arrivals)
+        self._press()
         self._changed = True
 
     def drop(self, owner: str) -> None:
@@ -147,6 +148,13 @@ class PromptTurns:
                     found[due.owner] = Place(position, wait_s)
                     position += 1
         return found
+
+    def _press(self) -> None:
+        """Where one is pressed, so are those before it, that it waits for, and those behind."""
+        sequences = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
+        if any(one.pressed for one in sequences):
+            for one in sequences:
+                one.pressed = True
 
     def _waiting(self) -> list[_Prompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from cluster.admission import Admission, Admit, Refuse, Wait
+from cluster.cost_model import Pace
 from cluster.holds import Hold
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.outlook import Due, first_of, in_time
@@ -39,7 +40,7 @@ class Call:
     refused: int = 0
     predicted_s: float = 0.0
     deadline_s: float = 0.0
-    beside: bool = False
+    pace: Pace = Pace.ALONE
     learned: bool = False
     holds: tuple[Hold, Hold] | None = None
 
@@ -147,7 +148,7 @@ class Burst:
                 self.returns.append(True)
             call.holds = self.placement.hold(plan, ask, self.now)
             call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
-            call.deadline_s, call.beside = plan.forecast.deadline_s, plan.forecast.beside
+            call.deadline_s, call.pace = plan.forecast.deadline_s, plan.forecast.pace
             call.learned = plan.forecast.learned
             self.prompts.append(call)
         elif isinstance(verdict, Refuse):
@@ -192,7 +193,7 @@ class Burst:
         self.streams.append(call)
         call.first_s = self.now
         took_s = self.now - call.began_s
-        self.placement.computed("p0", call.prompt, 0, took_s, self.now, beside=call.beside)
+        self.placement.computed("p0", call.prompt, 0, took_s, self.now, call.pace)
         self.placement.costs.learn_flush(0.0)
         if call.learned:
             self.admission.learn(self.now > call.deadline_s, BUDGET_S)

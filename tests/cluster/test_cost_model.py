@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.cost_model import CostModel, NonNegativeFit, PrefillCost
+from cluster.cost_model import CostModel, NonNegativeFit, Pace, PrefillCost
 
 
 def taught(samples, per_request=0.01, per_token=0.0006, quadratic=0.0, noise=None):
@@ -95,12 +95,25 @@ def test_a_long_prompt_that_short_ones_pass_is_not_taken_for_a_cheap_one():
 
 def test_what_a_prompt_costs_beside_others_is_known_apart():
     cost, now = PrefillCost(), 0.0
-    for place, tokens in enumerate(lengths(120)):
-        beside = place % 3 > 0
+    token_s = {Pace.ALONE: 0.0006, Pace.BESIDE: 0.0012, Pace.PRESSED: 0.0009}
+    for place, tokens in enumerate(lengths(180)):
+        pace = Pace(place % 3)
         now += 5.0
-        cost.learn(tokens, 0, 0.02 + tokens * (0.0009 if beside else 0.0006), now, beside=beside)
-    assert cost.seconds(800) == pytest.approx(0.50, rel=0.1)
-    assert cost.seconds(800, beside=True) == pytest.approx(0.74, rel=0.1)
+        cost.learn(tokens, 0, 0.02 + tokens * token_s[pace], now, pace=pace)
+    for pace, each_s in token_s.items():
+        assert cost.seconds(800, pace=pace) == pytest.approx(0.02 + 800 * each_s, rel=0.1)
+
+
+def test_before_pressed_prompts_were_seen_they_take_half_of_what_streams_take_more():
+    cost, now = PrefillCost(), 0.0
+    for place, tokens in enumerate(lengths(120)):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
+    for tokens in lengths(20):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * 0.0007, now, pace=Pace.PRESSED)
+    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.56, rel=0.1)
 
 
 @given(
@@ -113,10 +126,11 @@ def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
     cost, now = PrefillCost(), 0.0
     for length, seconds, pause in samples:
         now += pause
-        cost.learn(length, 0, seconds, now, beside=length % 2 == 1)
-    assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, beside=True)
-    assert cost.seconds(tokens, cached) <= cost.seconds(tokens + more, cached)
-    assert cost.seconds(tokens, cached) <= cost.seconds(tokens, cached + more)
+        cost.learn(length, 0, seconds, now, pace=Pace(length % 3))
+    for pace in Pace:
+        assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, pace)
+        assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens + more, cached, pace)
+        assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens, cached + more, pace)
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-5, 2)), max_size=60), st.integers(1, 64))

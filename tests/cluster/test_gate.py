@@ -323,7 +323,9 @@ async def test_the_wait_is_told_whole_wherever_prompts_wait(gate, pools, placeme
     for _ in range(3):
         placed = 1 + sum(task.done() for task in held)
         assert gate.held == 6 - placed
-        assert gate.held_s + placement.queue_s("p0") == pytest.approx(6.0, rel=0.1)
+        assert gate.held_s + placement.queue_s("p0", time.monotonic()) == pytest.approx(
+            6.0, rel=0.1
+        )
         await asyncio.sleep(0.05)
     for task in held:
         task.cancel()

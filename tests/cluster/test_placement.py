@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import placement
+from cluster.cost_model import Pace
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.placement import Ask, Forecast, Pair, Plan
 from engine.errors import PromptTooLong, Unavailable
@@ -319,3 +320,25 @@ def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
         pair = chooser.choose(prefill, decode, 1 + tokens % 100, 120)
         assert pair.prefill.kv_identity == pair.decode.kv_identity
         chooser.held(pair.prefill, 100)
+
+
+def test_streams_wait_as_long_as_they_may_where_only_that_brings_a_prompt_in_time():
+    pool, decode, chooser = [replica("p", "prefill")], [replica("d", "decode")], Placement()
+    cost = chooser.costs.prefill("p")
+    for place in range(150):
+        pace, tokens = Pace(place % 3), 100 + place
+        token_s = {Pace.ALONE: 0.001, Pace.BESIDE: 0.003, Pace.PRESSED: 0.0015}[pace]
+        cost.learn(tokens, 0, tokens * token_s, 5.0 * (place - 150), pace=pace)
+
+    def pace_of(tokens: int, **more) -> Pace:
+        ask = Ask(tokens, tokens + 10, budget_s=1.0, gap_s=0.06, **more)
+        return chooser.plan(pool, decode, ask, 0.0).forecast.pace
+
+    assert pace_of(500) is Pace.ALONE
+    stream = chooser.holds.request("d", 10, 0.06)
+    assert pace_of(200) is Pace.BESIDE
+    assert pace_of(500) is Pace.PRESSED
+    assert pace_of(500, batch=True) is Pace.BESIDE
+    assert pace_of(1500) is Pace.BESIDE  # it needs its time, however the streams wait
+    stream.release()
+    assert pace_of(500) is Pace.ALONE

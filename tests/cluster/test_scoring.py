@@ -198,10 +198,10 @@ def test_a_prefill_replica_takes_it_alone():
     assert plan.pair.prefill is prefill
     held = placement.hold(plan, ask, 0.0)
     assert placement.holds.requests(prefill) == 0
-    assert placement.queue_s("p") > 0
+    assert placement.queue_s("p", 0.0) > 0
     for one in held:
         one.release()
-    assert placement.queue_s("p") == 0
+    assert placement.queue_s("p", 0.0) == 0
     # Of what is cached that before the first scored token alone is of use.
     placement.learn(prefill, [b"a", b"b"])
     assert placement.plan([prefill], [decode], ask, 0.0).pair.cached_tokens == 16

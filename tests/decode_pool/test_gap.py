@@ -68,7 +68,9 @@ def test_pressed_prompts_have_the_whole_budget():
 def test_a_rest_leaves_the_pace_of_a_step():
     gap = after([0.012] * 3)
     assert gap.rest_s(0.012) == pytest.approx(0.8 * 0.024 - 0.012)
-    assert gap.rest_s(0.012, pressed=True) == pytest.approx(0.65 * 0.06 - 0.012)
+    assert gap.rest_s(0.012, pressed=True) == pytest.approx(0.8 * 0.06 - 0.012)
+    assert after([0.025] * 3).rest_s(0.025, pressed=True) == pytest.approx(0.06 - 1.6 * 0.025)
+    assert after([0.038] * 3).rest_s(0.038, pressed=True) == pytest.approx(0.65 * 0.06 - 0.038)
     assert gap.rest_s(0.1) == gap.rest_s(0.1, pressed=True) == 0.0
 
 

@@ -170,7 +170,7 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
 
 @pytest.mark.parametrize(
     ("haste", "gap_s"),
-    [(Haste.NONE, STEP_S), (Haste.PROMPTS, 1.6 * STEP_S), (Haste.PRESSED, 0.039)],
+    [(Haste.NONE, STEP_S), (Haste.PROMPTS, 1.6 * STEP_S), (Haste.PRESSED, 0.048)],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
     monkeypatch, haste, gap_s

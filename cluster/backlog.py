@@ -1,0 +1,33 @@
+"""What the prompts that wait on a replica take of it still. Pure."""
+
+from __future__ import annotations
+
+from cluster.cost_model import Pace, PrefillCost
+from cluster.holds import PromptQueue
+from cluster.outlook import Due
+
+
+def hurried(pace: Pace, pressed: bool) -> Pace:
+    """The pace of a prompt that is before a pressed one, or behind it: the same as that one's."""
+    return Pace.PRESSED if pressed and pace is Pace.BESIDE else pace
+
+
+def backlog(
+    queue: PromptQueue, cost: PrefillCost, now: float, batch: bool = False, pressed: bool = False
+) -> list[Due]:
+    """The prompts from here that wait there, those of the batch lane only where `batch` asks.
+
+    `pressed`: one that is comes behind them. The oldest is taken to be computed since the one
+    before it ended, or since the replica last said that it had less to do: prompts are given to
+    replicas one or two at a time, and replicas say what is done pass by pass.
+    """
+    pressed = pressed or queue.pressed
+    found: list[Due] = []
+    begun_s = max(cost.ended_s, queue.begun_s)
+    for one, left in queue.left():
+        if batch or not one.batch:
+            pace = hurried(one.pace, pressed)
+            seconds = cost.seconds(left, one.cached + one.tokens - left, pace)
+            done_s = 0.0 if found else min(max(0.0, now - begun_s), seconds)
+            found.append(Due(seconds - done_s, one.deadline_s))
+    return found
