@@ -9,10 +9,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 from cluster import ledger, metrics
 from cluster.api import (
@@ -43,6 +42,7 @@ from cluster.pools import Pools
 from cluster.refusals import Refused, is_fault
 from cluster.stage_times import StageTimes
 from cluster.stream_record import StreamRecord
+from cluster.together import together
 from engine.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -54,8 +54,6 @@ from engine.errors import (
 from engine.prefix import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -298,7 +296,7 @@ class Router:
             self._run_choice(prepared, choice, one, running, began_s)
             for choice, one in enumerate(placed)
         ]
-        results = await _together(runs)
+        results = await together(runs)
         return Summary(
             prompt_tokens=len(prepared.prompt_ids),
             completion_tokens=sum(tokens for _, tokens in results),
@@ -340,18 +338,6 @@ class Router:
             if pair.local or len(output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(output[:-1]))
             self._gate.release(placed, len(output))
-
-
-async def _together(runs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """What all of them return; the first failure ends the others. One needs no task of its own."""
-    if len(runs) == 1:
-        return [await runs[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(run) for run in runs]
-    except* TandemError as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:

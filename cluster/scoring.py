@@ -18,7 +18,8 @@ from cluster.api import (
     Tokens,
 )
 from cluster.streams import closing
-from engine.errors import Internal, InvalidRequest, TandemError
+from cluster.together import together
+from engine.errors import Internal, InvalidRequest
 
 # Of one call; the others wait for these, and their budgets begin when they do.
 AT_ONCE = 8
@@ -67,12 +68,7 @@ async def score_all(generator: Generator, requests: Sequence[GenerateRequest]) -
         async with turns:
             return await _score(generator, request, size)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(request)) for request in requests]
-    except* TandemError as errors:
-        raise _first(errors) from None
-    return [task.result() for task in tasks]
+    return await together([one(request) for request in requests])
 
 
 async def _score(generator: Generator, request: GenerateRequest, size: _Size) -> ScoredText:
@@ -90,9 +86,3 @@ async def _score(generator: Generator, request: GenerateRequest, size: _Size) ->
                 case Summary() if scored is not None and behind is not None:
                     return ScoredText(scored, behind, event.choices[0])
     raise Internal("the scores ended early")
-
-
-def _first(errors: ExceptionGroup[TandemError]) -> TandemError:
-    """The first that failed; a group nests where groups did."""
-    found = errors.exceptions[0]
-    return _first(found) if isinstance(found, ExceptionGroup) else found

@@ -161,10 +161,13 @@ def test_every_package_of_the_image_is_pinned() -> None:
 
 
 def parts_of(name: str, extras: set[str]) -> list[Requirement]:
-    """What an installed package needs here, with some of its extras."""
+    """What an installed package needs in the image, with some of its extras."""
+    (version,) = [line.split("=")[1] for line in LINES if line.startswith("ARG PYTHON=")]
+    image = {"python_full_version": version, "python_version": version.rpartition(".")[0]}
     found = [Requirement(text) for text in requires(name) or []]
     return [
         one
         for one in found
-        if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in ("", *extras))
+        if one.marker is None
+        or any(one.marker.evaluate(image | {"extra": extra}) for extra in ("", *extras))
     ]
