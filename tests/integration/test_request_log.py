@@ -127,7 +127,7 @@ async def test_a_request_that_waits_and_is_refused_tells_both(config, lines):
         config,
         kv=replace(config.kv, blocks=20),
         endpoints={
-            "chat": replace(config.endpoints["chat"], ttft_budget_ms=400, max_output_tokens=4000)
+            "chat": replace(config.endpoints["chat"], ttft_budget_ms=100, max_output_tokens=4000)
         },
     )
     async with cluster(config) as local:
