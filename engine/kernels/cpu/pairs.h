@@ -12,59 +12,69 @@
 
 namespace {
 
-// Where a paired block keeps a number.
+// How a block lies in the two orders.
 struct Pairs {
   int64_t kv_heads, block_size, head_size;
 
-  int64_t key(int64_t token, int64_t head, int64_t dim) const {
-    return head * block_size * head_size + (token / kLanes) * kLanes * head_size +
-           (dim / 2) * 2 * kLanes + (token % kLanes) * 2 + dim % 2;
-  }
-  int64_t value(int64_t token, int64_t head, int64_t dim) const {
-    return head * block_size * head_size + (token / 2) * 2 * head_size + dim * 2 + token % 2;
+  // Calls move(plain, paired) for the two places of each pair of dims of the keys.
+  template <typename Move>
+  void each_of_keys(uint32_t* plain, uint32_t* paired, Move move) const {
+    const int64_t half = head_size / 2, row = kv_heads * half;
+    for (int64_t head = 0; head < kv_heads; ++head)
+      for (int64_t first = 0; first < block_size; first += kLanes) {
+        uint32_t* from = plain + first * row + head * half;
+        for (int64_t pair = 0; pair < half; ++pair, paired += kLanes)
+#pragma GCC ivdep
+          for (int64_t token = 0; token < kLanes; ++token)
+            move(from[token * row + pair], paired[token]);
+      }
   }
 
-  // Calls move(plain offset, paired offset) for each number of a block, of keys or of values.
+  // Calls move(plain, paired) for the two places of each number of the values.
   template <typename Move>
-  void each(bool keys, Move move) const {
-    for (int64_t token = 0; token < block_size; ++token)
-      for (int64_t head = 0; head < kv_heads; ++head) {
-        const int64_t plain = (token * kv_heads + head) * head_size;
-        for (int64_t dim = 0; dim < head_size; ++dim)
-          move(plain + dim, keys ? key(token, head, dim) : value(token, head, dim));
+  void each_of_values(uint16_t* plain, uint16_t* paired, Move move) const {
+    const int64_t row = kv_heads * head_size;
+    for (int64_t head = 0; head < kv_heads; ++head)
+      for (int64_t token = 0; token < block_size; token += 2, paired += 2 * head_size) {
+        uint16_t* first = plain + token * row + head * head_size;
+#pragma GCC ivdep
+        for (int64_t dim = 0; dim < head_size; ++dim) {
+          move(first[dim], paired[2 * dim]);
+          move(first[row + dim], paired[2 * dim + 1]);
+        }
       }
   }
 };
 
-inline Pairs pairs_of(const at::Tensor& cache) {
-  return {cache.size(3), cache.size(2), cache.size(4)};
-}
-
-// Calls move(plain, paired, ...) with the address of each number in plain
-// [2, count, block_size, kv_heads, head_size] and in blocks `index` [count] of the paired cache.
+// Calls move(plain, paired) for the two places of each of plain [2, count, block_size, kv_heads,
+// head_size] and of blocks `index` [count] of the paired cache, many at a time.
 template <typename Move>
-void each_pair(const uint16_t* plain, const at::Tensor& index, const uint16_t* paired,
-               const at::Tensor& cache, Move move) {
+void each_pair(uint16_t* plain, const at::Tensor& index, uint16_t* paired, const at::Tensor& cache,
+               Move move) {
   const Pairs pairs{cache.size(3), cache.size(2), cache.size(4)};
   const int64_t count = index.size(0), elements = cache.stride(1), half = cache.stride(0);
   const auto* block = index.const_data_ptr<int64_t>();
+  const auto wide = [](uint16_t* numbers) { return reinterpret_cast<uint32_t*>(numbers); };
   at::parallel_for(0, 2 * count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const uint16_t* near = plain + i * elements;
-      const uint16_t* far = paired + (i / count) * half + block[i % count] * elements;
-      pairs.each(i < count, [&](int64_t p, int64_t q) { move(near + p, far + q); });
+      uint16_t* near = plain + i * elements;
+      uint16_t* far = paired + (i / count) * half + block[i % count] * elements;
+      if (i < count)
+        pairs.each_of_keys(wide(near), wide(far), move);
+      else
+        pairs.each_of_values(near, far, move);
     }
   });
 }
 
 inline void scatter_pairs(const at::Tensor& plain, const at::Tensor& index, at::Tensor cache) {
-  each_pair(bits(plain), index, mutable_bits(cache), cache,
-            [](const uint16_t* p, const uint16_t* q) { *const_cast<uint16_t*>(q) = *p; });
+  each_pair(const_cast<uint16_t*>(bits(plain)), index, mutable_bits(cache), cache,
+            [](const auto& from, auto& to) { to = from; });
 }
 
 inline void gather_pairs(const at::Tensor& cache, const at::Tensor& index, at::Tensor plain) {
-  each_pair(mutable_bits(plain), index, bits(cache), cache,
-            [](const uint16_t* p, const uint16_t* q) { *const_cast<uint16_t*>(p) = *q; });
+  each_pair(mutable_bits(plain), index, const_cast<uint16_t*>(bits(cache)), cache,
+            [](auto& to, const auto& from) { to = from; });
 }
 
 }  // namespace
