@@ -37,6 +37,16 @@ class FirstToken:
     prefill_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """What a pass gave by `at_s`: tokens or faults by owner, and `whole` prompts."""
+
+    spans: list[Span]
+    outcomes: Mapping[str, SampledToken | Internal | None]
+    whole: list[Sequence]
+    at_s: float
+
+
 @dataclass(slots=True)
 class PrefillJob:
     """A request in this replica; `first_token` resolves when its prompt is computed."""
@@ -64,6 +74,7 @@ class PrefillLoop:
         self._worker = worker
         self._jobs: dict[str, PrefillJob] = {}
         self._passes: list[Slices] = []
+        self._unanswered: list[_Computed] = []
         self._counted_s = 0.0
         self.wake = Wake()
         self._ends = StepEnds(scheduler.leaving)
@@ -107,7 +118,7 @@ class PrefillLoop:
         await self._ends.vacated(job.sequence.owner)
 
     async def run(self) -> None:
-        """Compute prompts for ever."""
+        """Compute prompts for ever; what a pass gave is answered while the next one runs."""
         while True:
             self.wake.clear()
             await self._worker.scrub(self._scheduler.pool)
@@ -115,6 +126,7 @@ class PrefillLoop:
             if self._passes:
                 await self._advance(self._passes[-1])
             else:
+                self._answer()
                 await self.wake.wait()
 
     def _begin(self) -> None:
@@ -135,10 +147,12 @@ class PrefillLoop:
     async def _advance(self, run: Slices) -> None:
         """Compute until the pass is whole, or something came that may overtake it or end it."""
         self._counted_s = time.monotonic()
+        pursued = self._worker.pursue(
+            run, _SLICE_S, lambda: self.wake.pending, lambda: self._went_on(run)
+        )
+        self._answer()
         try:
-            results = await self._worker.pursue(
-                run, _SLICE_S, lambda: self.wake.pending, lambda: self._went_on(run)
-            )
+            results = await pursued
         except asyncio.CancelledError:
             self.wake.set()  # or the engine would go on alone
             raise
@@ -149,7 +163,7 @@ class PrefillLoop:
         self._went_on(run, whole=results is not None)
         if results is not None:
             self._passes.remove(run)
-            self._answer(run.spans, results)
+            self._complete(run.spans, results)
 
     def _went_on(self, run: Slices, *, whole: bool = False) -> None:
         """Note how far a pass is, and for how long it was computed."""
@@ -177,28 +191,37 @@ class PrefillLoop:
                 metrics.QUEUE_WAIT.observe(queue_s, lane=job.sequence.lane)
                 log.info("prefill started", extra={**job.sequence.named_in_log, "queue_s": queue_s})
 
-    def _answer(self, spans: list[Span], results: list[Outcome]) -> None:
-        now = time.monotonic()
+    def _complete(self, spans: list[Span], results: list[Outcome]) -> None:
+        """A pass is computed; whoever needs its blocks, or is to be computed next, sees that."""
         PROMPT_TOKENS.inc(sum(span.count for span in spans), pool="prefill")
         outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
         self._condemn(outcomes)
-        self._tell(
-            [span for span in spans if not isinstance(outcomes[span.sequence.owner], Internal)]
-        )
         whole = self._scheduler.complete(spans)
         self._ends.tell()
-        for sequence in whole:
-            job, outcome = self._jobs[sequence.owner], outcomes[sequence.owner]
-            if job.first_token.done():
-                continue
-            if isinstance(outcome, Internal):
-                self._scheduler.remove(sequence.owner)
-                job.first_token.set_exception(outcome)
-            elif outcome is None or job.started_s is None:
-                job.first_token.set_exception(Internal("a whole prompt gave no token"))
-            else:
-                queue_s, prefill_s = job.started_s - job.arrived_s, now - job.started_s
-                job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
+        self._unanswered.append(_Computed(spans, outcomes, whole, time.monotonic()))
+
+    def _answer(self) -> None:
+        """Tell those that wait what the last passes gave."""
+        computed, self._unanswered = self._unanswered, []
+        for one in computed:
+            faulty = {o for o, outcome in one.outcomes.items() if isinstance(outcome, Internal)}
+            self._tell([span for span in one.spans if span.sequence.owner not in faulty])
+            for sequence in one.whole:
+                job = self._jobs.get(sequence.owner)
+                if job is not None and not job.first_token.done():
+                    self._answer_one(job, one.outcomes[sequence.owner], one.at_s)
+
+    def _answer_one(
+        self, job: PrefillJob, outcome: SampledToken | Internal | None, computed_s: float
+    ) -> None:
+        if isinstance(outcome, Internal):
+            self._scheduler.remove(job.sequence.owner)
+            job.first_token.set_exception(outcome)
+        elif outcome is None or job.started_s is None:
+            job.first_token.set_exception(Internal("a whole prompt gave no token"))
+        else:
+            queue_s, prefill_s = job.started_s - job.arrived_s, computed_s - job.started_s
+            job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
 
     def _condemn(self, outcomes: Mapping[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():

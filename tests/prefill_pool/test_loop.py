@@ -90,6 +90,17 @@ async def test_how_far_a_pass_is_is_told_while_it_goes_on():
         assert told[-1] == (CHUNK, None)
 
 
+async def test_the_next_pass_is_begun_before_what_the_last_one_gave_is_told():
+    async with running() as (subject, engine, _):
+        told = []
+        for owner in ("first", "second"):
+            job = submit(subject, owner, CHUNK)
+            job.watch = lambda tokens, layers, owner=owner: told.append((owner, tokens, layers))
+        engine.let_go()
+        await asyncio.wait_for(job.first_token, 30)
+        assert told.index(("second", 0, None)) < told.index(("first", CHUNK, None))
+
+
 async def test_a_loop_that_ends_takes_its_pass_with_it():
     async with running() as (subject, engine, _):
         submit(subject, "long", CHUNK)
