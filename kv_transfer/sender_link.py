@@ -95,7 +95,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             return
         complete = outgoing.first_token is not None
         if outgoing.pulled:
-            large = self._frame_bytes // (8 if outgoing.all_sent else 2)
+            large = self._frame_bytes // 2
             self._extend(outgoing, at_least=0 if complete else large)
             self._say_done(outgoing)
         elif complete:
