@@ -31,8 +31,9 @@ class PackedBatch:
     Per token, [T]: `tokens`, `positions`, and `slots`, where its key and value go
     (block * block_size + offset). Per span, [S], int32: `firsts`, the position of its first query,
     and `starts` [S + 1], its rows among the tokens. `tables` [S, blocks] int32 are block tables.
-    `last` indexes the final tokens of the spans that sample. `halted`, [1] int32 on the CPU, is set
-    by another thread once nobody wants the step: who computes it may then leave anything behind.
+    `last` indexes the final tokens of the spans that sample; where `scored`, others' logits are
+    asked for, too. `halted`, [1] int32 on the CPU, is set by another thread once nobody wants the
+    step: who computes it may then leave anything behind.
     """
 
     cache: KvCache
@@ -45,6 +46,7 @@ class PackedBatch:
     tables: torch.Tensor
     segments: tuple[Segment, ...]
     order: tuple[int, ...]
+    scored: bool = False
     halted: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int32))
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
 
@@ -86,6 +88,7 @@ def pack(spans: list[Span], cache: KvCache) -> PackedBatch:
         tables=_tensor(_tables(packed, max(widths), cache.scratch), device, torch.int32),
         segments=tuple(_segments(packed, starts, widths)),
         order=tuple(order),
+        scored=any(len(span.scored) > 0 for span in spans),
     )
 
 

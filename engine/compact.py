@@ -37,8 +37,18 @@ class Layers(Protocol):
         """The same for the final norm and the head."""
         ...
 
-    def run(self, x: Tensor, layers: list[Any], stores: list[Tensor], batch: PackedBatch) -> Tensor:
-        """The stream behind consecutive layers; their keys and values go to `stores`."""
+    def run(
+        self,
+        x: Tensor,
+        layers: list[Any],
+        stores: list[Tensor],
+        batch: PackedBatch,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """The stream behind consecutive layers; their keys and values go to `stores`.
+
+        With `wanted`, indices [rows] in order of tokens that end their spans: [rows, hidden].
+        """
         ...
 
     def logits(self, x: Tensor, head: Any) -> Tensor:
@@ -71,7 +81,10 @@ class CompactRunner:
 
     def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
         """See Runner. Steps of single tokens are not cut."""
-        decoder, most = self._decoder, 1 if batch.segments[-1].queries > 1 else len(self._stages)
+        decoder, whole = self._decoder, batch.segments[-1].queries == 1
+        most = len(self._stages) if whole else 1
+        # Of a prompt the last layer's keys and values are needed, and the rest of it where sampled.
+        narrow = not whole and not batch.scored
         x = embedding(batch.tokens, decoder.embedding)
         if decoder.embedding_scale != 1.0:
             x = x * torch.tensor(decoder.embedding_scale, dtype=x.dtype)
@@ -83,9 +96,12 @@ class CompactRunner:
             group = self._group(done, most)
             end = done + len(group)
             prepared = [stage.layer for stage in group]
-            x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch)
+            wanted = batch.last if narrow and end == len(self._stages) else None
+            x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch, wanted)
             done = end
-        return Computed(self._logits(x[batch.last]), lambda rows: self._logits(x[rows]))
+        return Computed(
+            self._logits(x if narrow else x[batch.last]), lambda rows: self._logits(x[rows])
+        )
 
     def take(self, by: Layers, cache: KvCache) -> Iterator[None]:
         """Let another compute, a layer at a time; between two passes or two layers."""

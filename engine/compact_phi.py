@@ -68,13 +68,21 @@ class PhiOps(TorchOps):
         return layer_norm(x, x.shape[-1:], weight[0], weight[1], self._decoder.eps)
 
     def run(
-        self, x: Tensor, layers: list[ReadyLayer], stores: list[Tensor], batch: PackedBatch
+        self,
+        x: Tensor,
+        layers: list[ReadyLayer],
+        stores: list[Tensor],
+        batch: PackedBatch,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """See Layers."""
-        for layer, store in zip(layers, stores, strict=True):
+        for index, (layer, store) in enumerate(zip(layers, stores, strict=True)):
             hidden = self.norm(x, layer.weights.input_norm)
-            attended = layer.out(self.attend(layer.qkv(hidden), layer.weights, store, batch))
-            x = attended + layer.down(gelu(layer.gate_up(hidden), approximate="tanh")) + x
+            attended = self.attend(layer.qkv(hidden), layer.weights, store, batch)
+            if wanted is not None and index + 1 == len(layers):
+                x, hidden, attended = x[wanted], hidden[wanted], attended[wanted]
+            fed = layer.down(gelu(layer.gate_up(hidden), approximate="tanh"))
+            x = layer.out(attended) + fed + x
         return x
 
 

@@ -75,6 +75,7 @@ class CpuLayers:
         layers: list[tuple[list[Tensor], int]],
         stores: list[Tensor],
         batch: PackedBatch,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """See Layers."""
         decoder = self._decoder
@@ -89,6 +90,7 @@ class CpuLayers:
             batch.starts,
             batch.firsts,
             batch.halted,
+            wanted,
             decoder.heads,
             decoder.scaling,
             decoder.softcap or 0.0,

@@ -73,13 +73,23 @@ class OpByOp(ABC):
         return self.apply(self._decoder.head)
 
     def run(
-        self, x: Tensor, layers: list[ReadyLayer], stores: list[Tensor], batch: PackedBatch
+        self,
+        x: Tensor,
+        layers: list[ReadyLayer],
+        stores: list[Tensor],
+        batch: PackedBatch,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """See Layers. A branch is added together with the norm after it."""
         hidden = self.norm(x, layers[0].weights.input_norm)
         for index, (layer, store) in enumerate(zip(layers, stores, strict=True)):
             weights = layer.weights
-            branch = layer.out(self.attend(layer.qkv(hidden), weights, store, batch))
+            attended = self.attend(layer.qkv(hidden), weights, store, batch)
+            if wanted is not None and index + 1 == len(layers):
+                x, attended = x[wanted], attended[wanted]
+                if not len(x):
+                    return x
+            branch = layer.out(attended)
             branch = self._normed(branch, weights.post_attention)
             x, hidden = self.add_norm(x, branch, weights.mlp_norm)
             branch = layer.down(self.gate(layer.gate_up(hidden)))

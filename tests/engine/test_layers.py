@@ -83,6 +83,25 @@ def test_a_layer(kind, parts):
         close(kind, got, layer_stream(x, model.layers[0], model))
 
 
+@pytest.mark.parametrize("lengths", [(5, 9), (40,), (1, 18, 130)])
+@pytest.mark.parametrize("parts", [{}, {"posts": True, "window": 20}, {"heads": 28, "kv_heads": 1}])
+def test_wanted_rows_alone(kind, parts, lengths):
+    """Where a prompt's chunk ends before the prompt, that is none."""
+    model = decoder(**parts, layers=2)
+    by = kind.make(kind.there(model))
+    ready = [by.prepare(kind.there(layer)) for layer in model.layers]
+    cache = cache_for(kind, model, model.layers, by.kv_format)
+    for spans in steps(lengths):
+        batch = pack(spans, cache)
+        x = kind.randn(sum(span.count for span in spans), 64)
+        every = by.run(x.clone(), ready, cache.layers, batch)
+        kept = [layer.clone() for layer in cache.layers]
+        found = by.run(x.clone(), ready, cache.layers, batch, batch.last)
+        assert found.shape == (len(batch.last), 64)
+        torch.testing.assert_close(found, every[batch.last], rtol=0.01, atol=0.01)
+        assert all(map(torch.equal, cache.layers, kept))
+
+
 def test_there_are_two_kinds_of_products():
     """They round in other places, so the same layer is nearly the same, and not quite."""
     found = []

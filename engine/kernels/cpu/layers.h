@@ -44,13 +44,15 @@ enum Phase { kNorm, kQkv, kRotate, kAttend, kOut, kMlpNorm, kGateUp, kDown, kPha
 
 class Step {
  public:
+  // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
-       bool gelu, int threads, const int32_t* halted)
+       bool gelu, int threads, const int32_t* halted, const std::vector<int64_t>* wanted)
       : layers_(std::move(layers)),
         shape_(shape),
         spans_(spans),
         norm_(norm),
         gelu_(gelu),
+        wanted_(wanted),
         alone_(spans.tokens <= kAlone),
         team_(threads, static_cast<int>(layers_.size() * kPhases + 1), halted) {
     const LayerWeights& any = layers_.front();
@@ -63,9 +65,11 @@ class Step {
              take(gated),           take(hidden * copies), take(hidden * copies)};
     singles_ = spans.count == spans.tokens;
     if (!singles_) work_ = cut(shape, spans);
+    if (!singles_ && wanted) wanted_work_ = cut(shape, spans, *wanted);
   }
 
-  // x, out [tokens, hidden]: the residual stream before and after the layers.
+  // x [tokens, hidden], out [tokens or wanted, hidden]: the residual stream before and after the
+  // layers.
   void run(const uint16_t* x, uint16_t* out) {
 #pragma omp parallel num_threads(team_.threads())
     {
@@ -77,7 +81,8 @@ class Step {
       for (size_t i = 0; i < layers_.size(); ++i)
         layer(i, me, i ? nullptr : x, residual, hidden);
       const uint16_t* post = layers_.back().post_mlp;
-      team_.share(static_cast<int>(layers_.size() * kPhases), me, spans_.tokens, [&](int64_t r) {
+      const int64_t rows = left(layers_.size() - 1);
+      team_.share(static_cast<int>(layers_.size() * kPhases), me, rows, [&](int64_t r) {
         uint16_t* row = residual + r * norm_.size;
         join(r, post, row);
         std::memcpy(out + r * norm_.size, row, norm_.size * sizeof(uint16_t));
@@ -92,7 +97,7 @@ class Step {
     const int phase = static_cast<int>(index * kPhases);
     const Panels* following = index + 1 < layers_.size() ? &layers_[index + 1].qkv : nullptr;
     const uint16_t* post = index ? layers_[index - 1].post_mlp : nullptr;
-    rows(phase + kNorm, me, [&](int64_t r) {
+    rows(phase + kNorm, me, spans_.tokens, [&](int64_t r) {
       uint16_t* row = residual + r * norm_.size;
       if (x)
         std::memcpy(row, x + r * norm_.size, norm_.size * sizeof(uint16_t));
@@ -100,32 +105,52 @@ class Step {
         join(r, post, row);
       norm_(row, w.input_norm, hidden + r * norm_.size);
     });
-    product(phase + kQkv, me, hidden, w.qkv, w.qkv_bias, &w.out, rows_.qkv);
+    product(phase + kQkv, me, hidden, spans_.tokens, w.qkv, w.qkv_bias, &w.out, rows_.qkv);
     team_.wait();
-    attention(phase, me, w);
+    const bool narrow = wanted_ && index + 1 == layers_.size();
+    attention(phase, me, w, narrow ? wanted_work_ : work_);
     team_.wait();
-    product(phase + kOut, me, rows_.attended, w.out, w.out_bias, &w.gate_up,
-            rows_.branch);
+    if (narrow) {
+      keep_wanted(me, residual);
+      team_.wait();
+    }
+    const int64_t count = left(index);
+    product(phase + kOut, me, rows_.attended, count, w.out, w.out_bias, &w.gate_up, rows_.branch);
     team_.wait();
-    rows(phase + kMlpNorm, me, [&](int64_t r) {
+    rows(phase + kMlpNorm, me, count, [&](int64_t r) {
       uint16_t* row = residual + r * norm_.size;
       join(r, w.post_attention, row);
       norm_(row, w.mlp_norm, hidden + r * norm_.size);
     });
-    gate_up(phase + kGateUp, me, hidden, w);
+    gate_up(phase + kGateUp, me, hidden, count, w);
     team_.wait();
-    product(phase + kDown, me, rows_.gated, w.down, w.down_bias, following,
-            rows_.branch);
+    product(phase + kDown, me, rows_.gated, count, w.down, w.down_bias, following, rows_.branch);
     team_.wait();
+  }
+
+  // Rows that a layer has behind its attention.
+  int64_t left(size_t layer) const {
+    const bool narrow = wanted_ && layer + 1 == layers_.size();
+    return narrow ? static_cast<int64_t>(wanted_->size()) : spans_.tokens;
+  }
+
+  // The wanted rows come to the front; a thread with a copy of the stream of its own does its own.
+  void keep_wanted(int me, uint16_t* residual) {
+    const auto to_front = [&](uint16_t* numbers, int64_t width) {
+      for (size_t i = 0; i < wanted_->size(); ++i)
+        std::memmove(numbers + i * width, numbers + (*wanted_)[i] * width, width * sizeof(uint16_t));
+    };
+    if (alone_ || me == 0) to_front(residual, norm_.size);
+    if (me == 0) to_front(rows_.attended, layers_.back().out.inputs);
   }
 
   // Every thread does all rows in copies of its own, or the threads share them out and meet.
   template <typename Row>
-  void rows(int phase, int me, Row row) {
+  void rows(int phase, int me, int64_t count, Row row) {
     if (alone_) {
-      for (int64_t r = 0; r < spans_.tokens; ++r) row(r);
+      for (int64_t r = 0; r < count; ++r) row(r);
     } else {
-      team_.share(phase, me, spans_.tokens, row);
+      team_.share(phase, me, count, row);
       team_.wait();
     }
   }
@@ -140,7 +165,7 @@ class Step {
     add(normed.data(), row, norm_.size);
   }
 
-  void attention(int phase, int me, const LayerWeights& w) {
+  void attention(int phase, int me, const LayerWeights& w, const std::vector<Work>& work) {
     const int64_t width = w.qkv.outputs;
     Shape shape = shape_;
     shape.window = w.window;
@@ -166,13 +191,13 @@ class Step {
       for (int64_t kv = 0; kv < shape.kv_heads; ++kv) rotate(token, kv);
     });
     team_.wait();
-    team_.share(phase + kAttend, me, static_cast<int64_t>(work_.size()),
-                [&](int64_t i) { attend_to(work_[i]); });
+    team_.share(phase + kAttend, me, static_cast<int64_t>(work.size()),
+                [&](int64_t i) { attend_to(work[i]); });
   }
 
-  void product(int phase, int me, const uint16_t* x, const Panels& weights, const uint16_t* bias,
-               const Panels* following, uint16_t* out) {
-    multiply(team_, phase, me, x, spans_.tokens, weights, following,
+  void product(int phase, int me, const uint16_t* x, int64_t count, const Panels& weights,
+               const uint16_t* bias, const Panels* following, uint16_t* out) {
+    multiply(team_, phase, me, x, count, weights, following,
              [&](int64_t row, int64_t column, const float* sums) {
                for (int64_t c = 0; c < kPanel && column + c < weights.outputs; c += kLanes) {
                  Vec sum = Vec::load(sums + c);
@@ -183,9 +208,9 @@ class Step {
   }
 
   // A panel has 16 of the gate and the same 16 of what it lets through.
-  void gate_up(int phase, int me, const uint16_t* x, const LayerWeights& w) {
+  void gate_up(int phase, int me, const uint16_t* x, int64_t count, const LayerWeights& w) {
     const int64_t width = w.down.inputs;
-    multiply(team_, phase, me, x, spans_.tokens, w.gate_up, &w.down,
+    multiply(team_, phase, me, x, count, w.gate_up, &w.down,
              [&](int64_t row, int64_t column, const float* sums) {
                const int64_t at = column / 2;
                Vec gate = Vec::load(sums), up = Vec::load(sums + kLanes);
@@ -201,11 +226,13 @@ class Step {
   const Shape shape_;
   const Spans spans_;
   const Norm norm_;
-  const bool gelu_, alone_;
+  const bool gelu_;
+  const std::vector<int64_t>* const wanted_;
+  const bool alone_;
   bool singles_;
   Team team_;
   Rows rows_;
-  std::vector<Work> work_;
+  std::vector<Work> work_, wanted_work_;
 };
 
 }  // namespace

@@ -24,15 +24,16 @@ const uint16_t* bits_or_null(const at::Tensor& t) { return t.numel() ? bits(t) :
 
 Panels panels_of(const at::Tensor& t, int64_t outputs) { return {bits(t), outputs, t.size(1) * 2}; }
 
-// x [tokens, hidden] -> the residual stream behind the layers; their KV goes into `caches`, each
-// [2, blocks, block_size, kv_heads, head_size]. `parts` has part::count tensors for each layer. See
-// PackedBatch for the spans: positions, slots [tokens], tables [spans, blocks], starts, firsts; and
-// for `halted`, after which anything is left in `caches` and in what is returned.
+// x [tokens, hidden] -> the residual stream behind the layers, of all tokens or of the rows `wanted`,
+// each the last of its span; the KV of all goes into `caches`, each [2, blocks, block_size, kv_heads,
+// head_size]. `parts` has part::count tensors for each layer. See PackedBatch for the spans:
+// positions, slots [tokens], tables [spans, blocks], starts, firsts; and for `halted`, after which
+// anything is left in `caches` and in what is returned.
 at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef windows,
                   at::TensorList caches, const at::Tensor& positions, const at::Tensor& slots,
                   const at::Tensor& tables, const at::Tensor& starts, const at::Tensor& firsts,
-                  const at::Tensor& halted, int64_t heads, double scale, double softcap, double eps, double offset,
-                  bool gelu) {
+                  const at::Tensor& halted, const std::optional<at::Tensor>& wanted, int64_t heads,
+                  double scale, double softcap, double eps, double offset, bool gelu) {
   TORCH_CHECK(parts.size() == caches.size() * part::count, "a layer has ", int{part::count}, " tensors");
   const at::Tensor& cache = caches[0];
   Shape shape;
@@ -65,9 +66,14 @@ at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef win
   const Spans spans{positions.const_data_ptr<int64_t>(), slots.const_data_ptr<int64_t>(),
                     tables.const_data_ptr<int32_t>(), starts.const_data_ptr<int32_t>(),
                     firsts.const_data_ptr<int32_t>(), x.size(0), firsts.size(0), tables.size(1)};
-  at::Tensor out = at::empty(x.sizes(), x.options());
+  std::vector<int64_t> rows;
+  if (wanted) {
+    const auto* first = wanted->const_data_ptr<int64_t>();
+    rows.assign(first, first + wanted->numel());
+  }
+  at::Tensor out = at::empty({wanted ? wanted->numel() : x.size(0), hidden}, x.options());
   Step step(std::move(weights), shape, spans, {e, Vec::all(shift), hidden}, gelu,
-            at::get_num_threads(), halted.const_data_ptr<int32_t>());
+            at::get_num_threads(), halted.const_data_ptr<int32_t>(), wanted ? &rows : nullptr);
   step.run(bits(x), mutable_bits(out));
   return out;
 }
@@ -104,8 +110,8 @@ at::Tensor head(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 
 TORCH_LIBRARY(TANDEM_LIBRARY, m) {
   m.def("layers(Tensor x, Tensor[] parts, int[] windows, Tensor[] caches, Tensor positions, "
-        "Tensor slots, Tensor tables, Tensor starts, Tensor firsts, Tensor halted, int heads, "
-        "float scale, float softcap, float eps, float offset, bool gelu) -> Tensor");
+        "Tensor slots, Tensor tables, Tensor starts, Tensor firsts, Tensor halted, Tensor? wanted, "
+        "int heads, float scale, float softcap, float eps, float offset, bool gelu) -> Tensor");
   m.def("head(Tensor x, Tensor weight, Tensor panels, Tensor bias, int outputs, float eps, "
         "float offset) -> Tensor");
   m.def("pack_panels(Tensor weight, bool gated) -> Tensor");

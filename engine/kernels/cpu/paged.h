@@ -35,6 +35,21 @@ inline std::vector<Work> cut(const Shape& shape, const Spans& spans) {
   return work;
 }
 
+// The same for these rows alone; each is the last of its span.
+inline std::vector<Work> cut(const Shape& shape, const Spans& spans, const std::vector<int64_t>& rows) {
+  const int64_t group = shape.heads / shape.kv_heads, heads = std::min<int64_t>(group, kMaxRows);
+  std::vector<Work> work;
+  int64_t i = 0;
+  for (const int64_t row : rows) {
+    while (spans.starts[i + 1] <= row) ++i;
+    for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
+      for (int64_t h = 0; h < group; h += heads)
+        work.push_back({static_cast<int32_t>(i),
+                        {kv, row - spans.starts[i], h, std::min(heads, group - h)}});
+  }
+  return work;
+}
+
 // query, out [tokens, heads, head_size].
 template <typename Number>
 void attend_in(const Shape& shape, const Spans& spans, const Work& work, const Blocks& blocks,
