@@ -26,7 +26,7 @@ def backlog(
     begun_s = max(cost.ended_s, queue.begun_s)
     for one, left in queue.left():
         if batch or not one.batch:
-            pace = hurried(one.pace, pressed)
+            pace = one.pace if one.batch else hurried(one.pace, pressed)
             seconds = cost.seconds(left, one.cached + one.tokens - left, pace)
             done_s = 0.0 if found else min(max(0.0, now - begun_s), seconds)
             found.append(Due(seconds - done_s, one.deadline_s))

@@ -16,6 +16,8 @@ _FARTHEST = 3.0
 _SWEEPS = 12
 _GUESS_WEIGHT = 0.02
 _TRUSTED_AFTER = 4
+# What is left of an observation's weight with each that follows.
+_MEMORY = 0.97
 # Clocks and messages: a prompt that began so long before another ended still came after it.
 _AFTER_S = 0.01
 # That many prompts which were computed in turns are one observation at most.
@@ -44,7 +46,7 @@ class NonNegativeFit:
     """seconds = factors · features, with factors of 0 and up; old observations fade."""
 
     def __init__(
-        self, guess: Sequence[float], typical: Sequence[float], memory: float = 0.97
+        self, guess: Sequence[float], typical: Sequence[float], memory: float = _MEMORY
     ) -> None:
         self._memory = memory
         self._guess = tuple(guess)
@@ -95,9 +97,9 @@ class PrefillCost:
     """Seconds that a replica takes to compute a prompt when it has nothing else to prefill."""
 
     def __init__(self) -> None:
-        self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
+        self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL, _MEMORY)
         self.ended_s = float("-inf")
-        self._pressed_seen = 0
+        self._pressed_seen = 0.0
         self._last: tuple[tuple[float, ...], float] | None = None
 
     @property
@@ -133,7 +135,6 @@ class PrefillCost:
         first_s = ended_s - prefill_s
         charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self.ended_s))
         features = _prefill_features(tokens, cached, pace)
-        self._pressed_seen += pace is Pace.PRESSED
         if self._last is not None:
             before, before_s = self._last
             if first_s < self.ended_s - _AFTER_S and before[0] < _TOGETHER:
@@ -141,6 +142,8 @@ class PrefillCost:
                 charged_s += before_s
             else:
                 self._fit.observe(before, before_s)
+                # Forgotten as the fit forgets: it would end where the other factors are.
+                self._pressed_seen = _MEMORY * self._pressed_seen + (before[-1] > 0)
         self._last = features, charged_s
         self.ended_s = max(self.ended_s, ended_s)
 

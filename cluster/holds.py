@@ -105,8 +105,12 @@ class PromptQueue:
 
     @property
     def pressed(self) -> bool:
-        """Whether one is computed, or waits, at whose pace streams wait as long as they may."""
-        return any(one.prompt.pace is Pace.PRESSED for one in self._waiting.values())
+        """Whether one is computed, or waits, at whose pace streams wait as long as they may.
+
+        None of the batch lane is, which gives way to the streams, too.
+        """
+        prompts = (one.prompt for one in self._waiting.values())
+        return any(one.pace is Pace.PRESSED and not one.batch for one in prompts)
 
     @property
     def begun_s(self) -> float:

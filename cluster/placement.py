@@ -278,7 +278,7 @@ class Placement:
     def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
         ask, cost, queue = asked.ask, self.costs.prefill(record.id), self.holds.queue(record.id)
-        pace = hurried(asked.pace, queue.pressed)
+        pace = asked.pace if ask.batch else hurried(asked.pace, queue.pressed)
         cached = self._cached(record, ask)
         missing = ask.prompt_tokens - cached
         one_s = cost.seconds(missing, cached, pace)

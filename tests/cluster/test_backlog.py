@@ -61,7 +61,9 @@ def test_all_are_computed_at_the_pace_of_one_that_is_pressed(cost):
 
 def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
     queue = PromptQueue()
-    queue.add(Prompt(400, batch=True), 10.0)
+    queue.add(Prompt(400, batch=True, pace=Pace.BESIDE), 10.0)
     queue.add(Prompt(100), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.1], abs=0.02)
-    assert seconds(queue, cost, 10.0, batch=True) == pytest.approx([0.1, 0.4], abs=0.02)
+    for pressed in (False, True):
+        found = seconds(queue, cost, 10.0, batch=True, pressed=pressed)
+        assert found == pytest.approx([0.1, 0.8], abs=0.03)

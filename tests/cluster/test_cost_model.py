@@ -114,6 +114,23 @@ def test_before_pressed_prompts_were_seen_they_take_half_of_what_streams_take_mo
         now += 5.0
         cost.learn(tokens, 0, tokens * 0.0007, now, pace=Pace.PRESSED)
     assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.56, rel=0.1)
+    # Nor when that was long ago: by then it is forgotten.
+    for place, tokens in enumerate(lengths(300)):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
+
+
+def test_pressed_prompts_are_known_once_the_fit_has_them():
+    """Of those that pass each other none is known apart, until several are together."""
+    cost, now = PrefillCost(), 0.0
+    for place, tokens in enumerate(lengths(120)):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+    for _ in range(9):
+        now += 0.4
+        cost.learn(500, 0, 0.5, now, pace=Pace.PRESSED)
+        assert cost.seconds(800, pace=Pace.PRESSED) >= 0.55
 
 
 @given(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cluster import placement
 from cluster.cost_model import Pace
+from cluster.holds import Prompt
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.placement import Ask, Forecast, Pair, Plan
 from engine.errors import PromptTooLong, Unavailable
@@ -340,5 +341,13 @@ def test_streams_wait_as_long_as_they_may_where_only_that_brings_a_prompt_in_tim
     assert pace_of(500) is Pace.PRESSED
     assert pace_of(500, batch=True) is Pace.BESIDE
     assert pace_of(1500) is Pace.BESIDE  # it needs its time, however the streams wait
+    # Work of the batch lane presses nobody, and is not pressed by who came before it.
+    hurried = chooser.holds.prompt("p", Prompt(300, pace=Pace.PRESSED), 0.0)
+    assert pace_of(100) is Pace.PRESSED
+    assert pace_of(100, batch=True) is Pace.BESIDE
+    batch = chooser.holds.prompt("p", Prompt(300, batch=True, pace=Pace.PRESSED), 0.0)
+    hurried.release()
+    assert pace_of(100) is Pace.BESIDE
+    batch.release()
     stream.release()
     assert pace_of(500) is Pace.ALONE
