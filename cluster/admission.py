@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.placement import Ask, Forecast
+from cluster.plan import Ask, Forecast
 from cluster.reservations import Reservations
 
 Reason = Literal[

@@ -23,7 +23,7 @@ from cluster.call_stream import Call, CallStream
 from cluster.continuation import Continuation
 from cluster.membership import ReplicaRecord
 from cluster.placed import FirstToken
-from cluster.placement import Pair
+from cluster.plan import Pair
 from cluster.status import error_from_failure
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
 from protos import decode_pb2, inference_pb2, prefill_pb2

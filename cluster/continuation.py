@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from cluster.door import Prepared
-from cluster.placement import Ask, Pair
+from cluster.plan import Ask, Pair
 from cluster.stage_times import StageTimes
 from protos import decode_pb2, prefill_pb2
 from protos.convert import sampling_to_proto

@@ -22,8 +22,9 @@ from cluster.demand import Demand
 from cluster.fairness import Fairness
 from cluster.membership import Pool, ReplicaRecord
 from cluster.placed import FirstToken, Placed
-from cluster.placement import Ask, Placement, Plan, one_of
+from cluster.placement import Placement
 from cluster.places import Places, Tell
+from cluster.plan import Ask, Plan, one_of
 from cluster.pools import Pools
 from cluster.refusals import Refusals, Refused
 from cluster.unmet import Unmet

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cluster.cost_model import Pace
 from cluster.holds import Hold
-from cluster.placement import Ask, Plan
+from cluster.plan import Ask, Plan
 
 
 @dataclass(frozen=True, slots=True)

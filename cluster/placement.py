@@ -14,7 +14,7 @@ routers that all believe the same old state would all choose the same replica.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
@@ -25,86 +25,12 @@ from cluster.holds import Hold, Holds, Prompt
 from cluster.lending import Computing, Device, is_lent
 from cluster.membership import ReplicaRecord
 from cluster.outlook import Due, outlook
+from cluster.plan import Ask, Forecast, Pair, Plan
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
 _ALONE = 1.2
 # Of a token gap, the least share that a decode replica is taken to have for prompts.
 _LEAST_SLACK = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a request needs and was promised.
-
-    `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
-    prompt's full blocks; `key` is the same when its `tenant` sends it again; `request_id` is for
-    logs. Where its own tokens are scored, those from `scored_from` on, no decode replica is needed.
-    """
-
-    prompt_tokens: int
-    most_tokens: int
-    digests: Sequence[bytes] = ()
-    choices: int = 1
-    arrived_s: float = 0.0
-    budget_s: float = float("inf")
-    gap_s: float = float("inf")
-    batch: bool = False
-    key: Hashable = None
-    tenant: str = "default"
-    request_id: str = ""
-    scored_from: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The replicas of one choice; `cached_tokens` of the prompt are expected where it is computed.
-
-    A `local` pair is one decode replica that computes the prompt itself, a `prefill_only` one a
-    prefill replica alone; it stands for both. `apart`: prefill replicas lose nothing by it.
-    """
-
-    prefill: ReplicaRecord
-    decode: ReplicaRecord
-    cached_tokens: int = 0
-    prefill_only: bool = False
-    apart: bool = False
-
-    @property
-    def local(self) -> bool:
-        """Whether decode computes all, and there is nothing to hand over."""
-        return self.prefill.id == self.decode.id and not self.prefill_only
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What is predicted for a request on a pair.
-
-    `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
-    for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
-    with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already;
-    `pace` is what else is served meanwhile; `learned`: this rests on what was observed.
-    """
-
-    ttft_s: float
-    deadline_s: float
-    alone_s: float = 0.0
-    work_s: float = 0.0
-    fits: bool = True
-    step_s: float = 0.0
-    gap_s: float = float("inf")
-    blocks_short: int = 0
-    requests: int = 0
-    interval_s: float = 0.0
-    pace: Pace = Pace.ALONE
-    learned: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A pair, and what is predicted of it."""
-
-    pair: Pair
-    forecast: Forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,11 +305,6 @@ class Placement:
         usable = needed_from // record.load.block_size
         known = self._known.longest(record.id, ask.digests[:usable])
         return known * record.load.block_size
-
-
-def one_of(ask: Ask) -> Ask:
-    """The share of one of its choices."""
-    return ask if ask.choices == 1 else replace(ask, choices=1)
 
 
 def _in_budget(computing: Computing, ask: Ask) -> bool:

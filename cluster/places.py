@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster.api import Progress, Stage
-from cluster.placement import Ask
+from cluster.plan import Ask
 
 # How often somebody hears, and how many at once: each costs a plan.
 TELL_S = 0.5

@@ -37,7 +37,8 @@ from cluster.membership import ReplicaLoad
 from cluster.metric_labels import Labels, RequestLabels
 from cluster.outbox import Outbox
 from cluster.placed import FirstToken, Placed
-from cluster.placement import Ask, Placement
+from cluster.placement import Placement
+from cluster.plan import Ask
 from cluster.pools import Pools
 from cluster.refusals import Refused, is_fault
 from cluster.stage_times import StageTimes

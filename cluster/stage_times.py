@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.api import ChoiceSummary
-from cluster.placement import Pair
+from cluster.plan import Pair
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cluster.admission import Reason
 from cluster.placed import Placed
-from cluster.placement import Ask
 from cluster.places import Listener
+from cluster.plan import Ask
 from cluster.tenant_caps import Need
 
 

@@ -14,7 +14,8 @@ from cluster.cost_model import Pace
 from cluster.holds import Hold
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.outlook import Due, first_of, in_time
-from cluster.placement import Ask, Placement
+from cluster.placement import Placement
+from cluster.plan import Ask
 
 TICK_S = 0.005
 BUDGET_S = 1.0

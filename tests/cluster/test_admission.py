@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.admission import Admission, Admit, Refuse, Wait
-from cluster.placement import Ask, Forecast
+from cluster.plan import Ask, Forecast
 from tests.cluster.burst import BUDGET_S, Burst
 
 

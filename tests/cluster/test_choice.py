@@ -11,7 +11,7 @@ from cluster.continuation import Continuation
 from cluster.door import Prepared
 from cluster.membership import ReplicaRecord
 from cluster.metrics import TIME_TO_CANCEL
-from cluster.placement import Pair
+from cluster.plan import Pair
 from cluster.stage_times import StageTimes
 from engine import telemetry
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed

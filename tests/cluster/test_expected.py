@@ -9,7 +9,7 @@ import pytest
 
 from cluster.cold_start import ColdStarts
 from cluster.gate import Gate
-from cluster.placement import Ask, Forecast
+from cluster.plan import Ask, Forecast
 from cluster.refusals import Refused
 from tests.cluster.gate_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually

@@ -13,7 +13,8 @@ from cluster.api import Progress
 from cluster.fairness import Fairness
 from cluster.gate import Gate
 from cluster.placed import FirstToken
-from cluster.placement import Ask, Placement
+from cluster.placement import Placement
+from cluster.plan import Ask
 from cluster.refusals import Refused
 from cluster.tenant_caps import TenantConfig
 from engine.errors import InvalidRequest, Unavailable

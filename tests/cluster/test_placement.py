@@ -10,7 +10,7 @@ from cluster import placement
 from cluster.cost_model import Pace
 from cluster.holds import Prompt
 from cluster.membership import ReplicaLoad, ReplicaRecord
-from cluster.placement import Ask, Forecast, Pair, Plan
+from cluster.plan import Ask, Forecast, Pair, Plan
 from engine.errors import PromptTooLong, Unavailable
 
 

@@ -13,7 +13,8 @@ from cluster.admission import Admission, Admit, Refuse, Wait
 from cluster.fairness import Fairness
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.outlook import Due, in_time, outlook
-from cluster.placement import Ask, Forecast, Placement
+from cluster.placement import Placement
+from cluster.plan import Ask, Forecast
 from cluster.reservations import _MOST, Reservations
 from cluster.tenant_caps import Need, TenantConfig
 

@@ -20,7 +20,8 @@ from cluster.config import EndpointConfig
 from cluster.door import Door
 from cluster.gateway_grpc import start
 from cluster.membership import ReplicaLoad, ReplicaRecord
-from cluster.placement import Ask, Placement
+from cluster.placement import Placement
+from cluster.plan import Ask
 from cluster.scoring import score_all
 from cluster.streams import closing
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong

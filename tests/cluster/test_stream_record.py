@@ -9,7 +9,7 @@ from cluster.api import ChoiceSummary, Tokens
 from cluster.holds import Hold
 from cluster.membership import ReplicaRecord
 from cluster.placed import FirstToken, Placed
-from cluster.placement import Ask, Forecast, Pair, Plan
+from cluster.plan import Ask, Forecast, Pair, Plan
 from cluster.stream_record import StreamRecord, is_meaningful
 from tests.metrics_page import Recorded, recorded
 
