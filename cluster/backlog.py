@@ -17,17 +17,19 @@ def backlog(
 ) -> list[Due]:
     """The prompts from here that wait there, those of the batch lane only where `batch` asks.
 
-    `pressed`: one that is comes behind them. The oldest is taken to be computed since the one
-    before it ended, or since the replica last said that it had less to do: prompts are given to
-    replicas one or two at a time, and replicas say what is done pass by pass.
+    `pressed`: one that is comes behind them. The oldest is taken to be computed since it was
+    placed, the one before it ended, or the replica last said that it had computed some: prompts are
+    given to replicas one or two at a time, and replicas say what is done pass by pass.
     """
     pressed = pressed or queue.pressed
     found: list[Due] = []
-    begun_s = max(cost.ended_s, queue.begun_s)
-    for one, left in queue.left():
-        if batch or not one.batch:
-            pace = one.pace if one.batch else hurried(one.pace, pressed)
-            seconds = cost.seconds(left, one.cached + one.tokens - left, pace)
+    for one in queue.left():
+        prompt = one.prompt
+        if batch or not prompt.batch:
+            pace = prompt.pace if prompt.batch else hurried(prompt.pace, pressed)
+            before = prompt.cached + prompt.tokens - one.tokens
+            seconds = cost.seconds(one.tokens, before, pace)
+            begun_s = max(cost.ended_s, queue.progressed_s, one.placed_s)
             done_s = 0.0 if found else min(max(0.0, now - begun_s), seconds)
-            found.append(Due(seconds - done_s, one.deadline_s))
+            found.append(Due(seconds - done_s, prompt.deadline_s))
     return found

@@ -1,9 +1,9 @@
 """What waits and runs on each replica, as a router knows it. Pure.
 
-A router knows at once what it placed itself. What others placed is what a replica reports less
-what the router had there itself by then; prompt tokens that are missing in a report were computed,
-of the oldest prompts first. Without fresh reports the larger of the two counts stands, as one
-may be old and the other sees one router only.
+A router knows at once what it placed itself. Of that, prompt tokens that are missing in a report
+were computed, of the oldest prompts of their lane first; what a report has more than is left of it
+others placed. Without fresh reports the larger of the two counts stands, as one may be old and the
+other sees one router only.
 """
 
 from __future__ import annotations
@@ -48,26 +48,35 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A prompt that was placed at `placed_s`, and how many of its tokens are to be computed yet."""
+
+    prompt: Prompt
+    tokens: int
+    placed_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Waiting:
     prompt: Prompt
     placed_s: float
 
 
 class PromptQueue:
-    """The prompts placed on a replica from here, and how many tokens of others are due there."""
+    """The prompts placed on a replica from here, and how many tokens of others are due there.
+
+    `reported`: the replica has said lately what is due there; `progressed_s` is when it last said
+    that it had computed some.
+    """
 
     def __init__(self) -> None:
         self.others = 0
-        self._due: int | None = None
-        self._due_s = float("-inf")
-        self._progressed_s = float("-inf")
+        self.reported = False
+        self.progressed_s = float("-inf")
+        # Of the prompts from here, by lane: batch or not.
+        self._done = {False: 0, True: 0}
         self._waiting: dict[int, _Waiting] = {}
         self._next = 0
-
-    @property
-    def reported(self) -> bool:
-        """Whether the replica has said lately what is due there."""
-        return self._due is not None
 
     def add(self, prompt: Prompt, now: float) -> int:
         """Count it from now on; returns the key to `drop` it by."""
@@ -77,30 +86,35 @@ class PromptQueue:
 
     def drop(self, key: int) -> None:
         """Count it no more."""
-        del self._waiting[key]
+        prompt = self._waiting.pop(key).prompt
+        self._done[prompt.batch] = max(0, self._done[prompt.batch] - prompt.tokens)
 
-    def report(self, tokens: int, now: float) -> None:
-        """That many prompt tokens are due on the replica, of everybody's."""
-        if self._due is not None and tokens < self._due:
-            self._progressed_s = now
-        self._due, self._due_s = tokens, now
-        self.others = max(0, tokens - sum(one.prompt.tokens for one in self._waiting.values()))
+    def report(self, tokens: int, now: float, batch_tokens: int = 0) -> None:
+        """So many prompt tokens are due on the replica, of everybody's; some of the batch lane."""
+        others, progressed = 0, False
+        for batch, due in ((False, tokens - batch_tokens), (True, batch_tokens)):
+            own = [one for one in self._waiting.values() if one.prompt.batch is batch]
+            there = sum(one.prompt.tokens for one in own if one.placed_s <= now - _TRAVEL_S)
+            done = max(self._done[batch], there - due)
+            progressed |= done > self._done[batch]
+            self._done[batch] = done
+            others += max(0, due - (sum(one.prompt.tokens for one in own) - done))
+        if progressed or others < self.others:
+            self.progressed_s = now
+        self.others, self.reported = others, True
 
     def unreport(self) -> None:
         """What was reported is too old to count."""
-        self.others, self._due = 0, None
+        self.others, self.reported = 0, False
 
-    def left(self) -> list[tuple[Prompt, int]]:
-        """The prompts placed from here, oldest first, each with its tokens still to be computed."""
-        known_s = self._due_s - _TRAVEL_S
-        there = sum(one.prompt.tokens for one in self._waiting.values() if one.placed_s <= known_s)
-        done = 0 if self._due is None else max(0, there - self._due)
-        found = []
-        # Work of the batch lane gives way.
+    def left(self) -> list[Left]:
+        """The prompts placed from here, oldest first, those of the batch lane behind all others."""
+        done, found = dict(self._done), []
         for one in sorted(self._waiting.values(), key=lambda one: one.prompt.batch):
-            took = min(done, one.prompt.tokens - 1) if one.placed_s <= known_s else 0
-            found.append((one.prompt, one.prompt.tokens - took))
-            done -= took
+            prompt = one.prompt
+            took = min(done[prompt.batch], prompt.tokens - 1)
+            done[prompt.batch] -= took
+            found.append(Left(prompt, prompt.tokens - took, one.placed_s))
         return found
 
     @property
@@ -111,11 +125,6 @@ class PromptQueue:
         """
         prompts = (one.prompt for one in self._waiting.values())
         return any(one.pace is Pace.PRESSED and not one.batch for one in prompts)
-
-    @property
-    def begun_s(self) -> float:
-        """Since when what is computed there now has been, as far as is known here."""
-        return max(self.busy_s(), self._progressed_s)
 
     def busy_s(self) -> float:
         """Since when there has been a prompt from here, if there is one."""
@@ -129,7 +138,7 @@ class PromptQueue:
         """Tokens of others that are due there."""
         if self.reported:
             return self.others
-        return max(0, load.prompt_tokens_due - sum(left for _, left in self.left()))
+        return max(0, load.prompt_tokens_due - sum(one.tokens for one in self.left()))
 
 
 class Tally:
@@ -214,7 +223,7 @@ class Holds:
     def report(self, replica: str, load: ReplicaLoad, now: float) -> None:
         """A replica has just said what it is doing."""
         held = self._of(replica)
-        held.queue.report(load.prompt_tokens_due, now)
+        held.queue.report(load.prompt_tokens_due, now, load.batch_tokens_due)
         held.requests.report(load.waiting + load.running)
         held.blocks.report(load.blocks_promised)
 

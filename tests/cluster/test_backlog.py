@@ -49,6 +49,14 @@ def test_it_is_not_computed_while_another_was(cost):
     assert seconds(queue, cost, 10.5) == pytest.approx([0.7], abs=0.02)
 
 
+def test_it_is_not_computed_before_it_came(cost):
+    queue = PromptQueue()
+    queue.add(Prompt(1000, batch=True), 10.0)
+    queue.report(600, 10.5, 600)
+    queue.add(Prompt(300), 10.9)
+    assert seconds(queue, cost, 11.0) == pytest.approx([0.2], abs=0.02)
+
+
 def test_all_are_computed_at_the_pace_of_one_that_is_pressed(cost):
     queue = PromptQueue()
     for pace in (Pace.ALONE, Pace.BESIDE):

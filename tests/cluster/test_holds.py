@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.holds import Holds, Prompt
+from cluster.holds import Holds, Left, Prompt
 from cluster.membership import ReplicaLoad, ReplicaRecord
 
 
@@ -12,7 +12,11 @@ def record(**load):
 
 
 def remaining(holds):
-    return [left for _, left in holds.queue("r0").left()]
+    return [one.tokens for one in holds.queue("r0").left()]
+
+
+def others(holds):
+    return holds.queue("r0").others_of(ReplicaLoad())
 
 
 def test_what_a_report_does_not_have_was_computed_oldest_first():
@@ -25,33 +29,67 @@ def test_what_a_report_does_not_have_was_computed_oldest_first():
     assert remaining(holds) == [1, 99]
     first.release()
     assert remaining(holds) == [100]
-    assert holds.queue("r0").others_of(ReplicaLoad()) == 0
+    assert others(holds) == 0
 
 
-def test_work_of_the_batch_lane_is_thought_to_be_computed_last():
+def test_each_lane_has_done_what_its_own_reports_lack():
     holds = Holds()
-    holds.prompt("r0", Prompt(500, batch=True), 0.0)
-    holds.prompt("r0", Prompt(100), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=520), 1.0)
-    assert holds.queue("r0").left() == [(Prompt(100), 20), (Prompt(500, batch=True), 500)]
+    batch, other = Prompt(500, batch=True), Prompt(100)
+    holds.prompt("r0", batch, 0.0)
+    holds.prompt("r0", other, 0.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
+    assert holds.queue("r0").left() == [Left(other, 20, 0.0), Left(batch, 500, 0.0)]
 
 
-def test_what_is_computed_has_been_since_less_was_due():
+def test_what_a_batch_prompt_has_done_is_no_others():
+    holds = Holds()
+    holds.prompt("r0", Prompt(1000, batch=True), 0.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=400, batch_tokens_due=400), 1.0)
+    holds.prompt("r0", Prompt(500), 1.1)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=900, batch_tokens_due=400), 1.2)
+    assert (remaining(holds), others(holds)) == ([500, 400], 0)
+
+
+def test_others_do_not_hide_behind_what_was_computed():
+    holds = Holds()
+    holds.prompt("r0", Prompt(1000), 0.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=200), 1.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=1000), 1.1)
+    assert (remaining(holds), others(holds)) == ([200], 800)
+
+
+def test_what_comes_while_another_is_computed_is_counted_once():
+    holds = Holds()
+    first = holds.prompt("r0", Prompt(1000), 0.0)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=400), 1.0)
+    holds.prompt("r0", Prompt(300), 1.1)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.101)
+    assert (remaining(holds), others(holds)) == ([400, 300], 0)
+    first.release()
+    assert remaining(holds) == [300]
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=300), 1.5)
+    assert (remaining(holds), others(holds)) == ([300], 0)
+
+
+def test_progress_is_known_by_what_is_missing():
     holds = Holds()
     queue = holds.queue("r0")
-    assert queue.begun_s == float("inf")
     holds.prompt("r0", Prompt(500), 1.0)
-    assert queue.begun_s == 1.0
     for due, now in ((500, 2.0), (500, 3.0), (200, 4.0), (700, 5.0)):
         holds.report("r0", ReplicaLoad(prompt_tokens_due=due), now)
-    assert queue.begun_s == 4.0
+    assert queue.progressed_s == 4.0
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=600), 6.0)  # of others
+    assert queue.progressed_s == 6.0
+    holds.prompt("r0", Prompt(400), 6.5)
+    holds.report("r0", ReplicaLoad(prompt_tokens_due=800), 7.0)  # as many have come
+    assert queue.progressed_s == 7.0
 
 
 def test_what_a_report_has_more_belongs_to_others():
     holds = Holds()
     mine = holds.prompt("r0", Prompt(100), 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.0)
-    assert holds.queue("r0").others_of(ReplicaLoad()) == 600
+    assert others(holds) == 600
     mine.release()
     assert remaining(holds) == []
     holds.unreport("r0")
@@ -64,10 +102,10 @@ def test_what_was_placed_just_before_a_report_is_counted_once():
     holds.prompt("r0", Prompt(100), 1.0)
     holds.request("r0", 9, 0.06)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=100, running=1, blocks_promised=9), 1.001)
-    assert (remaining(holds), holds.queue("r0").others_of(ReplicaLoad())) == ([100], 0)
+    assert (remaining(holds), others(holds)) == ([100], 0)
     assert (holds.requests(record()), holds.blocks(record())) == (1, 9)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=140, running=4, blocks_promised=29), 1.05)
-    assert (remaining(holds), holds.queue("r0").others_of(ReplicaLoad())) == ([100], 40)
+    assert (remaining(holds), others(holds)) == ([100], 40)
     assert (holds.requests(record()), holds.blocks(record())) == (4, 29)
 
 
@@ -119,7 +157,7 @@ def test_nothing_is_left_once_all_is_released(steps):
         else:
             holds.report("r0", ReplicaLoad(prompt_tokens_due=amount, running=amount), now)
         assert all(left >= 1 for left in remaining(holds))
-        assert holds.queue("r0").others_of(ReplicaLoad()) >= 0
+        assert others(holds) >= 0
     for share in shares:
         share.release()
     holds.unreport("r0")
