@@ -36,6 +36,7 @@ from cluster.serve_scaling import WANTED, follow_wanted
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
 from engine.stages import Stages
+from kv_transfer.lookups import RESOLVER
 
 log = logging.getLogger(__name__)
 
@@ -312,8 +313,8 @@ def _deployment(
 
 
 def _environment(threads: int) -> dict[str, str]:
-    passed = {key: os.environ[key] for key in ("TANDEM_LOG",) if key in os.environ}
-    return passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS
+    passed = {key: os.environ[key] for key in ("TANDEM_LOG", *RESOLVER) if key in os.environ}
+    return RESOLVER | passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS
 
 
 def _replica_id() -> str:

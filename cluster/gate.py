@@ -2,9 +2,7 @@
 
 `cluster/placement.py` says what a request would mean, `cluster/admission.py` what to do about it.
 What was admitted is counted against its replicas in the same moment. Those that wait are bounded
-and looked at in their order: the interactive lanes before the batch lane, of each who was told to
-come now, then the tenant that was served the least, then the shortest or, batch, who came
-first.
+and looked at in their order (`cluster/held.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
 from cluster.demand import Demand
 from cluster.fairness import Fairness
+from cluster.held import Held
 from cluster.membership import Pool, ReplicaRecord
 from cluster.placed import FirstToken, Placed
 from cluster.placement import Placement
@@ -58,7 +57,7 @@ class Gate:
         self._unmet = Unmet()
         self._demand = Demand()
         self._max_held = max_held
-        self._held: list[Waiter] = []
+        self._held = Held(self._fairness.served)
         self._arrivals = 0
         self._look: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
@@ -112,10 +111,10 @@ class Gate:
 
     async def _enter(self, waiter: Waiter, now: float) -> list[Placed]:
         ask, need = waiter.ask, waiter.need
-        behind = self._behind(waiter)
+        behind = self._held.any_before(waiter)
         if not behind:
             room = len(self._held) < self._max_held
-            self._decide(waiter, now, self._ahead_s(waiter), late=room)
+            self._decide(waiter, now, self._held.ahead_s(waiter), late=room)
         if waiter.decided.done():
             return waiter.decided.result()
         if len(self._held) >= self._max_held:
@@ -136,8 +135,7 @@ class Gate:
             raise
         finally:
             self._fairness.leave(ask.tenant, need)
-            if waiter in self._held:
-                self._held.remove(waiter)
+            self._held.remove(waiter)
 
     def move(self, placed: Placed, ask: Ask, *, streaming: bool) -> None:
         """Give an admitted choice another place, whatever that means for others.
@@ -183,25 +181,9 @@ class Gate:
             self._placement.costs.learn_stream(pair.decode.id, stayed_s)
         placed.release(output_tokens)
 
-    def _behind(self, waiter: Waiter) -> bool:
-        """Whether somebody waits who goes first: a tenant that had less, or batch work before."""
-        ask, served = waiter.ask, self._fairness.served(waiter.ask.tenant)
-        return not waiter.expected and any(
-            other.ask.batch if ask.batch else self._fairness.served(other.ask.tenant) < served
-            for other in self._held
-            if ask.batch or not other.ask.batch
-        )
-
-    def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:
-        ask = waiter.ask
-        if ask.batch:
-            return True, not waiter.expected, 0.0, 0, waiter.arrival
-        served = self._fairness.served(ask.tenant)
-        return False, not waiter.expected, served, waiter.left, waiter.arrival
-
     def _hold(self, waiter: Waiter) -> None:
         log.info("request held", extra={"request_id": waiter.ask.request_id})
-        self._held.append(waiter)
+        self._held.add(waiter)
         metrics.HELD.set(len(self._held))
         if self._look is None:
             self._look_in(self._look_due_s(time.monotonic()))
@@ -230,7 +212,7 @@ class Gate:
         self._look = None
         now = self._looked_s = time.monotonic()
         looked, ahead_s = 0, 0.0
-        held = sorted(self._held, key=self._order)
+        held = self._held.in_order()
         for waiter in held:
             if looked >= _AT_ONE_LOOK and now < decided_by(waiter.ask):
                 continue
@@ -240,16 +222,11 @@ class Gate:
             looked += 1
             if waiter.ask.batch and not waiter.decided.done():
                 break
-        self._held = [waiter for waiter in self._held if not waiter.decided.done()]
+        self._held.drop_decided()
         metrics.HELD.set(len(self._held))
         if self._held:
             self._look_in(self._look_due_s(now))
         self._places.tell([one.listener for one in held if not one.decided.done()], now)
-
-    def _ahead_s(self, waiter: Waiter) -> float:
-        """The computing of those that wait here and go before it."""
-        order = self._order(waiter)
-        return sum(other.alone_s or 0.0 for other in self._held if self._order(other) < order)
 
     def _asleep(self, ask: Ask) -> tuple[Pool, ...]:
         """The pools that this request needs, and that must be woken first."""
@@ -281,6 +258,7 @@ class Gate:
         try:
             prefill = self._pools.healthy("prefill")
             plan = self._plan(waiter.ask, now, prefill)
+            waiter.fits = plan.forecast.fits
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
             # Those held here are not in the way of one that is computed apart.
             work_s = 0.0 if plan.pair.apart else plan.forecast.alone_s / len(prefill)
@@ -349,13 +327,12 @@ class Gate:
             now,
             stale=self._pools.stale(),
             margin_s=self._admission.margin_s(ask.budget_s),
-            pressed=self._pressed(now),
+            pressed=self._pressed(ask, now),
         )
 
-    def _pressed(self, now: float) -> bool:
-        """Whether prompts wait, or soon will, beside streams that keep the gap that they have."""
-        waits = (one.reason == "ttft" and not one.ask.batch for one in self._held)
-        return self._demand.pressed(now) or any(waits)
+    def _pressed(self, ask: Ask, now: float) -> bool:
+        """Whether other prompts are late, or soon will be, where streams keep their gap."""
+        return self._demand.pressed(now) or self._held.any_late(ask)
 
     def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:
         """Count every choice against a pair of its own; the first was planned."""

@@ -14,7 +14,7 @@ routers that all believe the same old state would all choose the same replica.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
@@ -93,15 +93,22 @@ class Placement:
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
         first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
-        asked, best = self._hurried(self._drawn(first, stale), asked)
-        if best.record.role == "both":
-            return self._planned(best, best.record, asked)
-        devices = self._devices(able, pressed)
-        here = self._local(second, asked, best, devices)
-        if here is not None:
-            return self._planned(here, here.record, asked, apart=here.record.device not in devices)
-        rated = self._drawn([record for record in second if pairs(best.record, record)], stale)
-        return self._planned(best, min(rated, key=lambda one: self._room(one, ask)), asked)
+        elsewhere, devices = self._drawn(first, stale), self._devices(able, pressed)
+
+        def best(asked: _Asked) -> Computing:
+            found = self._soonest(elsewhere, asked)
+            if found.record.role == "both":
+                return found
+            return self._local(second, asked, found, devices) or found
+
+        found = _hurried(best, asked)
+        here = found.record
+        if here.role == "both":
+            return self._planned(found, here, asked)
+        if here.role == "decode":
+            return self._planned(found, here, asked, apart=here.device not in devices)
+        rated = self._drawn([record for record in second if pairs(here, record)], stale)
+        return self._planned(found, min(rated, key=lambda one: self._room(one, ask)), asked)
 
     def plan_rest(self, decode: Sequence[ReplicaRecord], ask: Ask, now: float) -> Plan:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
@@ -185,16 +192,6 @@ class Placement:
         if not any(map(self.holds.requests, decode)):
             return Pace.ALONE
         return Pace.PRESSED if pressed else Pace.BESIDE
-
-    def _hurried(self, records: Sequence[ReplicaRecord], asked: _Asked) -> tuple[_Asked, Computing]:
-        """The best place; streams wait as long as they may where only so it is in time."""
-        best, ask = self._soonest(records, asked), asked.ask
-        if asked.pace is Pace.BESIDE and not (ask.batch or _in_budget(best, ask)):
-            pressed = replace(asked, pace=Pace.PRESSED)
-            sooner = self._soonest(records, pressed)
-            if _in_budget(sooner, ask):
-                return pressed, sooner
-        return asked, best
 
     def _soonest(self, records: Sequence[ReplicaRecord], asked: _Asked) -> Computing:
         """The best place for it, of replicas that can compute it."""
@@ -305,6 +302,16 @@ class Placement:
         usable = needed_from // record.load.block_size
         known = self._known.longest(record.id, ask.digests[:usable])
         return known * record.load.block_size
+
+
+def _hurried(best: Callable[[_Asked], Computing], asked: _Asked) -> Computing:
+    """The best place for it; streams wait as long as they may where else it is late."""
+    found, ask = best(asked), asked.ask
+    if asked.pace is Pace.BESIDE and not (ask.batch or _in_budget(found, ask)):
+        sooner = best(replace(asked, pace=Pace.PRESSED))
+        if _in_budget(sooner, ask) or not found.outlook.fits:
+            return sooner
+    return found
 
 
 def _in_budget(computing: Computing, ask: Ask) -> bool:

@@ -10,6 +10,10 @@ from contextlib import suppress
 import pytest
 
 from cluster.logs import PACKAGES
+from kv_transfer.lookups import RESOLVER
+
+# Before the first lookup; for the processes that tests start, too.
+os.environ.update(RESOLVER | {key: os.environ[key] for key in RESOLVER if key in os.environ})
 
 with suppress(ImportError):  # an image for GPUs may not have it
     from hypothesis import HealthCheck, settings

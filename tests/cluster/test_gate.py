@@ -10,6 +10,7 @@ import pytest
 from cluster import places
 from cluster.admission import Admission
 from cluster.api import Progress
+from cluster.cost_model import Pace
 from cluster.fairness import Fairness
 from cluster.gate import Gate
 from cluster.placed import FirstToken
@@ -63,6 +64,18 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     placed.release()
     gate.release(first)
     assert placement.holds.requests(placed.plan.pair.decode) == 0
+
+
+async def test_nobody_is_pressed_by_its_own_waiting(gate):
+    """Nor by another that will be in time."""
+    first = (await gate.enter(ask(400, budget_s=1.0)))[0]
+    early = [asyncio.create_task(gate.enter(ask(100, budget_s=1.0))) for _ in range(2)]
+    await eventually(lambda: gate.held == 2)
+    for task in early:
+        (placed,) = await task
+        assert placed.plan.forecast.pace is Pace.BESIDE
+        placed.release()
+    first.release()
 
 
 async def test_a_choice_that_was_moved_says_nothing_of_predictions(gate, monkeypatch):

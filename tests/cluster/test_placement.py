@@ -323,13 +323,19 @@ def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
         chooser.held(pair.prefill, 100)
 
 
-def test_streams_wait_as_long_as_they_may_where_only_that_brings_a_prompt_in_time():
-    pool, decode, chooser = [replica("p", "prefill")], [replica("d", "decode")], Placement()
-    cost = chooser.costs.prefill("p")
+def learned(chooser, name):
+    """The costs of a replica that streams slow down by three, and by half while they wait."""
+    cost = chooser.costs.prefill(name)
     for place in range(150):
         pace, tokens = Pace(place % 3), 100 + place
         token_s = {Pace.ALONE: 0.001, Pace.BESIDE: 0.003, Pace.PRESSED: 0.0015}[pace]
         cost.learn(tokens, 0, tokens * token_s, 5.0 * (place - 150), pace=pace)
+    return chooser
+
+
+def test_streams_wait_as_long_as_they_may_where_only_that_brings_a_prompt_in_time():
+    pool, decode = [replica("p", "prefill")], [replica("d", "decode")]
+    chooser = learned(Placement(), "p")
 
     def pace_of(tokens: int, **more) -> Pace:
         ask = Ask(tokens, tokens + 10, budget_s=1.0, gap_s=0.06, **more)
@@ -351,3 +357,26 @@ def test_streams_wait_as_long_as_they_may_where_only_that_brings_a_prompt_in_tim
     batch.release()
     stream.release()
     assert pace_of(500) is Pace.ALONE
+
+
+def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
+    prefill, decode = replica("p", "prefill"), replica("d", "decode")
+    chooser = learned(Placement(local_tokens=100, decode_batch=4), "p")
+    chooser.holds.request("d", 10, 0.06)
+    digests = [bytes([place]) for place in range(500 // 16)]
+    ask = Ask(500, 510, digests, budget_s=1.0, gap_s=0.06)
+    assert chooser.plan([prefill], [decode], ask, 0.0).forecast.pace is Pace.PRESSED
+    chooser.learn(decode, digests)
+    plan = chooser.plan([prefill], [decode], ask, 0.0)
+    assert (plan.pair.local, plan.forecast.pace) == (True, Pace.BESIDE)
+
+
+def test_what_is_late_even_so_is_told_how_late_it_is_at_best():
+    prefill, decode = replica("p", "prefill"), replica("d", "decode")
+    chooser = learned(Placement(), "p")
+    chooser.holds.request("d", 10, 0.06)
+    for _ in range(2):
+        chooser.holds.prompt("p", Prompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
+    forecast = chooser.plan([prefill], [decode], Ask(300, 310, budget_s=1.0), 0.0).forecast
+    assert (forecast.fits, forecast.pace) == (False, Pace.PRESSED)
+    assert forecast.ttft_s == pytest.approx(1.2, abs=0.1)

@@ -1,0 +1,69 @@
+"""Those that wait at the gate, and who of them goes first.
+
+The interactive lanes before the batch lane, of each who was told to come now, then the tenant that
+was served the least, then the shortest or, batch, who came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cluster.plan import Ask
+from cluster.waiter import Waiter
+
+
+class Held:
+    """The waiters; `served` says how much a tenant has had."""
+
+    def __init__(self, served: Callable[[str], float]) -> None:
+        self._served = served
+        self._waiters: list[Waiter] = []
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        """It waits from now on."""
+        self._waiters.append(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """It waits no longer, if it did."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    def drop_decided(self) -> None:
+        """Those that were decided wait no longer."""
+        self._waiters = [waiter for waiter in self._waiters if not waiter.decided.done()]
+
+    def in_order(self) -> list[Waiter]:
+        """All of them, who goes first to begin with."""
+        return sorted(self._waiters, key=self._order)
+
+    def any_before(self, waiter: Waiter) -> bool:
+        """Whether somebody waits who goes first: a tenant that had less, or batch work before."""
+        ask, served = waiter.ask, self._served(waiter.ask.tenant)
+        return not waiter.expected and any(
+            other.ask.batch if ask.batch else self._served(other.ask.tenant) < served
+            for other in self._waiters
+            if ask.batch or not other.ask.batch
+        )
+
+    def ahead_s(self, waiter: Waiter) -> float:
+        """The computing of those that go before it."""
+        order = self._order(waiter)
+        return sum(other.alone_s or 0.0 for other in self._waiters if self._order(other) < order)
+
+    def any_late(self, ask: Ask) -> bool:
+        """Whether another than that would be late as things are; the batch lane never is."""
+        others = (one for one in self._waiters if one.ask is not ask and not one.decided.done())
+        return any(not (one.fits or one.ask.batch) for one in others)
+
+    def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:
+        ask = waiter.ask
+        if ask.batch:
+            return True, not waiter.expected, 0.0, 0, waiter.arrival
+        served = self._served(ask.tenant)
+        return False, not waiter.expected, served, waiter.left, waiter.arrival

@@ -1,0 +1,58 @@
+"""Who waits at the gate: in whose way, and behind whom."""
+
+import asyncio
+
+import pytest
+
+from cluster.held import Held
+from cluster.plan import Ask
+from cluster.waiter import Waiter
+
+
+def waiter(loop, *, arrival=0, left=10, expected=False, **ask):
+    return Waiter(Ask(10, 20, **ask), left, expected, arrival, loop.create_future())
+
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def test_who_goes_first(loop):
+    held = Held(lambda tenant: 9.0 * (tenant == "had much"))
+    order = [
+        waiter(loop, expected=True, tenant="had much"),
+        waiter(loop, left=10),
+        waiter(loop, left=20, arrival=1),
+        waiter(loop, left=20, arrival=2),
+        waiter(loop, left=5, tenant="had much"),
+        waiter(loop, left=9, arrival=3, batch=True),
+        waiter(loop, left=1, arrival=4, batch=True),
+    ]
+    for one in reversed(order):
+        one.alone_s = 1.0
+        held.add(one)
+    assert held.in_order() == order
+    assert [held.ahead_s(one) for one in order] == [0, 1, 2, 3, 4, 5, 6]
+    assert [held.any_before(one) for one in order] == [False] * 4 + [True] * 3
+    order[1].decided.set_result([])
+    held.drop_decided()
+    held.remove(order[1])
+    held.remove(order[2])
+    assert held.in_order() == [order[0], *order[3:]]
+
+
+def test_one_is_late_beside_others(loop):
+    held = Held(lambda tenant: 0.0)
+    late, batch, fits, decided = (
+        waiter(loop, batch=batch) for batch in (False, True, False, False)
+    )
+    for one in (late, batch, fits, decided):
+        one.fits = one is fits
+        held.add(one)
+    decided.decided.set_result([])
+    assert held.any_late(fits.ask) and not held.any_late(late.ask)
+    held.remove(late)
+    assert not held.any_late(fits.ask)
