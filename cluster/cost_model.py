@@ -97,7 +97,7 @@ class PrefillCost:
     """Seconds that a replica takes to compute a prompt when it has nothing else to prefill."""
 
     def __init__(self) -> None:
-        self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL, _MEMORY)
+        self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
         self.ended_s = float("-inf")
         self._pressed_seen = 0.0
         self._last: tuple[tuple[float, ...], float] | None = None

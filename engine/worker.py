@@ -57,6 +57,11 @@ class Steps(Protocol):
         ...
 
     @property
+    def shared_cores(self) -> str:
+        """See `Engine.shared_cores`."""
+        ...
+
+    @property
     def haste(self) -> Haste:
         """See `Engine.haste`."""
         ...
@@ -125,6 +130,11 @@ class EngineWorker:
         if dirty:
             await self._run(lambda: self._engine.clear(dirty))
             pool.cleaned(dirty)
+
+    @property
+    def shared_cores(self) -> bool:
+        """Whether steps are computed on cores that others need, too."""
+        return bool(self._engine.shared_cores)
 
     @property
     def haste(self) -> Haste:

@@ -58,11 +58,6 @@ class Outgoing:
         return self.finished.done()
 
     @property
-    def all_sent(self) -> bool:
-        """Whether every frame of what was announced has left."""
-        return self.parts_sent == len(self.plan)
-
-    @property
     def all_announced(self) -> bool:
         """Whether every frame of it is announced, and its first token is known."""
         every = self.announced.whole and self.next_part == len(self.plan)

@@ -170,7 +170,9 @@ class PrefillLoop:
         now = time.monotonic()
         self._scheduler.advanced(run.spans, now - self._counted_s)
         self._counted_s = now
-        if not whole:
+        # Each part that leaves takes of the cores that pressed prompts are computed on.
+        hurried = self._worker.shared_cores and any(span.sequence.pressed for span in run.spans)
+        if not (whole or hurried):
             self._tell(run.spans, run.layers_done)
 
     def _tell(self, spans: list[Span], layers: int | None = None) -> None:

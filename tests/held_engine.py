@@ -47,6 +47,7 @@ class HeldEngine:
         return HeldPass(self, spans)
 
     haste = Haste.NONE
+    shared_cores = ""
 
     def rest(self):
         pass

@@ -37,8 +37,8 @@ async def running():
         worker.close()
 
 
-def submit(subject, owner, tokens):
-    return subject.submit(Sequence(owner, [1] * tokens, tokens, SamplingParams()))
+def submit(subject, owner, tokens, **more):
+    return subject.submit(Sequence(owner, [1] * tokens, tokens, SamplingParams(), **more))
 
 
 @pytest.mark.parametrize("short", [8, 60, CHUNK])
@@ -88,6 +88,22 @@ async def test_how_far_a_pass_is_is_told_while_it_goes_on():
         engine.let_go()
         await asyncio.wait_for(job.first_token, 30)
         assert told[-1] == (CHUNK, None)
+
+
+@pytest.mark.parametrize(("pressed", "cores"), [(True, "host"), (True, ""), (False, "host")])
+async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores):
+    async with running() as (subject, engine, _):
+        engine.shared_cores, told = cores, []
+        job = submit(subject, "long", 2 * CHUNK, pressed=pressed)
+        job.watch = lambda tokens, layers: told.append((tokens, layers))
+        engine.let_go()
+        await asyncio.wait_for(job.first_token, 30)
+        assert [said for said in told if said[1] is None] == [
+            (0, None),
+            (CHUNK, None),
+            (2 * CHUNK, None),
+        ]
+        assert any(layers for _, layers in told) is not (pressed and bool(cores))
 
 
 async def test_the_next_pass_is_begun_before_what_the_last_one_gave_is_told():

@@ -64,7 +64,7 @@ class Step {
     rows_ = {take(any.qkv.outputs), take(attended),        take(attended),        take(hidden),
              take(gated),           take(hidden * copies), take(hidden * copies)};
     singles_ = spans.count == spans.tokens;
-    if (!singles_) work_ = cut(shape, spans);
+    if (!singles_ && (!wanted || layers_.size() > 1)) work_ = cut(shape, spans);
     if (!singles_ && wanted) wanted_work_ = cut(shape, spans, *wanted);
   }
 

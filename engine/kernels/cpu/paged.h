@@ -20,32 +20,33 @@ struct Work {
   Tile tile;
 };
 
-// Heads beyond a tile's rows are taken in rounds; with few heads a tile takes several queries.
-// Longest first within a span, so that the threads end together.
+// Adds the tiles of a span that begin with that query. Heads beyond a tile's rows are taken in rounds.
+inline void add_tiles(const Shape& shape, int64_t span, int64_t first, std::vector<Work>& work) {
+  const int64_t group = shape.heads / shape.kv_heads, heads = std::min<int64_t>(group, kMaxRows);
+  for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
+    for (int64_t h = 0; h < group; h += heads)
+      work.push_back({static_cast<int32_t>(span), {kv, first, h, std::min(heads, group - h)}});
+}
+
+// With few heads a tile takes several queries. Longest first within a span, so that the threads end
+// together.
 inline std::vector<Work> cut(const Shape& shape, const Spans& spans) {
-  const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t heads = std::min<int64_t>(group, kMaxRows), queries = kMaxRows / heads;
+  const int64_t queries = kMaxRows / std::min<int64_t>(shape.heads / shape.kv_heads, kMaxRows);
   std::vector<Work> work;
   for (int64_t i = 0; i < spans.count; ++i)
     for (int64_t t = (spans.starts[i + 1] - spans.starts[i] - 1) / queries; t >= 0; --t)
-      for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
-        for (int64_t h = 0; h < group; h += heads)
-          work.push_back({static_cast<int32_t>(i),
-                          {kv, t * queries, h, std::min(heads, group - h)}});
+      add_tiles(shape, i, t * queries, work);
   return work;
 }
 
 // The same for these rows alone; each is the last of its span.
-inline std::vector<Work> cut(const Shape& shape, const Spans& spans, const std::vector<int64_t>& rows) {
-  const int64_t group = shape.heads / shape.kv_heads, heads = std::min<int64_t>(group, kMaxRows);
+inline std::vector<Work> cut(const Shape& shape, const Spans& spans,
+                             const std::vector<int64_t>& rows) {
   std::vector<Work> work;
   int64_t i = 0;
   for (const int64_t row : rows) {
     while (spans.starts[i + 1] <= row) ++i;
-    for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
-      for (int64_t h = 0; h < group; h += heads)
-        work.push_back({static_cast<int32_t>(i),
-                        {kv, row - spans.starts[i], h, std::min(heads, group - h)}});
+    add_tiles(shape, i, row - spans.starts[i], work);
   }
   return work;
 }
