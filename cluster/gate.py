@@ -258,7 +258,6 @@ class Gate:
         try:
             prefill = self._pools.healthy("prefill")
             plan = self._plan(waiter.ask, now, prefill)
-            waiter.fits = plan.forecast.fits
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
             # Those held here are not in the way of one that is computed apart.
             work_s = 0.0 if plan.pair.apart else plan.forecast.alone_s / len(prefill)
@@ -327,12 +326,12 @@ class Gate:
             now,
             stale=self._pools.stale(),
             margin_s=self._admission.margin_s(ask.budget_s),
-            pressed=self._pressed(ask, now),
+            pressed=self._pressed(now),
         )
 
-    def _pressed(self, ask: Ask, now: float) -> bool:
-        """Whether other prompts are late, or soon will be, where streams keep their gap."""
-        return self._demand.pressed(now) or self._held.any_late(ask)
+    def _pressed(self, now: float) -> bool:
+        """Whether prompts wait, or soon will, beside streams that keep the gap that they have."""
+        return self._demand.pressed(now) or self._held.any_to_compute
 
     def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:
         """Count every choice against a pair of its own; the first was planned."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cluster.plan import Ask
 from cluster.waiter import Waiter
 
 
@@ -56,10 +55,10 @@ class Held:
         order = self._order(waiter)
         return sum(other.alone_s or 0.0 for other in self._waiters if self._order(other) < order)
 
-    def any_late(self, ask: Ask) -> bool:
-        """Whether another than that would be late as things are; the batch lane never is."""
-        others = (one for one in self._waiters if one.ask is not ask and not one.decided.done())
-        return any(not (one.fits or one.ask.batch) for one in others)
+    @property
+    def any_to_compute(self) -> bool:
+        """Whether one waits for prompts to be computed; the batch lane is in no haste."""
+        return any(one.reason == "ttft" and not one.ask.batch for one in self._waiters)
 
     def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:
         ask = waiter.ask

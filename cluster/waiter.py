@@ -17,7 +17,6 @@ class Waiter:
     """Who waits; `left` is what is to be computed of its prompt, as far as caches are known.
 
     `alone_s` is what that takes of the replicas; None until somebody is there to compute it.
-    `fits`: it would have been in time where it was planned last.
     """
 
     ask: Ask
@@ -28,7 +27,6 @@ class Waiter:
     listener: Listener | None = None
     reason: Reason | None = None
     alone_s: float | None = None
-    fits: bool = True
 
     @property
     def capped(self) -> bool:

@@ -66,15 +66,12 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     assert placement.holds.requests(placed.plan.pair.decode) == 0
 
 
-async def test_nobody_is_pressed_by_its_own_waiting(gate):
-    """Nor by another that will be in time."""
+async def test_a_prompt_that_waits_is_pressed(gate):
     first = (await gate.enter(ask(400, budget_s=1.0)))[0]
-    early = [asyncio.create_task(gate.enter(ask(100, budget_s=1.0))) for _ in range(2)]
-    await eventually(lambda: gate.held == 2)
-    for task in early:
-        (placed,) = await task
-        assert placed.plan.forecast.pace is Pace.BESIDE
-        placed.release()
+    (placed,) = await gate.enter(ask(100, budget_s=1.0))
+    assert first.plan.forecast.pace is Pace.ALONE
+    assert placed.plan.forecast.pace is Pace.PRESSED
+    placed.release()
     first.release()
 
 

@@ -44,15 +44,13 @@ def test_who_goes_first(loop):
     assert held.in_order() == [order[0], *order[3:]]
 
 
-def test_one_is_late_beside_others(loop):
+def test_whoever_waits_to_be_computed_presses(loop):
     held = Held(lambda tenant: 0.0)
-    late, batch, fits, decided = (
-        waiter(loop, batch=batch) for batch in (False, True, False, False)
-    )
-    for one in (late, batch, fits, decided):
-        one.fits = one is fits
-        held.add(one)
-    decided.decided.set_result([])
-    assert held.any_late(fits.ask) and not held.any_late(late.ask)
-    held.remove(late)
-    assert not held.any_late(fits.ask)
+    for reason, batch in (("ttft", True), ("kv_blocks", False)):
+        held.add(waiter(loop, batch=batch))
+        held.in_order()[0].waits_for(reason)
+    assert not held.any_to_compute
+    held.add(waiter(loop))
+    assert not held.any_to_compute
+    held.in_order()[1].waits_for("ttft")
+    assert held.any_to_compute
