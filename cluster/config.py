@@ -129,9 +129,9 @@ class RayConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """A token after the first two is held for `ms`, to be sent with those after it.
+    """Tokens after the first two are held until `ms` after the last that were sent, to go together.
 
-    At most `tokens` are sent together.
+    At most `tokens` are sent at once.
     """
 
     ms: float = 40.0

@@ -27,7 +27,7 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How long a token is held back, to be sent with those after it, and how many at most."""
+    """How long after what was sent last tokens are held back, to go together; how many at most."""
 
     seconds: float = 0.0
     tokens: int = 1
@@ -54,7 +54,7 @@ class DecodeJob:
         self.local = local
         self.taken_up = local and sequence.output_tokens > 0
         self._flush = flush or Flush()
-        self._hold_s = 0.0
+        self._due_s = NOW
         self.first_s: float | None = None
         loop = asyncio.get_running_loop()
         self.granted: asyncio.Future[None] = loop.create_future()
@@ -102,10 +102,10 @@ class DecodeJob:
             self._finish_reason = piece.finish_reason
         self._unread = []
         self.finished = self._finish_reason is not None
-        if self.finished or not self._hold_s or len(self._tokens) >= self._flush.tokens:
+        if self.finished or len(self._tokens) >= self._flush.tokens:
             self._tell(NOW)
         elif not begun:
-            self._tell(time.monotonic() + self._hold_s)
+            self._tell(self._due_s)
 
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after what was sampled before."""
@@ -134,7 +134,7 @@ class DecodeJob:
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
         self._next_index += len(self._tokens)
         self._tokens, self._text = [], ""
-        self._hold_s = self._flush.seconds
+        self._due_s = time.monotonic() + self._flush.seconds
         if self._finish_reason is not None or self._error is not None:
             self._end()
         return emission

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -64,6 +65,21 @@ async def test_the_first_token_here_is_never_held_and_the_next_ones_wait():
     assert listener.now
     assert ids(job) == (2, [7, 8, 9])
     assert job.collect() is None
+
+
+async def test_a_token_that_comes_long_after_what_was_sent_last_is_not_held():
+    hold_s = 0.01
+    job = new_job(seconds=hold_s, tokens=3)
+    listener = Listener(job)
+    sample(job, 6)
+    before_s = time.monotonic()
+    ids(job)
+    after_s = time.monotonic()
+    listener.due.clear()
+    await asyncio.sleep(2 * hold_s)
+    sample(job, 7)
+    (due,) = listener.due
+    assert before_s + hold_s <= due <= after_s + hold_s < time.monotonic()
 
 
 async def test_what_another_replica_has_sent_is_not_sent_again():
