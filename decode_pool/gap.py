@@ -29,6 +29,7 @@ class TokenGap:
         self._budget_s = budget_s
         self._factor = factor
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._undisturbed: deque[float] = deque(maxlen=_RECENT)
         self._step_s: float | None = None
 
     @property
@@ -39,14 +40,19 @@ class TokenGap:
     @property
     def gap_s(self) -> float:
         """The most time from one step's begin to the next one's, where a step leaves that."""
-        usual_s = self.step_s
-        if usual_s is None or self._factor is None:
+        steps = self._undisturbed or self._recent
+        if not steps or self._factor is None:
             return self._budget_s
-        return min(self._budget_s, self._factor * usual_s)
+        return min(self._budget_s, self._factor * median(steps))
 
-    def stepped(self, seconds: float) -> None:
-        """A step of the running streams took so long."""
+    def stepped(self, seconds: float, *, disturbed: bool = False) -> None:
+        """A step of the running streams took so long, `disturbed` where prompts shared its cores.
+
+        Of such a one nobody is to be slowed down the more.
+        """
         self._recent.append(seconds)
+        if not disturbed:
+            self._undisturbed.append(seconds)
         self._step_s = seconds
 
     def rested(self) -> None:

@@ -167,6 +167,7 @@ class DecodeLoop:
             self._step_s, self._stepped_s = 0.0, None
             self.gap.rested()
             return False
+        hastes = [self._worker.haste]
         step = self._worker.step(spans)
         self._read()
         try:
@@ -174,14 +175,15 @@ class DecodeLoop:
         except Exception as error:
             self._fail(spans, error)
             return True
-        self._note_step(began, len(spans))
+        hastes.append(self._worker.haste)
+        self._note_step(began, len(spans), disturbed=any(hastes))
         self._take(spans, results)
         return True
 
-    def _note_step(self, began_s: float, requests: int) -> None:
+    def _note_step(self, began_s: float, requests: int, *, disturbed: bool) -> None:
         now, before_s = time.monotonic(), self._stepped_s
         self._step_s, self._stepped_s = now - began_s, now
-        self.gap.stepped(self._step_s)
+        self.gap.stepped(self._step_s, disturbed=disturbed)
         self._scheduler.batch.stepped(requests, self._step_s)
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(requests)

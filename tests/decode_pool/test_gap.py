@@ -36,6 +36,21 @@ def test_one_slow_step_brings_no_long_slice():
     assert after([0.012] * 5 + [0.05, 0.012]).slice_s() == pytest.approx(0.012)
 
 
+def test_a_step_that_shared_its_cores_makes_no_gap_longer():
+    gap = after([0.012] * 3)
+    for _ in range(20):
+        gap.stepped(0.025, disturbed=True)
+    assert gap.gap_s == pytest.approx(2 * 0.012)
+    assert gap.step_s == pytest.approx(0.025)
+    assert gap.rest_s(0.025) == 0.0
+
+
+def test_where_all_steps_share_their_cores_those_count():
+    gap = after([])
+    gap.stepped(0.025, disturbed=True)
+    assert gap.gap_s == pytest.approx(2 * 0.025)
+
+
 def test_with_no_stream_a_slice_is_short_enough_to_look_for_others():
     gap = after([0.012])
     gap.rested()

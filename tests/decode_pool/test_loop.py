@@ -58,10 +58,11 @@ class PaperPass:
 
 
 class PaperEngine:
-    """Steps that take `STEP_S`; notes when each owner got a token."""
+    """Steps that take `step_s`; notes when each owner got a token."""
 
     def __init__(self):
         self.now = 0.0
+        self.step_s = STEP_S
         self.slices = []
         self.rests = 0
         self.tokens_s = {}
@@ -72,7 +73,7 @@ class PaperEngine:
         self.rests += 1
 
     def forward(self, spans):
-        self.now += STEP_S
+        self.now += self.step_s
         for span in spans:
             self.tokens_s.setdefault(span.sequence.owner, []).append(self.now)
         return [SampledToken(7) for _ in spans]
@@ -188,6 +189,22 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
         rests, engine.haste = engine.rests, haste
         await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
         assert quantiles(engine.gaps(), n=4) == pytest.approx([gap_s] * 3)
+
+
+async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+
+        async def wait(most_s=None, wait=subject.wake.wait):
+            if most_s is None:
+                return await wait()
+            engine.now += most_s
+            return None
+
+        monkeypatch.setattr(subject.wake, "wait", wait)
+        await stream(subject, "alone", 20)
+        engine.haste, engine.step_s, began_s = Haste.PROMPTS, 1.5 * STEP_S, engine.now
+        await stream(subject, "beside", 40)
+        assert max(engine.gaps(began_s)) == pytest.approx(1.6 * STEP_S)
 
 
 async def test_who_joins_waits_for_no_rest(monkeypatch):
