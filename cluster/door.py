@@ -39,7 +39,7 @@ class Prepared:
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
     Where the prompt's own tokens are scored, those from `scored_from` on are, each with the `top`
-    likeliest in its place. `pressed`: it was placed while more came in than can be done.
+    likeliest in its place. `pressed` is `Placed.pressed`.
     """
 
     request_id: str

@@ -83,8 +83,8 @@ class Placement:
         """The best pair whose pools can hold the prompt, and prompt with answer.
 
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
-        is old; `pressed`: more prompts come than can be computed. Unavailable where a pool is
-        empty, PromptTooLong where no pool is large enough.
+        is old; `pressed`: prompts wait, or soon will. Unavailable where a pool is empty,
+        PromptTooLong where no pool is large enough.
         """
         asked = _Asked(ask, now, margin_s, self._pace(decode, pressed and not ask.batch))
         if ask.scored_from is not None:

@@ -39,7 +39,7 @@ class Haste(IntEnum):
 
     NONE = 0
     PROMPTS = 1
-    PRESSED = 2  # more prompts come than can be computed
+    PRESSED = 2  # prompts for which streams get their tokens only as due
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ class Sequence:
     `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
-    `ttft_budget_s`, from arrival to first token, order the prompts. A `pressed` one came when more
-    prompts did than can be computed, so streams beside it get their tokens only as due.
+    `ttft_budget_s`, from arrival to first token, order the prompts. Streams beside a `pressed` one
+    get their tokens only as due: it, or one behind it, would else be late.
     `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's own tokens.
     """
 
