@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from bench.arrivals import BURST, CALM, DRAIN
 from bench.burst_found import Measured, pooled_values
-from bench.contenders import CONTENDERS, PEERS, POOLS, SINGLE
+from bench.contenders import CONTENDERS, LONG, PEERS, POOLS, SINGLE
 from bench.goodput import ALL, Quantiles
 from bench.machine import as_line
 from bench.rates import Spread
@@ -140,9 +140,12 @@ def _gap_section(found: Sequence[Measured]) -> list[str]:
         ttft = Quantiles.of(pooled_values(mine, "ttft"))
         cells = [before.p50, before.p95, during.p50, during.p95]
         over = _quotient(during.p95, before.p95)
-        rows.append([contender.title, *map(_ms, cells), over, _ms(ttft.p50), str(before.count)])
+        asked = sum(each.count("requests", LONG) for each in mine)
+        served = asked - sum(each.count("failed", LONG) for each in mine)
+        served_of, n = f"{served} of {asked}", str(before.count)
+        rows.append([contender.title, *map(_ms, cells), over, _ms(ttft.p50), served_of, n])
     head = ["gap of the running", "before p50", "p95", "during p50", "p95", "p95 over", "TTFT p50"]
-    return [table([*head, "n before"], rows)]
+    return [table([*head, "served", "n before"], rows)]
 
 
 def _counts_row(name: str, found: Sequence[Measured]) -> list[str]:

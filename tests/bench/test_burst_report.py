@@ -196,9 +196,16 @@ def test_gaps_before_and_during_the_long_prompts():
     assert counts == {name: {"requests": n, "failed": 0} for name, n in ((RUNNING, 1), (LONG, 2))}
     found = Measured("vllm", 1, GAP, 1, counts, values, about="gap")
     assert found.line() == "gap p95 500 ms before, 1,000 ms during"
-    assert "| vLLM 0.32 (CPU build, patched install) | 500 | 500 | 1,000 | 1,000 | 2.00 |" in (
-        as_markdown([found], {})
-    )
+    row = "| 500 | 500 | 1,000 | 1,000 | 2.00 | 1,500 | 2 of 2 | 4 |"
+    assert row in as_markdown([found], {})
+
+
+def test_long_prompts_that_were_refused_are_not_counted_as_served():
+    refused = _stream(LONG, 3.1, [], status=429)
+    outcomes = (_stream(RUNNING, 0, [0.5, 1.5, 2.5, 3.5]), _stream(LONG, 3.1, [4.2]), refused)
+    counts, values = of_gap(Run("x", gap_load(1), Budgets(), outcomes, {}, {}))
+    found = Measured("vllm", 1, GAP, 1, counts, values, about="gap")
+    assert "| 1 of 2 |" in as_markdown([found], {})
 
 
 def test_a_message_of_several_tokens_has_several_gaps():
