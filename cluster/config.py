@@ -129,9 +129,9 @@ class RayConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """Tokens after the first two are held until `ms` after the last that were sent, to go together.
+    """A token after the first two is held for `ms`, to be sent with those after it.
 
-    At most `tokens` are sent at once.
+    At most `tokens` are sent together. One that comes `ms` after what was sent last is not held.
     """
 
     ms: float = 40.0

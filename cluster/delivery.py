@@ -14,7 +14,7 @@ _MANY_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A replica holds tokens until `hold_s` after the last it sent, and at most `hold_tokens`.
+    """A replica holds a token for `hold_s`, and at most `hold_tokens`, to send them together.
 
     `at_end`: the client is given each choice's text in one piece, when all are done. `progress`:
     it is told meanwhile how far its request is.

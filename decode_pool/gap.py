@@ -7,6 +7,8 @@ from statistics import median
 
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9
+# After so many disturbed ones the batch may be another than the undisturbed were of.
+_FORGOTTEN = 100
 # Of the time that may be between two steps, what is taken where the cores are of use to others, and
 # of the budget, what slices are to leave unused; less is rested where that is the whole budget, of
 # which a busy host takes its part.
@@ -30,6 +32,7 @@ class TokenGap:
         self._factor = factor
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._undisturbed: deque[float] = deque(maxlen=_RECENT)
+        self._disturbed = 0  # in a row
         self._step_s: float | None = None
 
     @property
@@ -40,17 +43,20 @@ class TokenGap:
     @property
     def gap_s(self) -> float:
         """The most time from one step's begin to the next one's, where a step leaves that."""
-        steps = self._undisturbed or self._recent
+        steps = self._undisturbed if self._disturbed < _FORGOTTEN else self._recent
+        steps = steps or self._recent
         if not steps or self._factor is None:
             return self._budget_s
         return min(self._budget_s, self._factor * median(steps))
 
     def stepped(self, seconds: float, *, disturbed: bool = False) -> None:
-        """A step of the running streams took so long, `disturbed` where prompts shared its cores.
+        """A step of the running streams took so long.
 
-        Of such a one nobody is to be slowed down the more.
+        `disturbed`: prompts in haste shared its cores, for which streams are not to be slowed down
+        the more.
         """
         self._recent.append(seconds)
+        self._disturbed = self._disturbed + 1 if disturbed else 0
         if not disturbed:
             self._undisturbed.append(seconds)
         self._step_s = seconds

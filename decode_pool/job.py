@@ -27,7 +27,10 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How long after what was sent last tokens are held back, to go together; how many at most."""
+    """How long a token is held back, to be sent with those after it, and how many at most.
+
+    None is that comes so long after what was sent last: one so slow has none to wait for.
+    """
 
     seconds: float = 0.0
     tokens: int = 1
@@ -54,7 +57,7 @@ class DecodeJob:
         self.local = local
         self.taken_up = local and sequence.output_tokens > 0
         self._flush = flush or Flush()
-        self._due_s = NOW
+        self._collected_s = float("-inf")
         self.first_s: float | None = None
         loop = asyncio.get_running_loop()
         self.granted: asyncio.Future[None] = loop.create_future()
@@ -105,7 +108,9 @@ class DecodeJob:
         if self.finished or len(self._tokens) >= self._flush.tokens:
             self._tell(NOW)
         elif not begun:
-            self._tell(self._due_s)
+            now = time.monotonic()
+            slow = now - self._collected_s >= self._flush.seconds
+            self._tell(NOW if slow else now + self._flush.seconds)
 
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after what was sampled before."""
@@ -134,7 +139,7 @@ class DecodeJob:
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
         self._next_index += len(self._tokens)
         self._tokens, self._text = [], ""
-        self._due_s = time.monotonic() + self._flush.seconds
+        self._collected_s = time.monotonic()
         if self._finish_reason is not None or self._error is not None:
             self._end()
         return emission

@@ -23,7 +23,8 @@ class Sequence:
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
     `ttft_budget_s`, from arrival to first token, order the prompts. Streams beside a `pressed` one
-    get their tokens only as due: it, or one behind it, would else be late.
+    get their tokens only as due: it, or one that it waits with, came in a burst, had to wait in the
+    router, or would else be late.
     `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's own tokens.
     """
 

@@ -133,7 +133,7 @@ class EngineWorker:
 
     @property
     def shared_cores(self) -> bool:
-        """Whether steps are computed on cores that others need, too."""
+        """Whether others on this host may need the cores that steps are computed on, too."""
         return bool(self._engine.shared_cores)
 
     @property

@@ -171,7 +171,7 @@ class PrefillLoop:
         self._scheduler.advanced(run.spans, now - self._counted_s)
         self._counted_s = now
         # Each part that leaves takes of the cores that pressed prompts are computed on.
-        hurried = self._worker.shared_cores and any(span.sequence.pressed for span in run.spans)
+        hurried = any(span.sequence.pressed for span in run.spans) and self._worker.shared_cores
         if not (whole or hurried):
             self._tell(run.spans, run.layers_done)
 

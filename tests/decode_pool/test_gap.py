@@ -45,10 +45,16 @@ def test_a_step_that_shared_its_cores_makes_no_gap_longer():
     assert gap.rest_s(0.025) == 0.0
 
 
-def test_where_all_steps_share_their_cores_those_count():
+def test_where_all_steps_have_long_shared_their_cores_those_count():
     gap = after([])
     gap.stepped(0.025, disturbed=True)
     assert gap.gap_s == pytest.approx(2 * 0.025)
+    gap = after([0.012] * 9)
+    for _ in range(100):
+        gap.stepped(0.025, disturbed=True)
+    assert gap.gap_s == pytest.approx(2 * 0.025)
+    gap.stepped(0.012)
+    assert gap.gap_s == pytest.approx(2 * 0.012)
 
 
 def test_with_no_stream_a_slice_is_short_enough_to_look_for_others():

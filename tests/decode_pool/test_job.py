@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from decode_pool import job as job_module
 from decode_pool.job import NOW, DecodeJob, Flush
 from engine.errors import Internal
 from engine.sampling import SamplingParams
@@ -67,19 +68,22 @@ async def test_the_first_token_here_is_never_held_and_the_next_ones_wait():
     assert job.collect() is None
 
 
-async def test_a_token_that_comes_long_after_what_was_sent_last_is_not_held():
-    hold_s = 0.01
-    job = new_job(seconds=hold_s, tokens=3)
+async def test_a_token_that_comes_long_after_what_was_sent_last_is_not_held(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(job_module, "time", SimpleNamespace(monotonic=lambda: now))
+    job = new_job(seconds=0.04, tokens=3)
     listener = Listener(job)
     sample(job, 6)
-    before_s = time.monotonic()
+    assert listener.now
     ids(job)
-    after_s = time.monotonic()
-    listener.due.clear()
-    await asyncio.sleep(2 * hold_s)
+    now += 0.03
     sample(job, 7)
-    (due,) = listener.due
-    assert before_s + hold_s <= due <= after_s + hold_s < time.monotonic()
+    assert listener.due == [now + 0.04]
+    ids(job)
+    now += 0.05
+    listener.due.clear()
+    sample(job, 8)
+    assert listener.due == [NOW]
 
 
 async def test_what_another_replica_has_sent_is_not_sent_again():
