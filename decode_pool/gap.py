@@ -8,7 +8,7 @@ from statistics import median
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9
 # After so many disturbed ones the batch may be another than the undisturbed were of.
-_FORGOTTEN = 100
+_FORGOTTEN = 500
 # Of the time that may be between two steps, what is taken where the cores are of use to others, and
 # of the budget, what slices are to leave unused; less is rested where that is the whole budget, of
 # which a busy host takes its part.

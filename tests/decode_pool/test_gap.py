@@ -50,7 +50,7 @@ def test_where_all_steps_have_long_shared_their_cores_those_count():
     gap.stepped(0.025, disturbed=True)
     assert gap.gap_s == pytest.approx(2 * 0.025)
     gap = after([0.012] * 9)
-    for _ in range(100):
+    for _ in range(500):
         gap.stepped(0.025, disturbed=True)
     assert gap.gap_s == pytest.approx(2 * 0.025)
     gap.stepped(0.012)
