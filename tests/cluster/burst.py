@@ -1,7 +1,8 @@
 """A small simulator of a burst on two pools: a prefill and a decode replica in ticks of 5 ms.
 
 The policies are those of the router; only the replicas are made up. Speeds are those measured with
-one thread each on two cores, for a model of 135 M parameters.
+one thread each on two cores, for a model of 135 M parameters; a prompt beside streams that keep the
+gap that they have is computed at `BESIDE` of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cluster.admission import Admission, Admit, Refuse, Wait
 from cluster.cost_model import Pace
+from cluster.demand import Demand
 from cluster.holds import Hold
 from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.outlook import Due, first_of, in_time
@@ -21,6 +23,7 @@ TICK_S = 0.005
 BUDGET_S = 1.0
 GAP_S = 0.06
 ANSWER = 32
+BESIDE = 0.6
 BLOCKS = 4096
 
 
@@ -40,6 +43,8 @@ class Call:
     expected: bool = False
     refused: int = 0
     predicted_s: float = 0.0
+    alone_s: float | None = None
+    waits_for: str = ""
     deadline_s: float = 0.0
     pace: Pace = Pace.ALONE
     learned: bool = False
@@ -77,6 +82,7 @@ class Burst:
         self.chance = random.Random(self.seed)
         self.placement = Placement(overcommit=4.0)
         self.admission = Admission()
+        self.demand = Demand()
         self.arrivals = sorted(self._arrivals(), key=lambda call: call.arrival_s)
         self.calls = list(self.arrivals)
 
@@ -135,11 +141,20 @@ class Burst:
         ask = self._ask(call)
         prefill, decode = self._records()
         plan = self.placement.plan(
-            [prefill], [decode], ask, self.now, margin_s=self.admission.margin_s(BUDGET_S)
+            [prefill],
+            [decode],
+            ask,
+            self.now,
+            margin_s=self.admission.margin_s(BUDGET_S),
+            pressed=self._pressed(),
         )
+        if call.alone_s is None:
+            self.demand.add(plan.forecast.alone_s, self.now)
+        call.alone_s = plan.forecast.alone_s
         verdict = self.admission.judge(
             ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
         )
+        call.waits_for = verdict.reason if isinstance(verdict, Wait) else ""
         if call.expected and not isinstance(verdict, Wait):
             call.expected = False
             self.admission.settle(ask)
@@ -165,9 +180,17 @@ class Burst:
                 self.arrivals.sort(key=lambda call: call.arrival_s)
         return plan.forecast.alone_s if call in self.held else 0.0
 
+    def _pressed(self) -> bool:
+        return self.demand.pressed(self.now) or any(call.waits_for == "ttft" for call in self.held)
+
+    def _rate(self) -> float:
+        """Prompt tokens a second: one that is pressed makes streams wait for all as they may."""
+        pressed = any(call.pace is Pace.PRESSED for call in self.prompts)
+        return self.prefill_rate * (BESIDE if self.streams and not pressed else 1.0)
+
     def _prefill(self) -> None:
         """As many in time as can be, the shortest of them first; then the late ones."""
-        budget = self.prefill_rate * TICK_S
+        budget = self._rate() * TICK_S
         while self.prompts and budget > 0:
             call = self._next_prompt()
             if call.began_s is None:
@@ -182,7 +205,7 @@ class Burst:
         calls = {
             id(due): (due, call)
             for call in self.prompts
-            if (due := Due(call.remaining / self.prefill_rate, call.deadline_s))
+            if (due := Due(call.remaining / self._rate(), call.deadline_s))
         }
         due = [one for one, _ in calls.values()]
         kept = in_time(due, self.now)

@@ -144,18 +144,21 @@ def test_a_gap_counts_until_the_last_that_was_promised_it_ends():
     assert holds.gap_s("r0") == float("inf")
 
 
-@given(st.lists(st.tuples(st.sampled_from("par"), st.integers(1, 500)), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from("pbar"), st.integers(1, 500)), max_size=60))
 def test_nothing_is_left_once_all_is_released(steps):
     holds, now, shares = Holds(), 0.0, []
     for kind, amount in steps:
         now += 0.01
-        if kind == "p":
-            shares.append(holds.prompt("r0", Prompt(amount), now))
+        if kind in "pb":
+            shares.append(holds.prompt("r0", Prompt(amount, batch=kind == "b"), now))
             shares.append(holds.request("r0", amount, 0.1))
         elif kind == "a" and shares:
             shares.pop(amount % len(shares)).release()
         else:
-            holds.report("r0", ReplicaLoad(prompt_tokens_due=amount, running=amount), now)
+            due = ReplicaLoad(
+                prompt_tokens_due=amount, batch_tokens_due=amount // 3, running=amount
+            )
+            holds.report("r0", due, now)
         assert all(left >= 1 for left in remaining(holds))
         assert others(holds) >= 0
     for share in shares:
