@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 
+from engine.cores import Beside
 from engine.kv_cache import KvCache
 from engine.sequence import Span
 
@@ -33,7 +34,8 @@ class PackedBatch:
     and `starts` [S + 1], its rows among the tokens. `tables` [S, blocks] int32 are block tables.
     `last` indexes the final tokens of the spans that sample; where `scored`, others' logits are
     asked for, too. `halted`, [1] int32 on the CPU, is set by another thread once nobody wants the
-    step: who computes it may then leave anything behind.
+    step: who computes it may then leave anything behind. `beside` says who else computes on the
+    same cores.
     """
 
     cache: KvCache
@@ -48,6 +50,7 @@ class PackedBatch:
     order: tuple[int, ...]
     scored: bool = False
     halted: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int32))
+    beside: Callable[[], Beside] = Beside
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, index: int, window: int | None) -> torch.Tensor:

@@ -4,7 +4,8 @@ Engines of one user on one host find each other through small files in shared me
 open, locked for as long as it lives, and writes there when it computes. So two replicas on two
 cores take one thread each while both are busy, and two while the other rests; threads beyond the
 cores would spin against each other, which costs far more than they bring. One that computes
-prompts says so there, and how pressing they are: others may then rest between their steps.
+prompts says so there, and how pressing they are: others may then rest between their steps. A layer
+of many tokens may take longer than a step of others, so its threads look at these files themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
@@ -42,17 +43,36 @@ class Haste(IntEnum):
     PRESSED = 2  # prompts for which streams get their tokens only as due
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What an operation looks at while it runs, to take its share of the `cores` at any time.
+
+    `steps`: of each engine that shares them, [2] float64, when its last step began and ended, which
+    that engine goes on writing; what ended by `since_s` is over.
+    """
+
+    steps: list[torch.Tensor] = field(default_factory=list)
+    since_s: float = 0.0
+    cores: int = 1
+
+
 class _Neighbour:
     """Another engine's file."""
 
-    file: mmap.mmap
+    def __init__(self, file: mmap.mmap) -> None:
+        self.file = file
+        self.step = torch.frombuffer(file, dtype=torch.float64, count=2)
 
     def busy(self, now: float) -> bool:
         began, ended, _ = _STATE.unpack_from(self.file)
         if began > ended:
             return bool(now - began < _LONGEST_STEP_S)
         return bool(now - ended < _RECENT_S)
+
+    def stuck(self, now: float) -> bool:
+        """Whether it began a step so long ago that it counts as busy no more."""
+        began, ended, _ = _STATE.unpack_from(self.file)
+        return bool(began > ended and now - began >= _LONGEST_STEP_S)
 
     def haste(self, now: float) -> Haste:
         return Haste(_STATE.unpack_from(self.file)[2]) if self.busy(now) else Haste.NONE
@@ -89,6 +109,13 @@ class Cores:
         if threads != self._threads:
             torch.set_num_threads(threads)
             self._threads = threads
+
+    def beside(self) -> Beside:
+        """For an operation that begins now."""
+        now = time.monotonic()
+        others = [] if self._single else self._neighbours.values()
+        steps = [neighbour.step for neighbour in others if not neighbour.stuck(now)]
+        return Beside(steps, now - _RECENT_S, self._cores)
 
     def leave(self) -> None:
         """After a step."""

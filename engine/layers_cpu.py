@@ -78,7 +78,7 @@ class CpuLayers:
         wanted: Tensor | None = None,
     ) -> Tensor:
         """See Layers."""
-        decoder = self._decoder
+        decoder, beside = self._decoder, batch.beside()
         out: Tensor = self._layers(
             x,
             [part for parts, _ in layers for part in parts],
@@ -91,6 +91,9 @@ class CpuLayers:
             batch.firsts,
             batch.halted,
             wanted,
+            beside.steps,
+            beside.since_s,
+            beside.cores,
             decoder.heads,
             decoder.scaling,
             decoder.softcap or 0.0,

@@ -93,6 +93,8 @@ class Pass:
     def _work(self) -> Generator[None, None, list[Outcome] | None]:
         batch = pack(self.spans, self._cache)
         batch.halted = self._halted
+        if self._cores is not None:
+            batch.beside = self._cores.beside
         computed = yield from self._layers(self._runner.layers(batch))
         if self._unwanted:
             return None  # nothing is sampled from what a halted step leaves

@@ -88,6 +88,33 @@ def test_a_share_follows_the_neighbours_within_a_step(tmp_path):
     assert torch.get_num_threads() == 4
 
 
+def test_an_operation_sees_others_begin_and_end_while_it_runs(tmp_path):
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first.enter()
+    beside = first.beside()
+    [step] = beside.steps
+    assert beside.cores == 4 and step.tolist() == [0.0, 0.0]
+    second.enter()
+    began, ended = step.tolist()
+    assert began > 0.0 == ended
+    second.leave()
+    assert step[1] >= step[0] == began
+    second.rest()
+    assert step.tolist() == [0.0, 0.0]
+
+
+def test_an_operation_counts_nobody_who_is_stuck_and_a_small_model_nobody(tmp_path, monkeypatch):
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    small = Cores(1 << 20, tmp_path)
+    second.enter()
+    for one in (first, small):
+        one.adapt()
+    assert len(first.beside().steps) == 2 and small.beside().steps == []
+    monkeypatch.setattr(cores_module, "_LONGEST_STEP_S", 0.0)
+    first_sees = first.beside().steps
+    assert [step.tolist() for step in first_sees] == [[0.0, 0.0]]
+
+
 def test_the_greatest_haste_of_the_busy_is_seen_by_the_others(tmp_path):
     first, second, third = (Cores(LARGE, tmp_path) for _ in range(3))
     first.enter()

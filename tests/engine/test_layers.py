@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 from engine.batch import pack
+from engine.cores import Beside
 from engine.kv_cache import KvCache
 from engine.layers_cpu import why_not
 from engine.layout import KvLayout, LayerShape
@@ -46,7 +48,7 @@ def close(kind, got, expected):
     assert error.mean() <= limit / 4 * expected.abs().mean()
 
 
-def run_pieces(kind, model, streams, layers):
+def run_pieces(kind, model, streams, layers, beside=Beside):
     """The streams behind the layers, computed piece by piece over scattered blocks."""
     by = kind.make(kind.there(model))
     ready = [by.prepare(kind.there(layer)) for layer in layers]
@@ -54,6 +56,7 @@ def run_pieces(kind, model, streams, layers):
     got = [[] for _ in streams]
     for spans in steps([len(x) for x in streams]):
         batch = pack(spans, cache)
+        batch.beside = beside
         packed = [spans[index] for index in batch.order]
         parts = [streams[int(s.sequence.owner)][s.start : s.start + s.count] for s in packed]
         out = by.run(kind.there(torch.cat(parts)), ready, cache.layers, batch)
@@ -141,6 +144,50 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
     )
     environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5], indirect=True)
+@pytest.mark.parametrize("stepping", ["never", "always", "now and then"])
+def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
+    """What comes of it is the same to the bit, whoever computed it."""
+    kind, model = kind_named("C++", "bfloat16"), decoder(layers=3, posts=True)
+    streams = [torch.randn(length, 64).bfloat16() for length in (1, 40, 130)]
+    expected = run_pieces(kind, model, streams, model.layers)
+    step, over = torch.zeros(2, dtype=torch.float64), threading.Event()
+    if stepping == "always":
+        step[0] = 1.0
+
+    def now_and_then():
+        while not over.wait(0.0002):
+            step[0] = 1.0 - step[0]
+
+    other = threading.Thread(target=now_and_then)
+    if stepping == "now and then":
+        other.start()
+    try:
+        for _ in range(20):
+            found = run_pieces(
+                kind, model, streams, model.layers, lambda: Beside([step], 0.0, threads)
+            )
+            assert all(map(torch.equal, found, expected))
+    finally:
+        over.set()
+        if other.ident is not None:
+            other.join(10)
+
+
+def test_wanted_rows_while_threads_come_and_go():
+    kind, model = kind_named("C++", "bfloat16"), decoder(layers=1)
+    by = kind.make(model)
+    ready = [by.prepare(layer) for layer in model.layers]
+    cache = cache_for(kind, model, model.layers, by.kv_format)
+    step = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    for spans in steps([60]):
+        batch, x = pack(spans, cache), torch.randn(sum(s.count for s in spans), 64).bfloat16()
+        every = by.run(x.clone(), ready, cache.layers, batch)
+        batch.beside = lambda: Beside([step], 0.0, 3)
+        found = by.run(x.clone(), ready, cache.layers, batch, batch.last)
+        torch.testing.assert_close(found, every[batch.last], rtol=0.01, atol=0.01)
 
 
 def test_a_halted_step_begins_nothing_more(threads):

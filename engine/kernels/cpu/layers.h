@@ -40,21 +40,23 @@ inline uint16_t* workspace(int64_t numbers) {
   return room.get();
 }
 
-enum Phase { kNorm, kQkv, kRotate, kAttend, kOut, kMlpNorm, kGateUp, kDown, kPhases };
+enum Phase { kNorm, kQkv, kRotate, kAttend, kWanted, kOut, kMlpNorm, kGateUp, kDown, kPhases };
 
 class Step {
  public:
   // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
+  // `others`: see Team; for prompts, as threads come and go.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
-       bool gelu, int threads, const int32_t* halted, const std::vector<int64_t>* wanted)
+       bool gelu, int threads, const int32_t* halted, const std::vector<int64_t>* wanted,
+       const Others* others)
       : layers_(std::move(layers)),
         shape_(shape),
         spans_(spans),
         norm_(norm),
         gelu_(gelu),
         wanted_(wanted),
-        alone_(spans.tokens <= kAlone),
-        team_(threads, static_cast<int>(layers_.size() * kPhases + 1), halted) {
+        alone_(spans.tokens <= kAlone && !others),
+        team_(threads, static_cast<int>(layers_.size() * kPhases + 1), halted, others) {
     const LayerWeights& any = layers_.front();
     const int64_t hidden = norm.size, copies = alone_ ? threads : 1;
     const int64_t attended = any.out.inputs, gated = any.down.inputs;
@@ -111,7 +113,7 @@ class Step {
     attention(phase, me, w, narrow ? wanted_work_ : work_);
     team_.wait();
     if (narrow) {
-      keep_wanted(me, residual);
+      keep_wanted(phase + kWanted, me, residual);
       team_.wait();
     }
     const int64_t count = left(index);
@@ -135,13 +137,16 @@ class Step {
   }
 
   // The wanted rows come to the front; a thread with a copy of the stream of its own does its own.
-  void keep_wanted(int me, uint16_t* residual) {
+  void keep_wanted(int phase, int me, uint16_t* residual) {
     const auto to_front = [&](uint16_t* numbers, int64_t width) {
       for (size_t i = 0; i < wanted_->size(); ++i)
         std::memmove(numbers + i * width, numbers + (*wanted_)[i] * width, width * sizeof(uint16_t));
     };
-    if (alone_ || me == 0) to_front(residual, norm_.size);
-    if (me == 0) to_front(rows_.attended, layers_.back().out.inputs);
+    if (alone_) to_front(residual, norm_.size);
+    team_.share(phase, me, 1, [&](int64_t) {
+      if (!alone_) to_front(residual, norm_.size);
+      to_front(rows_.attended, layers_.back().out.inputs);
+    });
   }
 
   // Every thread does all rows in copies of its own, or the threads share them out and meet.

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,6 +18,8 @@ namespace {
 
 // How long a thread that waits keeps its core before it offers it to others.
 constexpr int kSpins = 4000;
+// How long one sleeps that others' steps want the core of, until it looks again.
+constexpr std::chrono::microseconds kDoze{200};
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -22,11 +27,37 @@ inline void pause() {
 #endif
 }
 
+// Other engines' steps on the same cores, as engine/cores.py writes them: when each one's last step
+// began and ended. What ended by `since` is over.
+struct Others {
+  std::vector<const double*> steps;
+  double since = 0;
+
+  int busy() const {
+    int found = 0;
+    for (const double* step : steps) {
+      double began, ended;
+      __atomic_load(step, &began, __ATOMIC_RELAXED);
+      __atomic_load(step + 1, &ended, __ATOMIC_RELAXED);
+      found += began > ended || ended > since;
+    }
+    return found;
+  }
+};
+
 class Team {
  public:
   // Once `*halted` is set nothing more is begun, and what was not done is left as it is.
-  Team(int threads, int phases, const int32_t* halted = nullptr)
-      : threads_(threads), halted_(halted), taken_(new Taken[static_cast<size_t>(phases) * threads]()) {}
+  //
+  // With `others` the threads are as many as there are cores, and within a phase each comes and goes
+  // as those leave it its share; the first one always stays. Nobody waits for a thread then, but for
+  // the work of each phase.
+  Team(int threads, int phases, const int32_t* halted = nullptr, const Others* others = nullptr)
+      : threads_(threads),
+        halted_(halted),
+        others_(others),
+        taken_(new Counter[static_cast<size_t>(phases) * threads]()),
+        done_(others ? new Counter[phases]() : nullptr) {}
 
   int threads() const { return threads_; }
 
@@ -37,16 +68,25 @@ class Team {
   // order, then what others have left. Each phase is gone through once.
   template <typename Work>
   void share(int phase, int thread, int64_t count, Work work) {
+    int64_t did = 0;
     for (int k = 0; k < threads_; ++k) {
       const int whose = thread + k < threads_ ? thread + k : thread + k - threads_;
       const int64_t begin = first(whose, count), end = first(whose + 1, count);
       auto& taken = taken_[static_cast<size_t>(phase) * threads_ + whose].count;
       while (!halted()) {
+        if (away(thread)) {
+          note(phase, std::exchange(did, 0));
+          while (away(thread) && !over(phase, count)) std::this_thread::sleep_for(kDoze);
+        }
         const int64_t i = begin + taken.fetch_add(1, std::memory_order_relaxed);
         if (i >= end) break;
         work(i);
+        ++did;
       }
     }
+    if (!others_) return;
+    note(phase, did);
+    spin([&] { return over(phase, count); });
   }
 
   // The first of a thread's own range.
@@ -54,6 +94,7 @@ class Team {
 
   // Nobody goes on before all are here, and what each wrote is seen by all.
   void wait() {
+    if (others_) return;  // `share` has waited
     const int present = present_.load(std::memory_order_relaxed);
     if (present == 1) return;
     const int round = round_.load(std::memory_order_relaxed);
@@ -62,7 +103,19 @@ class Team {
       round_.store(round + 1, std::memory_order_release);
       return;
     }
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
+    spin([&] { return round_.load(std::memory_order_acquire) != round; });
+  }
+
+ private:
+  struct alignas(64) Counter {
+    std::atomic<int64_t> count{0};
+  };
+
+  bool halted() const { return halted_ && __atomic_load_n(halted_, __ATOMIC_RELAXED); }
+
+  template <typename Over>
+  static void spin(Over over) {
+    for (int spins = 0; !over(); ++spins) {
       if (spins < kSpins)
         pause();
       else
@@ -70,16 +123,23 @@ class Team {
     }
   }
 
- private:
-  struct alignas(64) Taken {
-    std::atomic<int64_t> count{0};
-  };
+  bool over(int phase, int64_t count) const {
+    return done_[phase].count.load(std::memory_order_acquire) == count || halted();
+  }
 
-  bool halted() const { return halted_ && __atomic_load_n(halted_, __ATOMIC_RELAXED); }
+  // Whether others' steps want this thread's core.
+  bool away(int thread) const {
+    return others_ && thread && thread >= threads_ / (1 + others_->busy());
+  }
+
+  void note(int phase, int64_t did) {
+    if (did) done_[phase].count.fetch_add(did, std::memory_order_acq_rel);
+  }
 
   const int threads_;
   const int32_t* const halted_;
-  std::unique_ptr<Taken[]> taken_;
+  const Others* const others_;
+  std::unique_ptr<Counter[]> taken_, done_;
   std::atomic<int> present_{1};
   alignas(64) std::atomic<int> here_{0};
   alignas(64) std::atomic<int> round_{0};
