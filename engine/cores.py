@@ -21,6 +21,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -136,7 +137,7 @@ class Cores:
             return ""
         try:
             found = self._folder.stat()
-            return f"cores-{_BOOT.read_text().strip()}-{found.st_dev}-{found.st_ino}"
+            return f"cores-{_boot_id()}-{found.st_dev}-{found.st_ino}"
         except OSError:
             return ""
 
@@ -201,6 +202,11 @@ def _withdraw(descriptor: int, path: Path) -> None:
     """At the end of an engine's life, or of its process."""
     path.unlink(missing_ok=True)
     os.close(descriptor)
+
+
+@cache
+def _boot_id() -> str:
+    return _BOOT.read_text().strip()
 
 
 def usable_cores() -> int:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,8 +25,8 @@ LARGE = 1 << 30
 def four_cores(monkeypatch):
     monkeypatch.setattr(cores_module, "usable_cores", lambda: 4)
     monkeypatch.setattr(cores_module, "_SCAN_S", 0.0)
-    # Every step counts as just ended, however slow the machine.
-    monkeypatch.setattr(cores_module, "_RECENT_S", 3600.0)
+    # Every step counts as just ended, however slow the machine; 0.0, its boot, as none.
+    monkeypatch.setattr(cores_module, "_RECENT_S", time.monotonic() - 1.0)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

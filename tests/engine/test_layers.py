@@ -6,16 +6,17 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from engine.batch import pack
-from engine.cores import Beside
+from engine.cores import Beside, usable_cores
 from engine.kv_cache import KvCache
 from engine.layers_cpu import why_not
 from engine.layout import KvLayout, LayerShape
-from tests.engine.kinds import BLOCK, BLOCKS, BUILDS, LAYERS, SHAPES, decoder, kind_named
+from tests.engine.kinds import BLOCK, BLOCKS, BUILDS, LAYERS, POSITIONS, SHAPES, decoder, kind_named
 from tests.engine.reference import layer_stream, linear, rms, steps
 
 PARTS = {
@@ -174,6 +175,48 @@ def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
         over.set()
         if other.ident is not None:
             other.join(10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the time of threads")
+@pytest.mark.skipif(usable_cores() < 2, reason="needs a core for each of two threads")
+def test_whoever_gives_way_leaves_its_core():
+    """By processor time: of a second thread as much as of the first, or next to none."""
+    kind_named("C++", "bfloat16")
+    code = "from tests.engine import test_layers as t\nt.second_thread_gives_way()\n"
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
+
+
+def second_thread_gives_way():
+    torch.set_num_threads(1)
+    kind, model = kind_named("C++", "bfloat16"), decoder(layers=3)
+    by = kind.make(model)
+    ready = [by.prepare(layer) for layer in model.layers]
+    cache = cache_for(kind, model, model.layers, by.kv_format)
+    spans = next(steps([POSITIONS] * 3))
+    batch, x = pack(spans, cache), torch.randn(sum(s.count for s in spans), 64).bfloat16()
+
+    def second_over_first(step):
+        batch.beside = lambda: Beside([torch.tensor(step, dtype=torch.float64)], 0.0, 2)
+        before = times_of_threads()
+        for _ in range(50):
+            by.run(x.clone(), ready, cache.layers, batch)
+        first, second = (b - a for a, b in zip(before, times_of_threads(), strict=True))
+        return second / first
+
+    # Of a busy machine a second thread gets little in some rounds.
+    assert max(second_over_first([0.0, 0.0]) for _ in range(10)) > 0.5
+    assert min(second_over_first([1.0, 0.0]) for _ in range(10)) < 0.2
+
+
+def times_of_threads():
+    """Nanoseconds on a core, of this thread and of all others."""
+    own = threading.get_native_id()
+    times = [
+        (int(task.name) == own, int((task / "schedstat").read_text().split()[0]))
+        for task in Path("/proc/self/task").iterdir()
+    ]
+    return sum(ns for mine, ns in times if mine), sum(ns for mine, ns in times if not mine)
 
 
 def test_wanted_rows_while_threads_come_and_go():

@@ -45,7 +45,7 @@ enum Phase { kNorm, kQkv, kRotate, kAttend, kWanted, kOut, kMlpNorm, kGateUp, kD
 class Step {
  public:
   // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
-  // `others`: see Team; for prompts, as threads come and go.
+  // `others`: see Team; for more than `kAlone` tokens.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
        bool gelu, int threads, const int32_t* halted, const std::vector<int64_t>* wanted,
        const Others* others)
@@ -55,7 +55,7 @@ class Step {
         norm_(norm),
         gelu_(gelu),
         wanted_(wanted),
-        alone_(spans.tokens <= kAlone && !others),
+        alone_(spans.tokens <= kAlone),
         team_(threads, static_cast<int>(layers_.size() * kPhases + 1), halted, others) {
     const LayerWeights& any = layers_.front();
     const int64_t hidden = norm.size, copies = alone_ ? threads : 1;

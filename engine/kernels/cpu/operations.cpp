@@ -29,14 +29,14 @@ Panels panels_of(const at::Tensor& t, int64_t outputs) { return {bits(t), output
 // head_size]. `parts` has part::count tensors for each layer. See PackedBatch for the spans:
 // positions, slots [tokens], tables [spans, blocks], starts, firsts; and for `halted`, after which
 // anything is left in `caches` and in what is returned. With `others`, [2] each, see Beside in
-// engine/cores.py: a pass of more than single tokens gives way to their steps, and takes `cores`
-// where there are none.
+// engine/cores.py: a prompt's pass, of more than a few tokens, gives way to their steps, and takes
+// `cores` where there are none.
 at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef windows,
                   at::TensorList caches, const at::Tensor& positions, const at::Tensor& slots,
                   const at::Tensor& tables, const at::Tensor& starts, const at::Tensor& firsts,
                   const at::Tensor& halted, const std::optional<at::Tensor>& wanted,
-                  at::TensorList others, double since, int64_t cores, int64_t heads, double scale, double softcap, double eps,
-                  double offset, bool gelu) {
+                  at::TensorList others, double since, int64_t cores, int64_t heads, double scale,
+                  double softcap, double eps, double offset, bool gelu) {
   TORCH_CHECK(parts.size() == caches.size() * part::count, "a layer has ", int{part::count}, " tensors");
   const at::Tensor& cache = caches[0];
   Shape shape;
@@ -118,7 +118,8 @@ at::Tensor head(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 TORCH_LIBRARY(TANDEM_LIBRARY, m) {
   m.def("layers(Tensor x, Tensor[] parts, int[] windows, Tensor[] caches, Tensor positions, "
         "Tensor slots, Tensor tables, Tensor starts, Tensor firsts, Tensor halted, Tensor? wanted, "
-        "Tensor[] others, float since, int cores, int heads, float scale, float softcap, float eps, float offset, bool gelu) -> Tensor");
+        "Tensor[] others, float since, int cores, int heads, float scale, float softcap, float eps, "
+        "float offset, bool gelu) -> Tensor");
   m.def("head(Tensor x, Tensor weight, Tensor panels, Tensor bias, int outputs, float eps, "
         "float offset) -> Tensor");
   m.def("pack_panels(Tensor weight, bool gated) -> Tensor");
