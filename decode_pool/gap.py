@@ -14,6 +14,7 @@ _FORGOTTEN = 500
 # which a busy host takes its part.
 _PACE = 0.8
 _LEAST_PRESSED_PACE = 0.65
+_MOST_PRESSED_PACE = 0.78
 # Of a usual step, by how much the next one may be late beside prompts: it shares cores with them.
 _LATE = 0.6
 _LEAST_REST_S = 0.0005
@@ -87,8 +88,18 @@ class TokenGap:
         rest_s = (self._pressed_pace_s if pressed else _PACE * self.gap_s) - since_s
         return rest_s if rest_s >= _LEAST_REST_S else 0.0
 
+    def bears_rest(self, tokens: int) -> bool:
+        """Whether a stream that may get so many more joins behind a rest, for pressed prompts.
+
+        With as many, the pace of its tokens leaves of their budgets what it takes to wait for that
+        step, and as long for what came before.
+        """
+        pace_s = max(self._pressed_pace_s, self.step_s or 0.0)
+        return tokens * (self._budget_s - pace_s) >= 2 * pace_s
+
     @property
     def _pressed_pace_s(self) -> float:
         """From one step's begin to the next one's: what the budget leaves for a late one."""
+        least_s, most_s = _LEAST_PRESSED_PACE * self._budget_s, _MOST_PRESSED_PACE * self._budget_s
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)
-        return min(max(left_s, _LEAST_PRESSED_PACE * self._budget_s), _PACE * self._budget_s)
+        return min(max(left_s, least_s), most_s)

@@ -118,8 +118,7 @@ class DecodeScheduler:
 
     def most_blocks(self, sequence: Sequence) -> int:
         """Blocks for prompt and answer; the last token's own KV is never needed."""
-        most = sequence.prompt_tokens + (sequence.sampling.max_tokens or 1) - 1
-        return self._cache.blocks_for(most)
+        return self._cache.blocks_for(sequence.most_tokens - 1)
 
     def offer(self, sequence: Sequence, now: float) -> None:
         """Queue a request whose KV waits elsewhere; its tokens are prompt and first token.

@@ -56,6 +56,11 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def most_tokens(self) -> int:
+        """How many there can be, prompt and output."""
+        return self.prompt_tokens + (self.sampling.max_tokens or 1)
+
+    @property
     def remaining(self) -> int:
         """How many tokens have no KV yet."""
         return len(self.tokens) - self.computed

@@ -134,7 +134,6 @@ class PrefillLoop:
         self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
-            self._note_start(spans)
             self._passes.append(self._worker.begin(spans))
 
     def _drop_unwanted(self) -> None:
@@ -150,6 +149,8 @@ class PrefillLoop:
         pursued = self._worker.pursue(
             run, _SLICE_S, lambda: self.wake.pending, lambda: self._went_on(run)
         )
+        # What others are told waits until the engine computes again.
+        self._note_start(run.spans)
         self._answer()
         try:
             results = await pursued
@@ -185,8 +186,8 @@ class PrefillLoop:
     def _note_start(self, spans: list[Span]) -> None:
         now = time.monotonic()
         for span in spans:
-            job = self._jobs[span.sequence.owner]
-            if job.started_s is None:
+            job = self._jobs.get(span.sequence.owner)
+            if job is not None and job.started_s is None:
                 job.started_s = now
                 job.computed(span.start)
                 queue_s = now - job.arrived_s

@@ -57,6 +57,30 @@ def test_where_all_steps_have_long_shared_their_cores_those_count():
     assert gap.gap_s == pytest.approx(2 * 0.012)
 
 
+@pytest.mark.parametrize(
+    ("step_s", "tokens", "bears"),
+    [
+        (0.012, 7, False),  # a rest of 46.8 ms, 13.2 ms of each budget to spare
+        (0.012, 8, True),
+        (0.030, 4, False),  # of 42 ms, with 18 to spare
+        (0.030, 6, True),
+    ],
+)
+def test_a_stream_bears_a_rest_that_its_tokens_make_up_for(step_s, tokens, bears):
+    assert after([step_s]).bears_rest(tokens) == bears
+
+
+@given(st.floats(1e-4, 0.2), st.integers(1, 100), st.floats(1e-3, 0.2))
+def test_who_bears_a_rest_keeps_its_budget(step_s, tokens, budget_s):
+    """Even where it joins as a step begins, an interval behind the token that prefill gave."""
+    gap = after([step_s], budget_s)
+    interval_s = step_s + gap.rest_s(step_s, pressed=True)
+    ends_s = [interval_s * n + step_s for n in range(1, tokens + 1)]
+    if gap.bears_rest(tokens):
+        assert interval_s + ends_s[-1] <= tokens * budget_s * (1 + 1e-9)
+        assert gap.bears_rest(tokens + 1)
+
+
 def test_with_no_stream_a_slice_is_short_enough_to_look_for_others():
     gap = after([0.012])
     gap.rested()
@@ -89,7 +113,7 @@ def test_pressed_prompts_have_the_whole_budget():
 def test_a_rest_leaves_the_pace_of_a_step():
     gap = after([0.012] * 3)
     assert gap.rest_s(0.012) == pytest.approx(0.8 * 0.024 - 0.012)
-    assert gap.rest_s(0.012, pressed=True) == pytest.approx(0.8 * 0.06 - 0.012)
+    assert gap.rest_s(0.012, pressed=True) == pytest.approx(0.78 * 0.06 - 0.012)
     assert after([0.025] * 3).rest_s(0.025, pressed=True) == pytest.approx(0.06 - 1.6 * 0.025)
     assert after([0.038] * 3).rest_s(0.038, pressed=True) == pytest.approx(0.65 * 0.06 - 0.038)
     assert gap.rest_s(0.1) == gap.rest_s(0.1, pressed=True) == 0.0

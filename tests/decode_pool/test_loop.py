@@ -171,7 +171,7 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
 
 @pytest.mark.parametrize(
     ("haste", "gap_s"),
-    [(Haste.NONE, STEP_S), (Haste.PROMPTS, 1.6 * STEP_S), (Haste.PRESSED, 0.048)],
+    [(Haste.NONE, STEP_S), (Haste.PROMPTS, 1.6 * STEP_S), (Haste.PRESSED, 0.0468)],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
     monkeypatch, haste, gap_s
@@ -207,7 +207,18 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
         assert max(engine.gaps(began_s)) == pytest.approx(1.6 * STEP_S)
 
 
-async def test_who_joins_waits_for_no_rest(monkeypatch):
+@pytest.mark.parametrize(
+    ("haste", "tokens", "gap_s", "late_s"),
+    [
+        (Haste.PROMPTS, 30, 1.6 * STEP_S, 0.0),
+        (Haste.PRESSED, 5, 0.0468, 0.0),
+        # A long one bears what is left of the rest.
+        (Haste.PRESSED, 30, 0.0468, (0.0468 - STEP_S) / 2),
+    ],
+)
+async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
+    monkeypatch, haste, tokens, gap_s, late_s
+):
     joined = []
     async with running(monkeypatch, 2.0) as (subject, engine):
 
@@ -217,21 +228,21 @@ async def test_who_joins_waits_for_no_rest(monkeypatch):
             if len(engine.tokens_s["s"]) == 5 and not joined:
                 # Half of the rest is over.
                 engine.now += most_s / 2
-                joined.append((engine.now, asyncio.create_task(stream(subject, "new", 5))))
+                joined.append((engine.now, asyncio.create_task(stream(subject, "new", tokens))))
                 return await wait(1.0)
             engine.now += most_s
             return None
 
         monkeypatch.setattr(subject.wake, "wait", wait)
-        engine.haste = Haste.PROMPTS
+        engine.haste = haste
         await stream(subject, "s", 20)
         [(joined_s, newcomer)] = joined
         await newcomer
-    assert engine.tokens_s["new"][0] == pytest.approx(joined_s + STEP_S)
+    assert engine.tokens_s["new"][0] == pytest.approx(joined_s + late_s + STEP_S)
     # Those after it are paced again.
-    paced = engine.gaps(joined_s + STEP_S / 2)
+    paced = engine.gaps(joined_s + late_s + STEP_S / 2)
     assert len(paced) > 10
-    assert paced == pytest.approx([1.6 * STEP_S] * len(paced))
+    assert paced == pytest.approx([gap_s] * len(paced))
 
 
 async def test_who_joins_has_the_slice_under_way_end_with_its_layer(monkeypatch):
