@@ -80,8 +80,9 @@ def healthz(serving):
 
 async def until(condition, timeout_s):
     async with asyncio.timeout(timeout_s):
-        while not await asyncio.to_thread(condition):
+        while not (found := await asyncio.to_thread(condition)):
             await asyncio.sleep(0.1)
+    return found
 
 
 def test_it_says_what_it_did(serving):
@@ -92,27 +93,26 @@ def test_it_says_what_it_did(serving):
 
 
 def idle(serving):
-    """Whether no replica holds anything; replicas report once a second."""
-    return all(
-        entry["running"] == entry["waiting"] == entry["blocks"]["used"] == 0
-        for entry in serving.replicas()
-        if entry["role"] != "router"
-    )
+    """The replicas where none holds anything, or nothing.
+
+    What the next status says may be older: of a replica whose reports are late it is what the
+    directory has.
+    """
+    replicas = serving.replicas()
+    pools = [entry for entry in replicas if entry["role"] != "router"]
+    busy = any(e["running"] or e["waiting"] or e["blocks"]["used"] for e in pools)
+    return None if busy else replicas
 
 
 async def test_status_names_every_replica_and_its_blocks(serving):
-    await until(lambda: idle(serving), 15)
-    status = serving.tandem("status", "--json")
-    assert status.returncode == 0
-    replicas = {entry["role"]: entry for entry in json.loads(status.stdout)["replicas"]}
+    replicas = {entry["role"]: entry for entry in await until(lambda: idle(serving), 15)}
     assert set(replicas) == {"router", "prefill", "decode"}
     for role in ("prefill", "decode"):
         entry = replicas[role]
         assert entry["id"].startswith(role)
-        assert (entry["waiting"], entry["running"]) == (0, 0)
         blocks = entry["blocks"]
         assert blocks["total"] > 0
-        assert blocks["used"] == blocks["leased"] == blocks["orphaned"] == 0
+        assert blocks["leased"] == blocks["orphaned"] == 0
 
 
 def test_openai_client_and_curl(serving):
