@@ -13,7 +13,7 @@ from cluster.door import Prepared
 from cluster.plan import Ask, Pair
 from cluster.stage_times import StageTimes
 from protos import decode_pb2, prefill_pb2
-from protos.convert import sampling_to_proto
+from protos.convert import haste_to_proto, sampling_to_proto
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Continuation:
             scoring=self._scoring(),
             ttft_budget_s=self.prepared.ttft_budget_s,
             lane=self.prepared.lane,
-            pressed=self.prepared.pressed,
+            haste=haste_to_proto(self.prepared.haste),
             request_id=self.prepared.request_id,
             tenant=self.prepared.tenant,
             progress=self.prepared.delivery.progress,
@@ -80,7 +80,7 @@ class Continuation:
             flush_tokens=self.prepared.delivery.hold_tokens,
             lane=self.prepared.lane,
             ttft_budget_s=self.prepared.ttft_budget_s,
-            pressed=self.prepared.pressed,
+            haste=haste_to_proto(self.prepared.haste),
             progress=self.prepared.delivery.progress,
             scoring=self._scoring(),
         )

@@ -24,6 +24,7 @@ from cluster.delivery import Delivery, delivery_of
 from cluster.endpoints import endpoint_of, lane_of
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.haste import Haste
 from engine.prefix import DEFAULT_TENANT, Chain
 from engine.prompt_order import Lane
 from engine.sampling import MAX_LOGPROBS, SamplingParams, check_token
@@ -39,7 +40,7 @@ class Prepared:
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
     Where the prompt's own tokens are scored, those from `scored_from` on are, each with the `top`
-    likeliest in its place. `pressed` is `Placed.pressed`.
+    likeliest in its place. `haste` is `Placed.haste`.
     """
 
     request_id: str
@@ -54,7 +55,7 @@ class Prepared:
     chain: Chain | None = None
     scored_from: int | None = None
     top: int = 0
-    pressed: bool = False
+    haste: Haste = Haste.PROMPTS
 
     @property
     def most_tokens(self) -> int:

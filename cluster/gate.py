@@ -353,7 +353,8 @@ class Gate:
         kv_tokens = ask.most_tokens
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
-        return Placed(ask, plan, self._placement.hold(plan, ask, now), now, end)
+        holds, flooded = self._placement.hold(plan, ask, now), self._demand.pressed(now)
+        return Placed(ask, plan, holds, now, end, flooded)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
         if asleep := self._asleep(ask):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cluster.cost_model import Pace
 from cluster.holds import Hold
 from cluster.plan import Ask, Plan
+from engine.haste import Haste
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class FirstToken:
 class Placed:
     """One admitted choice: its pair, and its share in their load until it is released.
 
-    One that was `moved` lost the place that it was promised its first token at.
+    `flooded`: more came then than can be computed. One that was `moved` lost the place that it was
+    promised its first token at.
     """
 
     ask: Ask
@@ -32,12 +34,15 @@ class Placed:
     holds: tuple[Hold, Hold]
     placed_s: float
     end: Callable[[int], None]
+    flooded: bool = False
     moved: bool = False
 
     @property
-    def pressed(self) -> bool:
-        """Whether streams beside its prompt are to get their tokens only as due."""
-        return self.plan.forecast.pace is Pace.PRESSED
+    def haste(self) -> Haste:
+        """How long streams beside its prompt are to wait for it."""
+        if self.plan.forecast.pace is not Pace.PRESSED:
+            return Haste.PROMPTS
+        return Haste.FLOODED if self.flooded else Haste.PRESSED
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

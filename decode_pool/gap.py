@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
+from engine.haste import Haste
+
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9
 # After so many disturbed ones the batch may be another than the undisturbed were of.
@@ -13,8 +15,8 @@ _FORGOTTEN = 500
 # of the budget, what slices are to leave unused; less is rested where that is the whole budget, of
 # which a busy host takes its part.
 _PACE = 0.8
-_LEAST_PRESSED_PACE = 0.65
-_MOST_PRESSED_PACE = 0.78
+_PRESSED_PACE = 0.65
+_FLOODED_PACE = 0.78
 # Of a usual step, by how much the next one may be late beside prompts: it shares cores with them.
 _LATE = 0.6
 _LEAST_REST_S = 0.0005
@@ -66,40 +68,47 @@ class TokenGap:
         """There was no stream to step."""
         self._step_s = None
 
-    def slice_s(self, pressed: bool = False) -> float:
+    def slice_s(self, haste: Haste = Haste.PROMPTS) -> float:
         """How long may be computed now; 0: as little as can be, so that it goes on at all.
 
-        For `pressed` prompts the budget alone counts. Others leave a fifth of it for what else
+        For pressed prompts the budget alone counts. Others leave a fifth of it for what else
         delays a token, but no more than half of what a long step leaves.
         """
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
         left_s = max(0.0, self._budget_s - self._step_s)
-        if pressed:
+        if haste >= Haste.PRESSED:
             return left_s
         spared_s = max(_PACE * self._budget_s - self._step_s, left_s / 2)
         return max(0.0, min(self.gap_s - self._step_s, spared_s))
 
-    def rest_s(self, since_s: float, pressed: bool = False) -> float:
+    def rest_s(self, since_s: float, haste: Haste = Haste.PROMPTS) -> float:
         """How long to rest, for prompts that others compute, where the last step began then.
 
         The streams' next tokens take less of the cores, as more of them come at once.
         """
-        rest_s = (self._pressed_pace_s if pressed else _PACE * self.gap_s) - since_s
+        rest_s = self._pace_s(haste) - since_s
         return rest_s if rest_s >= _LEAST_REST_S else 0.0
 
     def bears_rest(self, tokens: int) -> bool:
-        """Whether a stream that may get so many more joins behind a rest, for pressed prompts.
+        """Whether a stream that may get so many more joins behind a rest, in a flood of prompts.
 
         With as many, the pace of its tokens leaves of their budgets what it takes to wait for that
         step, and as long for what came before.
         """
-        pace_s = max(self._pressed_pace_s, self.step_s or 0.0)
+        pace_s = max(self._pace_s(Haste.FLOODED), self.step_s or 0.0)
         return tokens * (self._budget_s - pace_s) >= 2 * pace_s
 
-    @property
-    def _pressed_pace_s(self) -> float:
-        """From one step's begin to the next one's: what the budget leaves for a late one."""
-        least_s, most_s = _LEAST_PRESSED_PACE * self._budget_s, _MOST_PRESSED_PACE * self._budget_s
+    def _pace_s(self, haste: Haste) -> float:
+        """From one step's begin to the next one's: in a flood what is left by a late one.
+
+        A longer pace than that for pressed prompts gives little more of the cores: it is worth it
+        where some prompts cannot be computed at all.
+        """
+        if haste < Haste.PRESSED:
+            return _PACE * self.gap_s
+        pressed_s, flooded_s = _PRESSED_PACE * self._budget_s, _FLOODED_PACE * self._budget_s
+        if haste is Haste.PRESSED:
+            return pressed_s
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)
-        return min(max(left_s, least_s), most_s)
+        return min(max(left_s, pressed_s), flooded_s)

@@ -10,8 +10,8 @@ from decode_pool import metrics
 from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
-from engine.cores import Haste
 from engine.errors import Internal, Overloaded, TandemError
+from engine.haste import Haste
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
 from engine.sequence import Outcome, Sequence, Span, collected
@@ -92,13 +92,13 @@ class DecodeLoop:
         """The KV is here: the request joins the next step.
 
         Its stream's second token is on the way since prefill gave the first, so that step comes
-        behind a layer of other work at most. One that may get many tokens beside pressed prompts
+        behind a layer of other work at most. One that may get many tokens in a flood of prompts
         joins when the step is due: one more for each that joins takes of their cores.
         """
         self._scheduler.commit(job.sequence.owner)
         self.wake.set()
         to_come = job.sequence.most_tokens - len(job.sequence.tokens)
-        if self._worker.haste is Haste.PRESSED and self.gap.bears_rest(to_come):
+        if self._worker.haste is Haste.FLOODED and self.gap.bears_rest(to_come):
             return
         self._joined = True
         if self._passes:
@@ -161,7 +161,7 @@ class DecodeLoop:
         if self._joined or self._stepped_s is None or haste is Haste.NONE:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)
-        return self.gap.rest_s(since_s, haste is Haste.PRESSED) or None
+        return self.gap.rest_s(since_s, haste) or None
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
@@ -201,8 +201,8 @@ class DecodeLoop:
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
-        pressed = any(span.sequence.pressed for span in run.spans)
-        slice_ = self._worker.advance(run, 0.0 if self._joined else self.gap.slice_s(pressed))
+        haste = max(span.sequence.haste for span in run.spans)
+        slice_ = self._worker.advance(run, 0.0 if self._joined else self.gap.slice_s(haste))
         self._read()
         try:
             results = await slice_

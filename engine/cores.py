@@ -20,11 +20,12 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
 import torch
+
+from engine.haste import Haste
 
 # How long after its last step an engine still counts as busy, and how long a step can last.
 _RECENT_S = 0.01
@@ -34,14 +35,6 @@ _SCAN_S = 1.0
 _LEAST_WEIGHT_BYTES = 32 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its haste
-
-
-class Haste(IntEnum):
-    """How urgent a step is to which others' tokens are in the way."""
-
-    NONE = 0
-    PROMPTS = 1
-    PRESSED = 2  # prompts for which streams get their tokens only as due
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import torch
 
 from engine.choose import Improvement, choose_runner
 from engine.config import KvConfig, ModelConfig
-from engine.cores import Cores, Haste
+from engine.cores import Cores
 from engine.errors import ConfigError, Internal
+from engine.haste import Haste
 from engine.kv_cache import KvCache, block_bytes
 from engine.layout import KvLayout
 from engine.memory import free_bytes

@@ -8,8 +8,9 @@ from collections.abc import Generator, Sequence
 import torch
 
 from engine.batch import pack
-from engine.cores import Cores, Haste
+from engine.cores import Cores
 from engine.errors import Internal
+from engine.haste import Haste
 from engine.kv_cache import KvCache
 from engine.runner import Computed, Runner
 from engine.sampler import sample
@@ -131,9 +132,7 @@ def _haste(spans: list[Span]) -> Haste:
     """Of a pass; prompts of the batch lane are in no haste."""
     sequences = (span.sequence for span in spans)
     prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
-    if not prompts:
-        return Haste.NONE
-    return Haste.PRESSED if any(prompt.pressed for prompt in prompts) else Haste.PROMPTS
+    return max((prompt.haste for prompt in prompts), default=Haste.NONE)
 
 
 def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:

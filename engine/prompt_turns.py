@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from engine.haste import Haste
 from engine.prompt_order import Due, PromptOrder, UnderWay
 from engine.sequence import Sequence, Span
 
@@ -150,11 +151,11 @@ class PromptTurns:
         return found
 
     def _press(self) -> None:
-        """Where one is pressed, so are those before it, that it waits for, and those behind."""
+        """Where one is in haste, so are those before it, that it waits for, and those behind."""
         sequences = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
-        if any(one.pressed for one in sequences):
-            for one in sequences:
-                one.pressed = True
+        most = max((one.haste for one in sequences), default=Haste.PROMPTS)
+        for one in sequences:
+            one.haste = most
 
     def _waiting(self) -> list[_Prompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]

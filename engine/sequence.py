@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.errors import Internal
+from engine.haste import Haste
 from engine.prefix import DEFAULT_TENANT, Chain
 from engine.prompt_order import Lane
 from engine.sampling import SamplingParams
@@ -22,9 +23,8 @@ class Sequence:
     `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
-    `ttft_budget_s`, from arrival to first token, order the prompts. Streams beside a `pressed` one
-    get their tokens only as due: it, or one that it waits with, came in a burst, had to wait in the
-    router, or would else be late.
+    `ttft_budget_s`, from arrival to first token, order the prompts. `haste` is the most of those
+    that it waits with: for it streams wait that are served beside the prompt.
     `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's own tokens.
     """
 
@@ -41,9 +41,14 @@ class Sequence:
     chain: Chain | None = None
     lane: Lane = "interactive"
     ttft_budget_s: float = 0.5
-    pressed: bool = False
+    haste: Haste = Haste.PROMPTS
     request_id: str = ""
     scoring: Scoring | None = None
+
+    @property
+    def pressed(self) -> bool:
+        """Whether streams beside the prompt are slowed down for it."""
+        return self.haste >= Haste.PRESSED
 
     @property
     def named_in_log(self) -> dict[str, object]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from engine.blocks import BlockPool
-from engine.cores import Haste
+from engine.haste import Haste
 from engine.sequence import Outcome, Span
 
 T = TypeVar("T")

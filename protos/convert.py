@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.errors import Internal, InvalidRequest
+from engine.haste import Haste
 from engine.prefix import DEFAULT_TENANT
 from engine.prompt_order import LANES, Lane
 from engine.sampling import SamplingParams
@@ -39,6 +40,11 @@ _FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
     "length": inference_pb2.FINISH_REASON_LENGTH,
 }
 _FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
+_HASTE_TO_WIRE = {
+    Haste.PRESSED: prefill_pb2.HASTE_PRESSED,
+    Haste.FLOODED: prefill_pb2.HASTE_FLOODED,
+}
+_HASTE_FROM_WIRE = {wire: haste for haste, wire in _HASTE_TO_WIRE.items()}
 
 
 class TokenRun(NamedTuple):
@@ -103,10 +109,15 @@ def sequence_from_proto(
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
-        pressed=request.pressed,
+        haste=_HASTE_FROM_WIRE.get(request.haste, Haste.PROMPTS),
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )
+
+
+def haste_to_proto(haste: Haste) -> prefill_pb2.Haste:
+    """What is not pressed is not said."""
+    return _HASTE_TO_WIRE.get(haste, prefill_pb2.HASTE_UNSPECIFIED)
 
 
 def _lane(name: str) -> Lane:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from engine.cores import Haste
+from engine.haste import Haste
 from engine.sequence import SampledToken
 
 LAYERS = 4

@@ -19,6 +19,7 @@ from cluster.plan import Ask
 from cluster.refusals import Refused
 from cluster.tenant_caps import TenantConfig
 from engine.errors import InvalidRequest, Unavailable
+from engine.haste import Haste
 from tests.cluster.gate_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
 
@@ -71,8 +72,23 @@ async def test_a_prompt_that_waits_is_pressed(gate):
     (placed,) = await gate.enter(ask(100, budget_s=1.0))
     assert first.plan.forecast.pace is Pace.ALONE
     assert placed.plan.forecast.pace is Pace.PRESSED
+    assert (first.haste, placed.haste) == (Haste.PROMPTS, Haste.PRESSED)
     placed.release()
     first.release()
+
+
+async def test_more_than_can_be_computed_is_a_flood(gate):
+    """Of work that came lately, though nobody waits for it in the router."""
+    (stream,) = await gate.enter(ask(10))
+    stream.prefilled()
+    hastes = []
+    for _ in range(8):
+        (placed,) = await gate.enter(ask())
+        hastes.append(placed.haste)
+        placed.release()
+    assert hastes[0] is Haste.PROMPTS
+    assert hastes[-1] is Haste.FLOODED
+    stream.release()
 
 
 async def test_a_choice_that_was_moved_says_nothing_of_predictions(gate, monkeypatch):

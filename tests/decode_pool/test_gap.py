@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decode_pool.gap import TokenGap
+from engine.haste import Haste
 
 
 def after(steps, budget_s=0.06, factor=2.0):
@@ -28,7 +29,7 @@ def test_most_of_the_budget_counts_where_it_is_less_or_alone():
 
 def test_a_slice_beside_a_long_step_is_half_of_what_the_budget_leaves():
     assert after([0.05]).slice_s() == pytest.approx(0.005)
-    assert after([0.05]).slice_s(pressed=True) == pytest.approx(0.01)
+    assert after([0.05]).slice_s(Haste.PRESSED) == pytest.approx(0.01)
 
 
 def test_one_slow_step_brings_no_long_slice():
@@ -74,7 +75,7 @@ def test_a_stream_bears_a_rest_that_its_tokens_make_up_for(step_s, tokens, bears
 def test_who_bears_a_rest_keeps_its_budget(step_s, tokens, budget_s):
     """Even where it joins as a step begins, an interval behind the token that prefill gave."""
     gap = after([step_s], budget_s)
-    interval_s = step_s + gap.rest_s(step_s, pressed=True)
+    interval_s = step_s + gap.rest_s(step_s, Haste.FLOODED)
     ends_s = [interval_s * n + step_s for n in range(1, tokens + 1)]
     if gap.bears_rest(tokens):
         assert interval_s + ends_s[-1] <= tokens * budget_s * (1 + 1e-9)
@@ -106,21 +107,23 @@ def test_step_and_slice_keep_the_gap_where_the_step_leaves_it(steps, budget_s, f
 
 
 def test_pressed_prompts_have_the_whole_budget():
-    assert after([0.012] * 3).slice_s(pressed=True) == pytest.approx(0.048)
-    assert after([0.08]).slice_s(pressed=True) == 0.0
+    for haste in (Haste.PRESSED, Haste.FLOODED):
+        assert after([0.012] * 3).slice_s(haste) == pytest.approx(0.048)
+    assert after([0.08]).slice_s(Haste.PRESSED) == 0.0
 
 
 def test_a_rest_leaves_the_pace_of_a_step():
     gap = after([0.012] * 3)
     assert gap.rest_s(0.012) == pytest.approx(0.8 * 0.024 - 0.012)
-    assert gap.rest_s(0.012, pressed=True) == pytest.approx(0.78 * 0.06 - 0.012)
-    assert after([0.025] * 3).rest_s(0.025, pressed=True) == pytest.approx(0.06 - 1.6 * 0.025)
-    assert after([0.038] * 3).rest_s(0.038, pressed=True) == pytest.approx(0.65 * 0.06 - 0.038)
-    assert gap.rest_s(0.1) == gap.rest_s(0.1, pressed=True) == 0.0
+    assert gap.rest_s(0.012, Haste.PRESSED) == pytest.approx(0.65 * 0.06 - 0.012)
+    assert gap.rest_s(0.012, Haste.FLOODED) == pytest.approx(0.78 * 0.06 - 0.012)
+    assert after([0.025] * 3).rest_s(0.025, Haste.FLOODED) == pytest.approx(0.06 - 1.6 * 0.025)
+    assert after([0.038] * 3).rest_s(0.038, Haste.FLOODED) == pytest.approx(0.65 * 0.06 - 0.038)
+    assert gap.rest_s(0.1) == gap.rest_s(0.1, Haste.FLOODED) == 0.0
 
 
-@given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.booleans())
-def test_a_rest_never_breaks_the_budget(steps, since_s, pressed):
+@given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.sampled_from(Haste))
+def test_a_rest_never_breaks_the_budget(steps, since_s, haste):
     gap = after(steps)
-    rest_s = gap.rest_s(since_s, pressed)
+    rest_s = gap.rest_s(since_s, haste)
     assert rest_s == 0 or since_s + rest_s < 0.06

@@ -18,7 +18,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from engine.blocks import BlockPool
-from engine.cores import Haste
+from engine.haste import Haste
 from engine.prompt_order import PromptOrder
 from engine.sampling import SamplingParams
 from engine.sequence import SampledToken, Sequence
@@ -171,7 +171,12 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
 
 @pytest.mark.parametrize(
     ("haste", "gap_s"),
-    [(Haste.NONE, STEP_S), (Haste.PROMPTS, 1.6 * STEP_S), (Haste.PRESSED, 0.0468)],
+    [
+        (Haste.NONE, STEP_S),
+        (Haste.PROMPTS, 1.6 * STEP_S),
+        (Haste.PRESSED, 0.039),
+        (Haste.FLOODED, 0.0468),
+    ],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
     monkeypatch, haste, gap_s
@@ -211,9 +216,10 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
     ("haste", "tokens", "gap_s", "late_s"),
     [
         (Haste.PROMPTS, 30, 1.6 * STEP_S, 0.0),
-        (Haste.PRESSED, 5, 0.0468, 0.0),
+        (Haste.PRESSED, 30, 0.039, 0.0),
+        (Haste.FLOODED, 5, 0.0468, 0.0),
         # A long one bears what is left of the rest.
-        (Haste.PRESSED, 30, 0.0468, (0.0468 - STEP_S) / 2),
+        (Haste.FLOODED, 30, 0.0468, (0.0468 - STEP_S) / 2),
     ],
 )
 async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(

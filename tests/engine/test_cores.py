@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from engine import cores as cores_module
-from engine.cores import Cores, Haste, usable_cores
+from engine.cores import Cores, usable_cores
+from engine.haste import Haste
 
 LARGE = 1 << 30
 

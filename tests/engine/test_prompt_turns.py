@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
+from engine.haste import Haste
 from engine.prompt_order import PromptOrder
 from engine.prompt_turns import PromptTurns
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
 
 
-def prompt(owner: str, *, pressed: bool = False, lane: str = "interactive") -> Sequence:
-    return Sequence(owner, [1] * 100, 100, SamplingParams(), pressed=pressed, lane=lane)
+def prompt(owner: str, haste: Haste = Haste.PROMPTS, lane: str = "interactive") -> Sequence:
+    return Sequence(owner, [1] * 100, 100, SamplingParams(), haste=haste, lane=lane)
 
 
-@pytest.mark.parametrize("order", [("calm", "late"), ("late", "calm")])
-def test_who_waits_with_a_pressed_prompt_is_pressed(order):
+@pytest.mark.parametrize("order", list(permutations(("calm", "late", "many"))))
+def test_the_most_haste_of_those_that_wait_is_that_of_all(order):
     turns = PromptTurns(PromptOrder(512))
     prompts = {
         "calm": prompt("calm"),
-        "late": prompt("late", pressed=True),
+        "late": prompt("late", Haste.PRESSED),
+        "many": prompt("many", Haste.FLOODED),
         "batch": prompt("batch", lane="batch"),
     }
     for place, name in enumerate(("batch", *order)):
         turns.add(prompts[name], float(place))
-    assert {name: one.pressed for name, one in prompts.items()} == {
-        "calm": True,
-        "late": True,
-        "batch": False,
+    assert {name: one.haste for name, one in prompts.items()} == {
+        "calm": Haste.FLOODED,
+        "late": Haste.FLOODED,
+        "many": Haste.FLOODED,
+        "batch": Haste.PROMPTS,
     }
 
 
 def test_who_comes_after_a_pressed_prompt_has_ended_is_not():
     turns = PromptTurns(PromptOrder(512))
-    turns.add(prompt("late", pressed=True), 0.0)
+    turns.add(prompt("late", Haste.PRESSED), 0.0)
     turns.drop("late")
     after = prompt("after")
     turns.add(after, 1.0)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from engine.blocks import BlockPool
+from engine.haste import Haste
 from engine.prompt_order import PromptOrder
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
@@ -94,7 +95,7 @@ async def test_how_far_a_pass_is_is_told_while_it_goes_on():
 async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores):
     async with running() as (subject, engine, _):
         engine.shared_cores, told = cores, []
-        job = submit(subject, "long", 2 * CHUNK, pressed=pressed)
+        job = submit(subject, "long", 2 * CHUNK, haste=Haste.PRESSED if pressed else Haste.PROMPTS)
         job.watch = lambda tokens, layers: told.append((tokens, layers))
         engine.let_go()
         await asyncio.wait_for(job.first_token, 30)
