@@ -133,8 +133,11 @@ def figure_lines(found: LoadFigures) -> list[str]:
         lines.append(
             f"{refusals.count} refusals, answered in {milliseconds(refusals.answer.p50)} ms"
             f" (p99 {milliseconds(refusals.answer.p99)}: decided in"
-            f" {milliseconds(refusals.decided.p99)}, told in {milliseconds(refusals.told.p99)});"
-            f" {refusals.returned} came back,"
+            f" {milliseconds(refusals.decided.p99)}, told in {milliseconds(refusals.told.p99)})."
+        )
+    if refusals.returned:
+        lines.append(
+            f"{refusals.returned} of the refused came back,"
             f" {refusals.then_answered} were answered then, {refusals.then_good} in budget."
         )
     return lines

@@ -114,7 +114,7 @@ def _stop(options: argparse.Namespace) -> int:
 
     with _router_at(options.address):
         asyncio.run(request_stop(options.address))
-    print("stop requested")
+    print("stop requested; `tandem serve` ends when its replicas have")
     return 0
 
 

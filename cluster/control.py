@@ -50,7 +50,9 @@ def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole)
     """
     found = next((record for record in members if record.id == replica_id), None)
     if found is None or found.role not in WORKING_ROLES:
-        raise NotFound(f"no replica {replica_id!r} that takes work", field="replica")
+        ids = ", ".join(sorted(one.id for one in members if one.role in WORKING_ROLES))
+        told = f"no replica {replica_id!r} that takes work; {ids or 'none'} does"
+        raise NotFound(told, field="replica")
     roles = [role if record is found else record.role for record in members]
     for pool in get_args(Pool):
         if pool not in roles and "both" not in roles:

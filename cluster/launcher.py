@@ -235,8 +235,8 @@ def pools_of(config: TandemConfig) -> str:
     """The pools in words."""
     prefill, decode = config.prefill.replicas, config.decode.replicas
     if prefill:
-        return f"{prefill} prefill and {decode} decode replicas"
-    return f"one pool: {decode} replicas that prefill and decode"
+        return f"prefill replicas: {prefill}, decode replicas: {decode}"
+    return f"one pool, of replicas that prefill and decode: {decode}"
 
 
 def with_model_here(config: TandemConfig) -> TandemConfig:

@@ -211,7 +211,7 @@ class CompletionRequest(_Request):
             return sampling
         if self.max_tokens not in (0, 1):
             raise InvalidRequest(
-                "echo is supported with max_tokens 0 or 1, for scoring", field="max_tokens"
+                "echo is for scoring: max_tokens must be given, as 0 or 1", field="max_tokens"
             )
         return replace(sampling, max_tokens=1)
 

@@ -325,7 +325,10 @@ def test_status_exits_1_when_a_pool_is_missing(
 
 
 def test_stop_asks_or_is_refused(capsys: pytest.CaptureFixture[str], router: Router) -> None:
-    assert run(capsys, "stop", "--address", router.address)[:2] == (0, "stop requested\n")
+    assert run(capsys, "stop", "--address", router.address)[:2] == (
+        0,
+        "stop requested; `tandem serve` ends when its replicas have\n",
+    )
     router.admin.refusal = "not started by tandem serve"
     code, _, err = run(capsys, "stop", "--address", router.address)
     assert code == 2
