@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from cluster import metrics
 from cluster.api import ChoiceSummary
@@ -88,6 +89,7 @@ class Carrier:
         emit: Emit,
         computed: Callable[[FirstToken], None],
     ) -> ChoiceRun:
+        record.prepared = replace(record.prepared, haste=placed.haste)
         pair, prompt = placed.plan.pair, placed.holds[0]
         streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
         hooks = Hooks(emit, self._suspect, prompt.release, computed)

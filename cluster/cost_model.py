@@ -39,7 +39,7 @@ class Pace(IntEnum):
 
     ALONE = 0
     BESIDE = 1  # streams, which keep the gap that they have
-    PRESSED = 2  # streams, which get their tokens only as due
+    PRESSED = 2  # streams, which have their budget alone
 
 
 class NonNegativeFit:

@@ -147,7 +147,7 @@ class Gate:
         plan = self._placement.plan_rest(healthy("decode"), ask, now) if streaming else None
         placed.plan = plan or self._plan(ask, now)
         placed.holds = self._placement.hold(placed.plan, ask, now)
-        placed.moved = True
+        placed.flooded, placed.moved = self._demand.flooded, True
 
     def show(self) -> None:
         """Set the gauges to what is so now."""
@@ -353,8 +353,8 @@ class Gate:
         kv_tokens = ask.most_tokens
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
-        holds, flooded = self._placement.hold(plan, ask, now), self._demand.pressed(now)
-        return Placed(ask, plan, holds, now, end, flooded)
+        holds = self._placement.hold(plan, ask, now)
+        return Placed(ask, plan, holds, now, end, self._demand.flooded)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
         if asleep := self._asleep(ask):

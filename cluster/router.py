@@ -315,7 +315,7 @@ class Router:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
             left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
-            prepared = replace(prepared, ttft_budget_s=left_s, haste=placed.haste)
+            prepared = replace(prepared, ttft_budget_s=left_s)
         stream = StreamRecord(running.labels, placed, began_s, emit)
         record = Continuation(prepared, choice, StageTimes(began_s))
         pair, names = placed.plan.pair, record.named_in_log

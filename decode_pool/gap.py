@@ -105,9 +105,9 @@ class TokenGap:
         A longer pace than that for pressed prompts gives little more of the cores: it is worth it
         where some prompts cannot be computed at all.
         """
-        if haste < Haste.PRESSED:
-            return _PACE * self.gap_s
         pressed_s, flooded_s = _PRESSED_PACE * self._budget_s, _FLOODED_PACE * self._budget_s
+        if haste < Haste.PRESSED:
+            return min(_PACE * self.gap_s, pressed_s)
         if haste is Haste.PRESSED:
             return pressed_s
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)

@@ -14,7 +14,7 @@ from engine.errors import Internal, Overloaded, TandemError
 from engine.haste import Haste
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
-from engine.sequence import Outcome, Sequence, Span, collected
+from engine.sequence import Outcome, Sequence, Span, collected, haste_of
 from engine.wake import StepEnds, Wake
 from engine.worker import EngineWorker, Slices
 
@@ -201,8 +201,8 @@ class DecodeLoop:
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
-        haste = max(span.sequence.haste for span in run.spans)
-        slice_ = self._worker.advance(run, 0.0 if self._joined else self.gap.slice_s(haste))
+        slice_s = 0.0 if self._joined else self.gap.slice_s(haste_of(run.spans))
+        slice_ = self._worker.advance(run, slice_s)
         self._read()
         try:
             results = await slice_

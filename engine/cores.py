@@ -69,7 +69,10 @@ class _Neighbour:
         return bool(began > ended and now - began >= _LONGEST_STEP_S)
 
     def haste(self, now: float) -> Haste:
-        return Haste(_STATE.unpack_from(self.file)[2]) if self.busy(now) else Haste.NONE
+        if not self.busy(now):
+            return Haste.NONE
+        # Of a newer version on this host there may be more.
+        return Haste(min(_STATE.unpack_from(self.file)[2], Haste.FLOODED))
 
 
 class Cores:

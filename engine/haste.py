@@ -1,4 +1,4 @@
-"""How long streams are to wait for their tokens while prompts are computed beside them. Pure."""
+"""How much of shared cores prompts are to have beside the steps of streams. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from enum import IntEnum
 
 
 class Haste(IntEnum):
-    """Of a prompt, or of a step: the most counts of those that are computed together."""
+    """Of a prompt, or of a step: the most counts of those that are computed together.
+
+    How far apart steps are then is in decode_pool/gap.py.
+    """
 
     NONE = 0  # nobody's first token waits for it
-    PROMPTS = 1  # streams keep the gap that they have
-    PRESSED = 2  # prompts wait, or would be late: streams keep well within their budget
-    FLOODED = 3  # more of them come than can be computed: streams get their tokens only as due
+    PROMPTS = 1  # in no haste: streams keep the gap that they have
+    PRESSED = 2  # it waited, or would else be late: streams have their budget alone
+    FLOODED = 3  # and more come than can be computed: steps are as seldom as that allows

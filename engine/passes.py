@@ -10,13 +10,12 @@ import torch
 from engine.batch import pack
 from engine.cores import Cores
 from engine.errors import Internal
-from engine.haste import Haste
 from engine.kv_cache import KvCache
 from engine.runner import Computed, Runner
 from engine.sampler import sample
 from engine.scorer import Scorer
 from engine.scoring import Scores
-from engine.sequence import Outcome, SampledToken, Scored, Span
+from engine.sequence import Outcome, SampledToken, Scored, Span, haste_of
 
 
 class Pass:
@@ -58,7 +57,7 @@ class Pass:
         """
         until = None if for_s is None else time.monotonic() + for_s
         if self._cores is not None:
-            self._cores.enter(_haste(self.spans))
+            self._cores.enter(haste_of(self.spans))
         try:
             return self._advance(until)
         finally:
@@ -126,13 +125,6 @@ class Pass:
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
         return results
-
-
-def _haste(spans: list[Span]) -> Haste:
-    """Of a pass; prompts of the batch lane are in no haste."""
-    sequences = (span.sequence for span in spans)
-    prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
-    return max((prompt.haste for prompt in prompts), default=Haste.NONE)
 
 
 def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:

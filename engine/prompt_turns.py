@@ -87,7 +87,7 @@ class PromptTurns:
         self._arrivals += 1
         deadline_s = now + sequence.ttft_budget_s
         self._prompts[sequence.owner] = _Prompt(sequence, deadline_s, self._arrivals)
-        self._press()
+        self._hasten(sequence)
         self._changed = True
 
     def drop(self, owner: str) -> None:
@@ -150,12 +150,15 @@ class PromptTurns:
                     position += 1
         return found
 
-    def _press(self) -> None:
-        """Where one is in haste, so are those before it, that it waits for, and those behind."""
-        sequences = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
-        most = max((one.haste for one in sequences), default=Haste.PROMPTS)
-        for one in sequences:
-            one.haste = most
+    def _hasten(self, newcomer: Sequence) -> None:
+        """All that wait are as hasty as who has come; who comes behind a flood is pressed by it."""
+        if newcomer.lane == "batch":
+            return
+        waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
+        most = max(one.haste for one in waiting)
+        newcomer.haste = max(newcomer.haste, min(most, Haste.PRESSED))
+        for one in waiting:
+            one.haste = max(one.haste, newcomer.haste)
 
     def _waiting(self) -> list[_Prompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -47,7 +48,7 @@ class Sequence:
 
     @property
     def pressed(self) -> bool:
-        """Whether streams beside the prompt are slowed down for it."""
+        """Whether streams beside the prompt have their budget alone, not the gap that they had."""
         return self.haste >= Haste.PRESSED
 
     @property
@@ -110,6 +111,13 @@ class Scored:
 
 # What a step gives for a span: a token, a fault of this sequence alone, or nothing was sampled.
 Outcome = SampledToken | Scored | Internal | None
+
+
+def haste_of(spans: Iterable[Span]) -> Haste:
+    """The most haste of the prompts in a pass; those of the batch lane are in none."""
+    sequences = (span.sequence for span in spans)
+    prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
+    return max((prompt.haste for prompt in prompts), default=Haste.NONE)
 
 
 def collected(span: Span, outcome: Outcome) -> SampledToken | Internal | None:

@@ -41,6 +41,7 @@ _FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
 }
 _FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
 _HASTE_TO_WIRE = {
+    Haste.PROMPTS: prefill_pb2.HASTE_UNSPECIFIED,
     Haste.PRESSED: prefill_pb2.HASTE_PRESSED,
     Haste.FLOODED: prefill_pb2.HASTE_FLOODED,
 }
@@ -109,15 +110,15 @@ def sequence_from_proto(
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
-        haste=_HASTE_FROM_WIRE.get(request.haste, Haste.PROMPTS),
+        haste=_HASTE_FROM_WIRE.get(request.haste, Haste.FLOODED),
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )
 
 
 def haste_to_proto(haste: Haste) -> prefill_pb2.Haste:
-    """What is not pressed is not said."""
-    return _HASTE_TO_WIRE.get(haste, prefill_pb2.HASTE_UNSPECIFIED)
+    """`haste` of a prompt for the wire."""
+    return _HASTE_TO_WIRE[haste]
 
 
 def _lane(name: str) -> Lane:

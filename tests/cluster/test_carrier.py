@@ -13,11 +13,14 @@ from cluster.continuation import Continuation
 from cluster.door import Prepared
 from cluster.gate import Gate
 from cluster.membership import ReplicaLoad, ReplicaRecord
+from cluster.placed import Placed
 from cluster.placement import Placement
 from cluster.router import ask_of
 from cluster.stage_times import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
+from engine.haste import Haste
 from engine.sampling import SamplingParams
+from protos.convert import sequence_from_proto
 from protos.decode_pb2 import Retired
 from tests.cluster.scripted_generator import eventually
 from tests.cluster.test_choice import FakeStream
@@ -104,6 +107,18 @@ class Rig:
 @pytest.fixture
 async def rig():
     return Rig()
+
+
+async def test_both_replicas_are_told_its_haste_at_each_place(rig, monkeypatch):
+    hastes = iter([Haste.FLOODED, Haste.PRESSED])
+    monkeypatch.setattr(Placed, "haste", property(lambda placed: next(hastes)))
+    first = await rig.start()
+    first[0].receiver.lost(ReplicaLost("gone"))
+    second = await rig.calls(4)
+    for calls, haste in ((first, Haste.FLOODED), (second, Haste.PRESSED)):
+        assert [sequence_from_proto(call.request).haste for call in calls] == [haste, haste]
+    rig.task.cancel()
+    await asyncio.gather(rig.task, return_exceptions=True)
 
 
 async def test_before_its_first_token_a_choice_begins_anew_on_another_pair(rig):

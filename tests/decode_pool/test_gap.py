@@ -122,6 +122,15 @@ def test_a_rest_leaves_the_pace_of_a_step():
     assert gap.rest_s(0.1) == gap.rest_s(0.1, Haste.FLOODED) == 0.0
 
 
+@given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.none() | st.floats(1.0, 5.0))
+def test_more_haste_is_never_less_of_a_rest_nor_of_a_slice(steps, since_s, factor):
+    gap = after(steps, factor=factor)
+    hastes = (Haste.PROMPTS, Haste.PRESSED, Haste.FLOODED)
+    rests, slices = zip(*((gap.rest_s(since_s, h), gap.slice_s(h)) for h in hastes), strict=True)
+    assert list(rests) == sorted(rests)
+    assert list(slices) == sorted(slices)
+
+
 @given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.sampled_from(Haste))
 def test_a_rest_never_breaks_the_budget(steps, since_s, haste):
     gap = after(steps)

@@ -132,9 +132,10 @@ async def stream(subject, owner, max_tokens):
     await finish(subject, job)
 
 
-async def prompt(subject, owner, tokens, max_tokens=2):
+async def prompt(subject, owner, tokens, max_tokens=2, haste=Haste.PROMPTS):
     """A request whose prompt is computed here, to its end."""
     job = new_job(owner, tokens, max_tokens, local=True)
+    job.sequence.haste = haste
     subject.register(job)
     try:
         await subject.admit(job)
@@ -147,6 +148,20 @@ async def finish(subject, job):
     job.listen(lambda due_s: job.collect())
     await asyncio.wait_for(job.drained, 20)
     subject.release(job)
+
+
+@pytest.mark.parametrize(
+    ("haste", "slice_s"), [(Haste.PROMPTS, STEP_S), (Haste.PRESSED, 0.048), (Haste.FLOODED, 0.048)]
+)
+async def test_slices_are_as_long_as_the_haste_of_their_prompts_asks(monkeypatch, haste, slice_s):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        streaming = asyncio.create_task(stream(subject, "s", 100))
+        while engine.now < 0.3:
+            await asyncio.sleep(0)
+        engine.slices.clear()
+        await prompt(subject, "p", 1024, haste=haste)
+        assert max(engine.slices) == pytest.approx(slice_s)
+        await streaming
 
 
 @pytest.mark.parametrize(("factor", "most_s"), [(2.0, 2 * STEP_S), (None, 0.06), (1.0, 0.0191)])

@@ -219,18 +219,21 @@ def times_of_threads():
     return sum(ns for mine, ns in times if mine), sum(ns for mine, ns in times if not mine)
 
 
-def test_wanted_rows_while_threads_come_and_go():
+@pytest.mark.parametrize("began_s", [0.0, 1.0])  # with all threads, and with the first alone
+def test_wanted_rows_of_threads_that_come_and_go(began_s):
     kind, model = kind_named("C++", "bfloat16"), decoder(layers=1)
     by = kind.make(model)
     ready = [by.prepare(layer) for layer in model.layers]
     cache = cache_for(kind, model, model.layers, by.kv_format)
-    step = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    for spans in steps([60]):
-        batch, x = pack(spans, cache), torch.randn(sum(s.count for s in spans), 64).bfloat16()
-        every = by.run(x.clone(), ready, cache.layers, batch)
-        batch.beside = lambda: Beside([step], 0.0, 3)
-        found = by.run(x.clone(), ready, cache.layers, batch, batch.last)
-        torch.testing.assert_close(found, every[batch.last], rtol=0.01, atol=0.01)
+    step = torch.tensor([began_s, 0.0], dtype=torch.float64)
+    spans = next(steps([POSITIONS] * 3))
+    batch, x = pack(spans, cache), torch.randn(sum(s.count for s in spans), 64).bfloat16()
+    wanted = torch.arange(0, len(x), 7)
+    every = by.run(x.clone(), ready, cache.layers, batch)
+    batch.beside = lambda: Beside([step], 0.0, 3)
+    for _ in range(20):
+        found = by.run(x.clone(), ready, cache.layers, batch, wanted)
+        torch.testing.assert_close(found, every[wanted], rtol=0.01, atol=0.01)
 
 
 def test_a_halted_step_begins_nothing_more(threads):

@@ -7,7 +7,9 @@ import torch
 
 from engine import kernels
 from engine.config import KvConfig, ModelConfig
+from engine.cores import Cores
 from engine.engine import Engine
+from engine.haste import Haste
 from engine.model import describe
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
@@ -169,3 +171,25 @@ def test_blocks_travel_between_formats(folder):
     token = plain.forward([Span(made, 50, 1)])[0].token
     made.blocks = [8, 1, 2, 7]
     assert paired.forward([Span(made, 50, 1)])[0].token == token
+
+
+@pytest.mark.parametrize(
+    ("seen", "made"),
+    [
+        (Haste.NONE, {"lane": "batch", "haste": Haste.PRESSED}),
+        (Haste.PROMPTS, {}),
+        (Haste.FLOODED, {"haste": Haste.FLOODED}),
+    ],
+)
+def test_others_on_the_host_see_the_haste_of_a_pass(folder, monkeypatch, seen, made):
+    entered = []
+    monkeypatch.setattr(Cores, "enter", lambda cores, haste=Haste.NONE: entered.append(haste))
+    prompt = sequence("p", 20, range(2))
+    for name, value in made.items():
+        setattr(prompt, name, value)
+    engine = load(folder)
+    engine.forward([Span(prompt, 0, 20)])
+    # A step of what has output is nobody's first token.
+    prompt.tokens.append(1)
+    engine.forward([Span(prompt, 20, 1)])
+    assert entered == [seen, Haste.NONE]

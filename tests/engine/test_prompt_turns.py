@@ -18,7 +18,7 @@ def prompt(owner: str, haste: Haste = Haste.PROMPTS, lane: str = "interactive") 
 
 
 @pytest.mark.parametrize("order", list(permutations(("calm", "late", "many"))))
-def test_the_most_haste_of_those_that_wait_is_that_of_all(order):
+def test_who_waits_with_others_is_as_hasty(order):
     turns = PromptTurns(PromptOrder(512))
     prompts = {
         "calm": prompt("calm"),
@@ -28,11 +28,11 @@ def test_the_most_haste_of_those_that_wait_is_that_of_all(order):
     }
     for place, name in enumerate(("batch", *order)):
         turns.add(prompts[name], float(place))
+    # Who comes behind a flood is pressed by it, and the flood ends with those that made it.
+    behind = order[order.index("many") + 1 :]
     assert {name: one.haste for name, one in prompts.items()} == {
-        "calm": Haste.FLOODED,
-        "late": Haste.FLOODED,
-        "many": Haste.FLOODED,
         "batch": Haste.PROMPTS,
+        **{name: Haste.PRESSED if name in behind else Haste.FLOODED for name in order},
     }
 
 

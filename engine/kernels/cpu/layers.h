@@ -45,10 +45,9 @@ enum Phase { kNorm, kQkv, kRotate, kAttend, kWanted, kOut, kMlpNorm, kGateUp, kD
 class Step {
  public:
   // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
-  // `others`: see Team; for more than `kAlone` tokens.
+  // The crew has `others` for more than `kAlone` tokens alone.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
-       bool gelu, int threads, const int32_t* halted, const std::vector<int64_t>* wanted,
-       const Others* others)
+       bool gelu, const Crew& crew, const std::vector<int64_t>* wanted)
       : layers_(std::move(layers)),
         shape_(shape),
         spans_(spans),
@@ -56,9 +55,9 @@ class Step {
         gelu_(gelu),
         wanted_(wanted),
         alone_(spans.tokens <= kAlone),
-        team_(threads, static_cast<int>(layers_.size() * kPhases + 1), halted, others) {
+        team_(crew, static_cast<int>(layers_.size() * kPhases + 1)) {
     const LayerWeights& any = layers_.front();
-    const int64_t hidden = norm.size, copies = alone_ ? threads : 1;
+    const int64_t hidden = norm.size, copies = alone_ ? crew.threads : 1;
     const int64_t attended = any.out.inputs, gated = any.down.inputs;
     uint16_t* free = workspace(spans.tokens * (any.qkv.outputs + 2 * attended + gated +
                                                hidden * (1 + 2 * copies)));

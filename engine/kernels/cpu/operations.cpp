@@ -78,9 +78,10 @@ at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef win
   Others beside{{}, since};
   for (const at::Tensor& step : others) beside.steps.push_back(step.const_data_ptr<double>());
   const bool shared = !beside.steps.empty() && x.size(0) > std::max(kAlone, firsts.size(0));
-  Step step(std::move(weights), shape, spans, {e, Vec::all(shift), hidden}, gelu,
-            shared ? static_cast<int>(cores) : at::get_num_threads(), halted.const_data_ptr<int32_t>(),
-            wanted ? &rows : nullptr, shared ? &beside : nullptr);
+  const Crew crew{shared ? static_cast<int>(cores) : at::get_num_threads(),
+                  halted.const_data_ptr<int32_t>(), shared ? &beside : nullptr};
+  Step step(std::move(weights), shape, spans, {e, Vec::all(shift), hidden}, gelu, crew,
+            wanted ? &rows : nullptr);
   step.run(bits(x), mutable_bits(out));
   return out;
 }
@@ -96,7 +97,7 @@ at::Tensor head(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
   const Panels weights = panels_of(panels, outputs);
   const uint16_t* b = bits_or_null(bias);
   uint16_t* o = mutable_bits(out);
-  Team team(at::get_num_threads(), 1);
+  Team team({at::get_num_threads()}, 1);
 #pragma omp parallel num_threads(team.threads())
   multiply(team, 0, omp_get_thread_num(), bits(normed), x.size(0), weights, nullptr,
            [&](int64_t row, int64_t column, const float* sums) {

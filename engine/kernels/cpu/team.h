@@ -45,19 +45,24 @@ struct Others {
   }
 };
 
+// Who does the work. Once `*halted` is set nothing more is begun, and what was not done is left as it
+// is. With `others` the threads are as many as there are cores, and within a phase each comes and goes
+// as those leave it its share; the first one always stays. Nobody waits for a thread then, but for the
+// work of each phase.
+struct Crew {
+  int threads;
+  const int32_t* halted = nullptr;
+  const Others* others = nullptr;
+};
+
 class Team {
  public:
-  // Once `*halted` is set nothing more is begun, and what was not done is left as it is.
-  //
-  // With `others` the threads are as many as there are cores, and within a phase each comes and goes
-  // as those leave it its share; the first one always stays. Nobody waits for a thread then, but for
-  // the work of each phase.
-  Team(int threads, int phases, const int32_t* halted = nullptr, const Others* others = nullptr)
-      : threads_(threads),
-        halted_(halted),
-        others_(others),
-        taken_(new Counter[static_cast<size_t>(phases) * threads]()),
-        done_(others ? new Counter[phases]() : nullptr) {}
+  Team(const Crew& crew, int phases)
+      : threads_(crew.threads),
+        halted_(crew.halted),
+        others_(crew.others),
+        taken_(new Counter[static_cast<size_t>(phases) * threads_]()),
+        done_(others_ ? new Counter[phases]() : nullptr) {}
 
   int threads() const { return threads_; }
 
