@@ -155,7 +155,7 @@ class PromptTurns:
         if newcomer.lane == "batch":
             return
         waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
-        most = max(one.haste for one in waiting)
+        most = max((one.haste for one in waiting), default=newcomer.haste)
         newcomer.haste = max(newcomer.haste, min(most, Haste.PRESSED))
         for one in waiting:
             one.haste = max(one.haste, newcomer.haste)

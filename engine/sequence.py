@@ -24,8 +24,8 @@ class Sequence:
     `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
-    `ttft_budget_s`, from arrival to first token, order the prompts. `haste` is the most of those
-    that it waits with: for it streams wait that are served beside the prompt.
+    `ttft_budget_s`, from arrival to first token, order the prompts. `haste` says what streams
+    that are served beside the prompt leave it; those that wait with it share in it.
     `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's own tokens.
     """
 

@@ -36,6 +36,13 @@ def test_who_waits_with_others_is_as_hasty(order):
     }
 
 
+def test_who_has_output_already_keeps_its_haste():
+    turns, begun = PromptTurns(PromptOrder(512)), prompt("begun")
+    begun.tokens.append(1)
+    turns.add(begun, 0.0)
+    assert begun.haste is Haste.PROMPTS
+
+
 def test_who_comes_after_a_pressed_prompt_has_ended_is_not():
     turns = PromptTurns(PromptOrder(512))
     turns.add(prompt("late", Haste.PRESSED), 0.0)
