@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from cluster.cost_model import Pace, PrefillCost
+from cluster.cost_model import Pace, PrefillCost, hurried
 from cluster.holds import PromptQueue
 from cluster.outlook import Due
 
 
-def hurried(pace: Pace, pressed: bool) -> Pace:
-    """The pace of a prompt that is before a pressed one, or behind it: the same as that one's."""
-    return Pace.PRESSED if pressed and pace is Pace.BESIDE else pace
-
-
 def backlog(
-    queue: PromptQueue, cost: PrefillCost, now: float, batch: bool = False, pressed: bool = False
+    queue: PromptQueue,
+    cost: PrefillCost,
+    now: float,
+    batch: bool = False,
+    behind: Pace = Pace.ALONE,
 ) -> list[Due]:
     """The prompts from here that wait there, those of the batch lane only where `batch` asks.
 
-    `pressed`: one that is comes behind them. The oldest is taken to be computed since it was
-    placed, the one before it ended, or the replica last said that it had computed some: prompts are
-    given to replicas one or two at a time, and replicas say what is done pass by pass.
+    `behind` is the pace of one that comes behind them, which they take part in. The oldest is taken
+    to be computed since it was placed, the one before it ended, or the replica last said that it
+    had computed some: prompts are given to replicas one or two at a time, and replicas say what is
+    done pass by pass.
     """
-    pressed = pressed or queue.pressed
     found: list[Due] = []
     for one in queue.left():
         prompt = one.prompt
         if batch or not prompt.batch:
-            pace = prompt.pace if prompt.batch else hurried(prompt.pace, pressed)
+            pace = one.pace if prompt.batch else hurried(one.pace, behind)
             before = prompt.cached + prompt.tokens - one.tokens
             seconds = cost.seconds(one.tokens, before, pace)
             begun_s = max(cost.ended_s, queue.progressed_s, one.placed_s)

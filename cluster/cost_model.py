@@ -25,8 +25,8 @@ _TOGETHER = 8
 
 # Per request, per token, per token and token before it, and more per token at each pace but the
 # first; and a prompt that they were guessed for.
-_PREFILL_GUESS = (0.004, 0.0002, 0.0, 0.0, 0.0)
-_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0, 128.0, 128.0)
+_PREFILL_GUESS = (0.004, 0.0002, 0.0, 0.0, 0.0, 0.0)
+_PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0, 128.0, 128.0, 128.0)
 # Per step, per sequence in it.
 _STEP_GUESS = (0.002, 0.0002)
 _STEP_TYPICAL = (1.0, 8.0)
@@ -39,7 +39,16 @@ class Pace(IntEnum):
 
     ALONE = 0
     BESIDE = 1  # streams, which keep the gap that they have
-    PRESSED = 2  # streams, which have their budget alone
+    PRESSED = 2  # streams, which wait longer than that
+    URGENT = 3  # streams, which wait as long as they may
+
+
+def hurried(pace: Pace, other: Pace) -> Pace:
+    """Of a prompt that is computed before or behind one at another pace, and takes part in that."""
+    return pace if pace is Pace.ALONE else max(pace, other)
+
+
+_SLOWER = (Pace.BESIDE, Pace.PRESSED, Pace.URGENT)
 
 
 class NonNegativeFit:
@@ -99,7 +108,7 @@ class PrefillCost:
     def __init__(self) -> None:
         self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
         self.ended_s = float("-inf")
-        self._pressed_seen = 0.0
+        self._seen = dict.fromkeys(_SLOWER, 0.0)
         self._last: tuple[tuple[float, ...], float] | None = None
 
     @property
@@ -111,9 +120,9 @@ class PrefillCost:
         """For `tokens` to be computed behind `cached` ones at that pace; 0 for none."""
         if tokens <= 0:
             return 0.0
-        if pace is Pace.PRESSED and self._pressed_seen < _TRUSTED_AFTER:
-            # Not known yet: half of what streams take that keep their gap.
-            return (self.seconds(tokens, cached) + self.seconds(tokens, cached, Pace.BESIDE)) / 2
+        if pace > Pace.BESIDE and self._seen[pace] < _TRUSTED_AFTER:
+            # Not known yet: streams take half of what they take at the pace before.
+            return (self.seconds(tokens, cached) + self.seconds(tokens, cached, Pace(pace - 1))) / 2
         return self._fit.predict(_prefill_features(tokens, cached, pace))
 
     def learn(
@@ -143,13 +152,14 @@ class PrefillCost:
             else:
                 self._fit.observe(before, before_s)
                 # Forgotten as the fit forgets: it would end where the other factors are.
-                self._pressed_seen = _MEMORY * self._pressed_seen + (before[-1] > 0)
+                for one, slower in zip(_SLOWER, before[-len(_SLOWER) :], strict=True):
+                    self._seen[one] = _MEMORY * self._seen[one] + (slower > 0)
         self._last = features, charged_s
         self.ended_s = max(self.ended_s, ended_s)
 
 
 def _prefill_features(tokens: float, cached: float, pace: Pace) -> tuple[float, ...]:
-    slower = (tokens * (pace is one) for one in (Pace.BESIDE, Pace.PRESSED))
+    slower = (tokens * (pace is one) for one in _SLOWER)
     return 1.0, tokens, tokens * (cached + tokens / 2), *slower
 
 

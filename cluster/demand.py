@@ -35,10 +35,5 @@ class Demand:
         self._pressed = self.load(now) > (_RELIEVED if self._pressed else _PRESSED)
         return self._pressed
 
-    @property
-    def flooded(self) -> bool:
-        """What `pressed` said last."""
-        return self._pressed
-
     def _left(self, now: float) -> float:
         return self._work_s * math.exp(min(0.0, self._at_s - now) / _MEMORY_S)

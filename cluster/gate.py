@@ -16,6 +16,7 @@ from functools import partial
 
 from cluster import metrics
 from cluster.admission import Admission, Admit, Reason, Refuse, Wait, decided_by
+from cluster.cost_model import Pace
 from cluster.demand import Demand
 from cluster.fairness import Fairness
 from cluster.held import Held
@@ -147,7 +148,7 @@ class Gate:
         plan = self._placement.plan_rest(healthy("decode"), ask, now) if streaming else None
         placed.plan = plan or self._plan(ask, now)
         placed.holds = self._placement.hold(placed.plan, ask, now)
-        placed.flooded, placed.moved = self._demand.flooded, True
+        placed.moved = True
 
     def show(self) -> None:
         """Set the gauges to what is so now."""
@@ -258,6 +259,7 @@ class Gate:
         try:
             prefill = self._pools.healthy("prefill")
             plan = self._plan(waiter.ask, now, prefill)
+            waiter.fits = plan.forecast.fits
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
             # Those held here are not in the way of one that is computed apart.
             work_s = 0.0 if plan.pair.apart else plan.forecast.alone_s / len(prefill)
@@ -326,12 +328,12 @@ class Gate:
             now,
             stale=self._pools.stale(),
             margin_s=self._admission.margin_s(ask.budget_s),
-            pressed=self._pressed(now),
+            least=self._least_pace(now),
         )
 
-    def _pressed(self, now: float) -> bool:
-        """Whether prompts wait, or soon will, beside streams that keep the gap that they have."""
-        return self._demand.pressed(now) or self._held.any_to_compute
+    def _least_pace(self, now: float) -> Pace:
+        """Of prompts beside streams, by what comes and waits."""
+        return Pace.URGENT if self._demand.pressed(now) else self._held.least_pace
 
     def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:
         """Count every choice against a pair of its own; the first was planned."""
@@ -354,7 +356,7 @@ class Gate:
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
         holds = self._placement.hold(plan, ask, now)
-        return Placed(ask, plan, holds, now, end, self._demand.flooded)
+        return Placed(ask, plan, holds, now, end)
 
     def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
         if asleep := self._asleep(ask):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from cluster.cost_model import Pace
 from cluster.waiter import Waiter
 
 
@@ -56,9 +57,14 @@ class Held:
         return sum(other.alone_s or 0.0 for other in self._waiters if self._order(other) < order)
 
     @property
-    def any_to_compute(self) -> bool:
-        """Whether one waits for prompts to be computed; the batch lane is in no haste."""
-        return any(one.reason == "ttft" and not one.ask.batch for one in self._waiters)
+    def least_pace(self) -> Pace:
+        """Of prompts that are computed while these wait for it; the batch lane is in no haste."""
+        paces = [
+            Pace.PRESSED if one.fits else Pace.URGENT
+            for one in self._waiters
+            if one.reason == "ttft" and not one.ask.batch
+        ]
+        return max(paces, default=Pace.BESIDE)
 
     def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:
         ask = waiter.ask

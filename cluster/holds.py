@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cluster.cost_model import Pace
+from cluster.cost_model import Pace, hurried
 from cluster.membership import ReplicaLoad, ReplicaRecord
 
 # What was placed later than this before a report may be in it or not; what is counts once.
@@ -49,17 +49,22 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A prompt that was placed at `placed_s`, and how many of its tokens are to be computed yet."""
+    """A prompt that was placed at `placed_s`, and how many of its tokens are to be computed yet.
+
+    `pace` is its own, or that of one behind it.
+    """
 
     prompt: Prompt
     tokens: int
     placed_s: float
+    pace: Pace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
     prompt: Prompt
     placed_s: float
+    pace: Pace
 
 
 class PromptQueue:
@@ -79,9 +84,18 @@ class PromptQueue:
         self._next = 0
 
     def add(self, prompt: Prompt, now: float) -> int:
-        """Count it from now on; returns the key to `drop` it by."""
+        """Count it from now on; returns the key to `drop` it by.
+
+        Those that wait there take part in its haste, as replicas have it.
+        """
+        pace = prompt.pace
+        if not prompt.batch:
+            pace = hurried(pace, self.presses)
+            for one in self._waiting.values():
+                if not one.prompt.batch:
+                    one.pace = hurried(one.pace, pace)
         self._next += 1
-        self._waiting[self._next] = _Waiting(prompt, now)
+        self._waiting[self._next] = _Waiting(prompt, now, pace)
         return self._next
 
     def drop(self, key: int) -> None:
@@ -114,17 +128,17 @@ class PromptQueue:
             prompt = one.prompt
             took = min(done[prompt.batch], prompt.tokens - 1)
             done[prompt.batch] -= took
-            found.append(Left(prompt, prompt.tokens - took, one.placed_s))
+            found.append(Left(prompt, prompt.tokens - took, one.placed_s, one.pace))
         return found
 
     @property
-    def pressed(self) -> bool:
-        """Whether one is computed, or waits, at whose pace streams wait as long as they may.
+    def presses(self) -> Pace:
+        """The pace of one that comes behind these: it is pressed where one of them is, not urgent.
 
-        None of the batch lane is, which gives way to the streams, too.
+        None of the batch lane presses others, which gives way to the streams, too.
         """
-        prompts = (one.prompt for one in self._waiting.values())
-        return any(one.pace is Pace.PRESSED and not one.batch for one in prompts)
+        paces = (one.pace for one in self._waiting.values() if not one.prompt.batch)
+        return min(max(paces, default=Pace.ALONE), Pace.PRESSED)
 
     def busy_s(self) -> float:
         """Since when there has been a prompt from here, if there is one."""

@@ -10,6 +10,8 @@ from cluster.holds import Hold
 from cluster.plan import Ask, Plan
 from engine.haste import Haste
 
+_HASTES = {Pace.PRESSED: Haste.PRESSED, Pace.URGENT: Haste.URGENT}
+
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
@@ -25,8 +27,7 @@ class FirstToken:
 class Placed:
     """One admitted choice: its pair, and its share in their load until it is released.
 
-    `flooded`: more came then than can be computed. One that was `moved` lost the place that it was
-    promised its first token at.
+    One that was `moved` lost the place that it was promised its first token at.
     """
 
     ask: Ask
@@ -34,15 +35,12 @@ class Placed:
     holds: tuple[Hold, Hold]
     placed_s: float
     end: Callable[[int], None]
-    flooded: bool = False
     moved: bool = False
 
     @property
     def haste(self) -> Haste:
         """How long streams beside its prompt are to wait for it."""
-        if self.plan.forecast.pace is not Pace.PRESSED:
-            return Haste.PROMPTS
-        return Haste.FLOODED if self.flooded else Haste.PRESSED
+        return _HASTES.get(self.plan.forecast.pace, Haste.PROMPTS)
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.affinity import KnownPrefixes
-from cluster.backlog import backlog, hurried
-from cluster.cost_model import CostModel, Pace
+from cluster.backlog import backlog
+from cluster.cost_model import CostModel, Pace, hurried
 from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
 from cluster.lending import Computing, Device, is_lent
@@ -78,22 +78,23 @@ class Placement:
         *,
         stale: Collection[str] = (),
         margin_s: float = 0.0,
-        pressed: bool = False,
+        least: Pace = Pace.BESIDE,
     ) -> Plan:
         """The best pair whose pools can hold the prompt, and prompt with answer.
 
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
-        is old; `pressed`: prompts wait, or soon will. Unavailable where a pool is empty,
-        PromptTooLong where no pool is large enough.
+        is old. It is computed at the `least` pace at least, where there are streams, and in more
+        haste where only so it is in time. Unavailable where a pool is empty, PromptTooLong where no
+        pool is large enough.
         """
-        asked = _Asked(ask, now, margin_s, self._pace(decode, pressed and not ask.batch))
+        asked = _Asked(ask, now, margin_s, self._pace(decode, ask, least))
         if ask.scored_from is not None:
             return self._plan_scoring(prefill, asked, stale)
         second = large_enough("decode", decode, ask.most_tokens)
         # One of role `both` hands nothing over, so it must hold prompt and answer.
         able = [record for record in prefill if record.role != "both" or record in second]
         first = with_partner(large_enough("prefill", able, ask.prompt_tokens), second)
-        elsewhere, devices = self._drawn(first, stale), self._devices(able, pressed)
+        elsewhere, devices = self._drawn(first, stale), self._devices(able, least)
 
         def best(asked: _Asked) -> Computing:
             found = self._soonest(elsewhere, asked)
@@ -187,11 +188,11 @@ class Placement:
             return self._chance.sample(records, 2)
         return records
 
-    def _pace(self, decode: Sequence[ReplicaRecord], pressed: bool) -> Pace:
+    def _pace(self, decode: Sequence[ReplicaRecord], ask: Ask, least: Pace) -> Pace:
         """Of a prompt that comes now."""
         if not any(map(self.holds.requests, decode)):
             return Pace.ALONE
-        return Pace.PRESSED if pressed else Pace.BESIDE
+        return Pace.BESIDE if ask.batch else least
 
     def _soonest(self, records: Sequence[ReplicaRecord], asked: _Asked) -> Computing:
         """The best place for it, of replicas that can compute it."""
@@ -201,7 +202,7 @@ class Placement:
     def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
         ask, cost, queue = asked.ask, self.costs.prefill(record.id), self.holds.queue(record.id)
-        pace = asked.pace if ask.batch else hurried(asked.pace, queue.pressed)
+        pace = asked.pace if ask.batch else hurried(asked.pace, queue.presses)
         cached = self._cached(record, ask)
         missing = ask.prompt_tokens - cached
         one_s = cost.seconds(missing, cached, pace)
@@ -210,7 +211,7 @@ class Placement:
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
         lead_s = cost.seconds(queue.others_of(record.load), pace=pace)
         new, now, margin_s = Due(alone_s, due_s - flush_s), asked.now, asked.margin_s
-        waiting = backlog(queue, cost, now, ask.batch, pace is Pace.PRESSED)
+        waiting = backlog(queue, cost, now, ask.batch, pace)
         found = outlook(waiting, new, lead_s, now, margin_s)
         due_s = new.deadline_s
         return Computing(record, cached, missing, alone_s, now, due_s, margin_s, found, pace)
@@ -234,11 +235,13 @@ class Placement:
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 
-    def _devices(self, prefill: Sequence[ReplicaRecord], pressed: bool) -> dict[str, Device]:
-        """What prefill replicas compute with, as far as they say; `pressed`: all soon do."""
+    def _devices(self, prefill: Sequence[ReplicaRecord], least: Pace) -> dict[str, Device]:
+        """What prefill replicas compute with, as far as they say; all soon do if prompts wait."""
         found: dict[str, Device] = {}
         for record in prefill:
-            if record.device and (pressed or self.holds.queue(record.id).busy(record.load)):
+            if record.device and (
+                least > Pace.BESIDE or self.holds.queue(record.id).busy(record.load)
+            ):
                 found[record.device] = Device.SHARED_BUSY
             elif record.device:
                 found.setdefault(record.device, Device.SHARED_IDLE)
@@ -305,13 +308,15 @@ class Placement:
 
 
 def _hurried(best: Callable[[_Asked], Computing], asked: _Asked) -> Computing:
-    """The best place for it; streams wait as long as they may where else it is late."""
-    found, ask = best(asked), asked.ask
-    if asked.pace is Pace.BESIDE and not (ask.batch or _in_budget(found, ask)):
-        sooner = best(replace(asked, pace=Pace.PRESSED))
-        if _in_budget(sooner, ask) or not found.outlook.fits:
-            return sooner
-    return found
+    """The best place for it, in the least haste in which it is in time, if there is one."""
+    first = found = best(asked)
+    if asked.ask.batch or asked.pace is Pace.ALONE:
+        return first
+    for pace in range(asked.pace + 1, Pace.URGENT + 1):
+        if _in_budget(found, asked.ask):
+            return found
+        found = best(replace(asked, pace=Pace(pace)))
+    return found if _in_budget(found, asked.ask) or not first.outlook.fits else first
 
 
 def _in_budget(computing: Computing, ask: Ask) -> bool:

@@ -244,7 +244,7 @@ class Replica:
             batch_streams=self._decode.batch_streams if self._decode else 0,
             batch_limit=self._decode.batch.limit if self._decode else 0,
             step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
-            gap_s=self._decode_loop.gap.gap_s if self._decode_loop else None,
+            gap_s=self._decode_loop.gap.gap_s() if self._decode_loop else None,
         )
 
     async def _serve(self) -> None:

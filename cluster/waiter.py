@@ -16,7 +16,8 @@ from cluster.tenant_caps import Need
 class Waiter:
     """Who waits; `left` is what is to be computed of its prompt, as far as caches are known.
 
-    `alone_s` is what that takes of the replicas; None until somebody is there to compute it.
+    `alone_s` is what that takes of the replicas; None until somebody is there to compute it. One
+    that `fits` would be in time if it had its place now.
     """
 
     ask: Ask
@@ -27,6 +28,7 @@ class Waiter:
     listener: Listener | None = None
     reason: Reason | None = None
     alone_s: float | None = None
+    fits: bool = True
 
     @property
     def capped(self) -> bool:

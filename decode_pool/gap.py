@@ -11,12 +11,16 @@ from engine.haste import Haste
 _RECENT = 9
 # After so many disturbed ones the batch may be another than the undisturbed were of.
 _FORGOTTEN = 500
-# Of the time that may be between two steps, what is taken where the cores are of use to others, and
-# of the budget, what slices are to leave unused; less is rested where that is the whole budget, of
-# which a busy host takes its part.
-_PACE = 0.8
-_PRESSED_PACE = 0.65
-_FLOODED_PACE = 0.78
+# Of the budget, what slices take at most: a busy host takes its part.
+_SPARED = 0.8
+# Of the time that may be between two steps, after how much the next one begins where the cores are
+# of use to others meanwhile: it takes longer beside them. Less where that is the whole budget.
+_PACE = 0.7
+_LONGEST_PACE = 0.65
+_URGENT_PACE = 0.74
+# Of the gap that streams keep, what they have beside pressed prompts: on two cores, of which these
+# get half beside streams that keep their gap, two thirds.
+_PRESSED = 1.5
 # Of a usual step, by how much the next one may be late beside prompts: it shares cores with them.
 _LATE = 0.6
 _LEAST_REST_S = 0.0005
@@ -43,14 +47,14 @@ class TokenGap:
         """What a step usually takes; None before the first."""
         return median(self._recent) if self._recent else None
 
-    @property
-    def gap_s(self) -> float:
+    def gap_s(self, haste: Haste = Haste.PROMPTS) -> float:
         """The most time from one step's begin to the next one's, where a step leaves that."""
         steps = self._undisturbed if self._disturbed < _FORGOTTEN else self._recent
         steps = steps or self._recent
-        if not steps or self._factor is None:
+        if not steps or self._factor is None or haste is Haste.URGENT:
             return self._budget_s
-        return min(self._budget_s, self._factor * median(steps))
+        kept_s = self._factor * median(steps)
+        return min(self._budget_s, kept_s * (_PRESSED if haste is Haste.PRESSED else 1))
 
     def stepped(self, seconds: float, *, disturbed: bool = False) -> None:
         """A step of the running streams took so long.
@@ -71,16 +75,16 @@ class TokenGap:
     def slice_s(self, haste: Haste = Haste.PROMPTS) -> float:
         """How long may be computed now; 0: as little as can be, so that it goes on at all.
 
-        For pressed prompts the budget alone counts. Others leave a fifth of it for what else
+        For urgent prompts the budget alone counts. Others leave a fifth of it for what else
         delays a token, but no more than half of what a long step leaves.
         """
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
         left_s = max(0.0, self._budget_s - self._step_s)
-        if haste >= Haste.PRESSED:
+        if haste is Haste.URGENT:
             return left_s
-        spared_s = max(_PACE * self._budget_s - self._step_s, left_s / 2)
-        return max(0.0, min(self.gap_s - self._step_s, spared_s))
+        spared_s = max(_SPARED * self._budget_s - self._step_s, left_s / 2)
+        return max(0.0, min(self.gap_s(haste) - self._step_s, spared_s))
 
     def rest_s(self, since_s: float, haste: Haste = Haste.PROMPTS) -> float:
         """How long to rest, for prompts that others compute, where the last step began then.
@@ -91,24 +95,22 @@ class TokenGap:
         return rest_s if rest_s >= _LEAST_REST_S else 0.0
 
     def bears_rest(self, tokens: int) -> bool:
-        """Whether a stream that may get so many more joins behind a rest, in a flood of prompts.
+        """Whether a stream that may get so many more joins behind a rest, beside urgent prompts.
 
         With as many, the pace of its tokens leaves of their budgets what it takes to wait for that
         step, and as long for what came before.
         """
-        pace_s = max(self._pace_s(Haste.FLOODED), self.step_s or 0.0)
+        pace_s = max(self._pace_s(Haste.URGENT), self.step_s or 0.0)
         return tokens * (self._budget_s - pace_s) >= 2 * pace_s
 
     def _pace_s(self, haste: Haste) -> float:
-        """From one step's begin to the next one's: in a flood what is left by a late one.
+        """From one step's begin to the next one's: beside urgent prompts what a late one leaves.
 
-        A longer pace than that for pressed prompts gives little more of the cores: it is worth it
-        where some prompts cannot be computed at all.
+        A longer pace gives little more of the cores: it is worth it where some prompts would else
+        be late, or not be computed at all.
         """
-        pressed_s, flooded_s = _PRESSED_PACE * self._budget_s, _FLOODED_PACE * self._budget_s
-        if haste < Haste.PRESSED:
-            return min(_PACE * self.gap_s, pressed_s)
-        if haste is Haste.PRESSED:
-            return pressed_s
+        longest_s = _LONGEST_PACE * self._budget_s
+        if haste is not Haste.URGENT:
+            return min(_PACE * self.gap_s(haste), longest_s)
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)
-        return min(max(left_s, pressed_s), flooded_s)
+        return min(max(left_s, longest_s), _URGENT_PACE * self._budget_s)

@@ -92,13 +92,13 @@ class DecodeLoop:
         """The KV is here: the request joins the next step.
 
         Its stream's second token is on the way since prefill gave the first, so that step comes
-        behind a layer of other work at most. One that may get many tokens in a flood of prompts
+        behind a layer of other work at most. One that may get many tokens beside urgent prompts
         joins when the step is due: one more for each that joins takes of their cores.
         """
         self._scheduler.commit(job.sequence.owner)
         self.wake.set()
         to_come = job.sequence.most_tokens - len(job.sequence.tokens)
-        if self._worker.haste is Haste.FLOODED and self.gap.bears_rest(to_come):
+        if self._worker.haste is Haste.URGENT and self.gap.bears_rest(to_come):
             return
         self._joined = True
         if self._passes:

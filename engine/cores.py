@@ -72,7 +72,7 @@ class _Neighbour:
         if not self.busy(now):
             return Haste.NONE
         # Of a newer version on this host there may be more.
-        return Haste(min(_STATE.unpack_from(self.file)[2], Haste.FLOODED))
+        return Haste(min(_STATE.unpack_from(self.file)[2], Haste.URGENT))
 
 
 class Cores:

@@ -151,7 +151,7 @@ class PromptTurns:
         return found
 
     def _hasten(self, newcomer: Sequence) -> None:
-        """All that wait are as hasty as who has come; who comes behind a flood is pressed by it."""
+        """All that wait are as hasty as who has come; who comes behind an urgent one is pressed."""
         if newcomer.lane == "batch":
             return
         waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]

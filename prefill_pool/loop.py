@@ -126,6 +126,7 @@ class PrefillLoop:
             if self._passes:
                 await self._advance(self._passes[-1])
             else:
+                self._worker.rest()
                 self._answer()
                 await self.wake.wait()
 

@@ -43,7 +43,7 @@ _FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
 _HASTE_TO_WIRE = {
     Haste.PROMPTS: prefill_pb2.HASTE_UNSPECIFIED,
     Haste.PRESSED: prefill_pb2.HASTE_PRESSED,
-    Haste.FLOODED: prefill_pb2.HASTE_FLOODED,
+    Haste.URGENT: prefill_pb2.HASTE_URGENT,
 }
 _HASTE_FROM_WIRE = {wire: haste for haste, wire in _HASTE_TO_WIRE.items()}
 
@@ -110,7 +110,7 @@ def sequence_from_proto(
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
-        haste=_HASTE_FROM_WIRE.get(request.haste, Haste.FLOODED),
+        haste=_HASTE_FROM_WIRE.get(request.haste, Haste.URGENT),
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )

@@ -12,10 +12,10 @@ class Haste(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     HASTE_UNSPECIFIED: _ClassVar[Haste]
     HASTE_PRESSED: _ClassVar[Haste]
-    HASTE_FLOODED: _ClassVar[Haste]
+    HASTE_URGENT: _ClassVar[Haste]
 HASTE_UNSPECIFIED: Haste
 HASTE_PRESSED: Haste
-HASTE_FLOODED: Haste
+HASTE_URGENT: Haste
 
 class PrefillRequest(_message.Message):
     __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "haste", "scoring")

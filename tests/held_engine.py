@@ -35,11 +35,11 @@ class HeldPass:
 
 
 class HeldEngine:
-    """`slices` has the owners of every slice begun, in order; `cuts` and `halts` were asked for."""
+    """`slices` has the owners of every slice begun, in order; the rest counts calls."""
 
     def __init__(self):
         self.slices = []
-        self.cuts = self.halts = 0
+        self.cuts = self.halts = self.rests = 0
         self._permits = threading.Semaphore(0)
         self._free = threading.Event()
 
@@ -50,7 +50,7 @@ class HeldEngine:
     shared_cores = ""
 
     def rest(self):
-        pass
+        self.rests += 1
 
     def forward(self, spans):
         return [SampledToken(7) for _ in spans]

@@ -45,6 +45,7 @@ class Call:
     predicted_s: float = 0.0
     alone_s: float | None = None
     waits_for: str = ""
+    fits: bool = True
     deadline_s: float = 0.0
     pace: Pace = Pace.ALONE
     learned: bool = False
@@ -146,11 +147,11 @@ class Burst:
             ask,
             self.now,
             margin_s=self.admission.margin_s(BUDGET_S),
-            pressed=self._pressed(),
+            least=self._least_pace(),
         )
         if call.alone_s is None:
             self.demand.add(plan.forecast.alone_s, self.now)
-        call.alone_s = plan.forecast.alone_s
+        call.alone_s, call.fits = plan.forecast.alone_s, plan.forecast.fits
         verdict = self.admission.judge(
             ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
         )
@@ -180,12 +181,16 @@ class Burst:
                 self.arrivals.sort(key=lambda call: call.arrival_s)
         return plan.forecast.alone_s if call in self.held else 0.0
 
-    def _pressed(self) -> bool:
-        return self.demand.pressed(self.now) or any(call.waits_for == "ttft" for call in self.held)
+    def _least_pace(self) -> Pace:
+        if self.demand.pressed(self.now):
+            return Pace.URGENT
+        waiting = [call for call in self.held if call.waits_for == "ttft"]
+        paces = (Pace.PRESSED if call.fits else Pace.URGENT for call in waiting)
+        return max(paces, default=Pace.BESIDE)
 
     def _rate(self) -> float:
         """Prompt tokens a second: one that is pressed makes streams wait for all as they may."""
-        pressed = any(call.pace is Pace.PRESSED for call in self.prompts)
+        pressed = any(call.pace > Pace.BESIDE for call in self.prompts)
         return self.prefill_rate * (BESIDE if self.streams and not pressed else 1.0)
 
     def _prefill(self) -> None:

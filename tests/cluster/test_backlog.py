@@ -10,21 +10,21 @@ from cluster.backlog import backlog
 from cluster.cost_model import Pace, PrefillCost
 from cluster.holds import Prompt, PromptQueue
 
-TOKEN_S = {Pace.ALONE: 0.001, Pace.BESIDE: 0.002, Pace.PRESSED: 0.0015}
+TOKEN_S = dict(zip(Pace, (0.001, 0.002, 0.0015, 0.00125), strict=True))
 
 
 @pytest.fixture
 def cost() -> PrefillCost:
     """Of a replica that has computed prompts until it was 0."""
     learned, chance = PrefillCost(), random.Random(0)
-    for place in range(180):
-        pace, tokens = Pace(place % 3), chance.randrange(64, 1024)
-        now = 5.0 * (place - 179)
+    for place in range(240):
+        pace, tokens = Pace(place % 4), chance.randrange(64, 1024)
+        now = 5.0 * (place - 239)
         learned.learn(tokens, 0, tokens * TOKEN_S[pace], now, pace=pace)
     return learned
 
 
-def seconds(queue: PromptQueue, cost: PrefillCost, now: float, **more: bool) -> list[float]:
+def seconds(queue: PromptQueue, cost: PrefillCost, now: float, **more) -> list[float]:
     return [due.seconds for due in backlog(queue, cost, now, **more)]
 
 
@@ -57,14 +57,19 @@ def test_it_is_not_computed_before_it_came(cost):
     assert seconds(queue, cost, 11.0) == pytest.approx([0.2], abs=0.02)
 
 
-def test_all_are_computed_at_the_pace_of_one_that_is_pressed(cost):
+def test_who_waits_with_others_is_computed_at_their_pace(cost):
     queue = PromptQueue()
     for pace in (Pace.ALONE, Pace.BESIDE):
         queue.add(Prompt(400, pace=pace), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.8], abs=0.03)
-    assert seconds(queue, cost, 10.0, pressed=True) == pytest.approx([0.4, 0.6], abs=0.03)
-    queue.add(Prompt(100, pace=Pace.PRESSED), 10.0)
-    assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.6, 0.15], abs=0.03)
+    found = seconds(queue, cost, 10.0, behind=Pace.PRESSED)
+    assert found == pytest.approx([0.4, 0.6], abs=0.03)
+    urgent = queue.add(Prompt(100, pace=Pace.URGENT), 10.0)
+    assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.125], abs=0.03)
+    # Who comes behind an urgent one is pressed, and stays so when that has gone.
+    queue.add(Prompt(200, pace=Pace.BESIDE), 10.0)
+    queue.drop(urgent)
+    assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.3], abs=0.03)
 
 
 def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
@@ -72,6 +77,6 @@ def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
     queue.add(Prompt(400, batch=True, pace=Pace.BESIDE), 10.0)
     queue.add(Prompt(100), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.1], abs=0.02)
-    for pressed in (False, True):
-        found = seconds(queue, cost, 10.0, batch=True, pressed=pressed)
+    for pace in Pace:
+        found = seconds(queue, cost, 10.0, batch=True, behind=pace)
         assert found == pytest.approx([0.1, 0.8], abs=0.03)

@@ -110,12 +110,12 @@ async def rig():
 
 
 async def test_both_replicas_are_told_its_haste_at_each_place(rig, monkeypatch):
-    hastes = iter([Haste.FLOODED, Haste.PRESSED])
+    hastes = iter([Haste.URGENT, Haste.PRESSED])
     monkeypatch.setattr(Placed, "haste", property(lambda placed: next(hastes)))
     first = await rig.start()
     first[0].receiver.lost(ReplicaLost("gone"))
     second = await rig.calls(4)
-    for calls, haste in ((first, Haste.FLOODED), (second, Haste.PRESSED)):
+    for calls, haste in ((first, Haste.URGENT), (second, Haste.PRESSED)):
         assert [sequence_from_proto(call.request).haste for call in calls] == [haste, haste]
     rig.task.cancel()
     await asyncio.gather(rig.task, return_exceptions=True)

@@ -95,9 +95,9 @@ def test_a_long_prompt_that_short_ones_pass_is_not_taken_for_a_cheap_one():
 
 def test_what_a_prompt_costs_beside_others_is_known_apart():
     cost, now = PrefillCost(), 0.0
-    token_s = {Pace.ALONE: 0.0006, Pace.BESIDE: 0.0012, Pace.PRESSED: 0.0009}
-    for place, tokens in enumerate(lengths(180)):
-        pace = Pace(place % 3)
+    token_s = dict(zip(Pace, (0.0006, 0.0012, 0.0009, 0.0007), strict=True))
+    for place, tokens in enumerate(lengths(240)):
+        pace = Pace(place % 4)
         now += 5.0
         cost.learn(tokens, 0, 0.02 + tokens * token_s[pace], now, pace=pace)
     for pace, each_s in token_s.items():
@@ -110,6 +110,7 @@ def test_before_pressed_prompts_were_seen_they_take_half_of_what_streams_take_mo
         now += 5.0
         cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
     assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
+    assert cost.seconds(800, pace=Pace.URGENT) == pytest.approx(0.5, rel=0.1)
     for tokens in lengths(20):
         now += 5.0
         cost.learn(tokens, 0, tokens * 0.0007, now, pace=Pace.PRESSED)
@@ -143,7 +144,7 @@ def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
     cost, now = PrefillCost(), 0.0
     for length, seconds, pause in samples:
         now += pause
-        cost.learn(length, 0, seconds, now, pace=Pace(length % 3))
+        cost.learn(length, 0, seconds, now, pace=Pace(length % 4))
     for pace in Pace:
         assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, pace)
         assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens + more, cached, pace)

@@ -77,7 +77,7 @@ async def test_a_prompt_that_waits_is_pressed(gate):
     first.release()
 
 
-async def test_more_than_can_be_computed_is_a_flood(gate):
+async def test_more_than_can_be_computed_is_urgent(gate):
     """Of work that came lately, though nobody waits for it in the router."""
     (stream,) = await gate.enter(ask(10))
     stream.prefilled()
@@ -87,7 +87,7 @@ async def test_more_than_can_be_computed_is_a_flood(gate):
         hastes.append(placed.haste)
         placed.release()
     assert hastes[0] is Haste.PROMPTS
-    assert hastes[-1] is Haste.FLOODED
+    assert hastes[-1] is Haste.URGENT
     stream.release()
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from cluster.cost_model import Pace
 from cluster.held import Held
 from cluster.plan import Ask
 from cluster.waiter import Waiter
@@ -49,8 +50,11 @@ def test_whoever_waits_to_be_computed_presses(loop):
     for reason, batch in (("ttft", True), ("kv_blocks", False)):
         held.add(waiter(loop, batch=batch))
         held.in_order()[0].waits_for(reason)
-    assert not held.any_to_compute
-    held.add(waiter(loop))
-    assert not held.any_to_compute
-    held.in_order()[1].waits_for("ttft")
-    assert held.any_to_compute
+    assert held.least_pace is Pace.BESIDE
+    last = waiter(loop)
+    held.add(last)
+    assert held.least_pace is Pace.BESIDE
+    last.waits_for("ttft")
+    assert held.least_pace is Pace.PRESSED
+    last.fits = False
+    assert held.least_pace is Pace.URGENT

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.cost_model import Pace
 from cluster.holds import Holds, Left, Prompt
 from cluster.membership import ReplicaLoad, ReplicaRecord
 
@@ -38,7 +39,10 @@ def test_each_lane_has_done_what_its_own_reports_lack():
     holds.prompt("r0", batch, 0.0)
     holds.prompt("r0", other, 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
-    assert holds.queue("r0").left() == [Left(other, 20, 0.0), Left(batch, 500, 0.0)]
+    assert holds.queue("r0").left() == [
+        Left(other, 20, 0.0, Pace.ALONE),
+        Left(batch, 500, 0.0, Pace.ALONE),
+    ]
 
 
 def test_what_a_batch_prompt_has_done_is_no_others():

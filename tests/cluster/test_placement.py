@@ -154,25 +154,26 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
 
 
 @pytest.mark.parametrize(
-    ("running", "on_prefill", "pressed", "lent"),
+    ("running", "on_prefill", "least", "lent"),
     [
-        (1, 0, False, True),
-        (0, 0, False, False),  # nobody computes: prefill may as well
-        (1, 10, False, False),  # both would compute
-        (1, 0, True, False),  # prefill will compute at once
+        (1, 0, Pace.BESIDE, True),
+        (0, 0, Pace.BESIDE, False),  # nobody computes: prefill may as well
+        (1, 10, Pace.BESIDE, False),  # both would compute
+        (1, 0, Pace.PRESSED, False),  # prefill will compute at once
+        (1, 0, Pace.URGENT, False),
     ],
 )
-def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, pressed, lent):
+def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, least, lent):
     chooser, prefill, decode = sharing(running)
     if on_prefill:
         chooser.held(prefill, on_prefill)
     ask = Ask(100, 120, budget_s=10.0)
-    pair = chooser.plan([prefill], [decode], ask, 0.0, pressed=pressed).pair
+    pair = chooser.plan([prefill], [decode], ask, 0.0, least=least).pair
     assert (pair.local, pair.apart) == (lent, False)
     digests = [bytes([number]) for number in range(6)]
     chooser.learn(prefill, digests[:1])
     cached = replace(ask, digests=digests)
-    assert not chooser.plan([prefill], [decode], cached, 0.0, pressed=pressed).pair.local
+    assert not chooser.plan([prefill], [decode], cached, 0.0, least=least).pair.local
 
 
 def test_what_others_placed_keeps_a_device_busy_and_a_second_replica_does():
@@ -324,31 +325,32 @@ def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
 
 
 def learned(chooser, name):
-    """The costs of a replica that streams slow down by three, and by half while they wait."""
+    """The costs of a replica that streams slow down by three, and by less the longer they wait."""
     cost = chooser.costs.prefill(name)
-    for place in range(150):
-        pace, tokens = Pace(place % 3), 100 + place
-        token_s = {Pace.ALONE: 0.001, Pace.BESIDE: 0.003, Pace.PRESSED: 0.0015}[pace]
-        cost.learn(tokens, 0, tokens * token_s, 5.0 * (place - 150), pace=pace)
+    token_s = dict(zip(Pace, (0.001, 0.003, 0.002, 0.0015), strict=True))
+    for place in range(200):
+        pace, tokens = Pace(place % 4), 100 + place
+        cost.learn(tokens, 0, tokens * token_s[pace], 5.0 * (place - 200), pace=pace)
     return chooser
 
 
-def test_streams_wait_as_long_as_they_may_where_only_that_brings_a_prompt_in_time():
+def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
     pool, decode = [replica("p", "prefill")], [replica("d", "decode")]
     chooser = learned(Placement(), "p")
 
-    def pace_of(tokens: int, **more) -> Pace:
+    def pace_of(tokens: int, least: Pace = Pace.BESIDE, **more) -> Pace:
         ask = Ask(tokens, tokens + 10, budget_s=1.0, gap_s=0.06, **more)
-        return chooser.plan(pool, decode, ask, 0.0).forecast.pace
+        return chooser.plan(pool, decode, ask, 0.0, least=least).forecast.pace
 
     assert pace_of(500) is Pace.ALONE
     stream = chooser.holds.request("d", 10, 0.06)
-    assert pace_of(200) is Pace.BESIDE
-    assert pace_of(500) is Pace.PRESSED
-    assert pace_of(500, batch=True) is Pace.BESIDE
+    assert [pace_of(tokens) for tokens in (200, 400, 500)] == list(Pace)[1:]
+    assert pace_of(200, Pace.PRESSED) is Pace.PRESSED
+    assert pace_of(500, Pace.PRESSED) is pace_of(200, Pace.URGENT) is Pace.URGENT
+    assert pace_of(500, batch=True) is pace_of(500, Pace.URGENT, batch=True) is Pace.BESIDE
     assert pace_of(1500) is Pace.BESIDE  # it needs its time, however the streams wait
     # Work of the batch lane presses nobody, and is not pressed by who came before it.
-    hurried = chooser.holds.prompt("p", Prompt(300, pace=Pace.PRESSED), 0.0)
+    hurried = chooser.holds.prompt("p", Prompt(300, pace=Pace.URGENT), 0.0)
     assert pace_of(100) is Pace.PRESSED
     assert pace_of(100, batch=True) is Pace.BESIDE
     batch = chooser.holds.prompt("p", Prompt(300, batch=True, pace=Pace.PRESSED), 0.0)
@@ -365,7 +367,7 @@ def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
     chooser.holds.request("d", 10, 0.06)
     digests = [bytes([place]) for place in range(500 // 16)]
     ask = Ask(500, 510, digests, budget_s=1.0, gap_s=0.06)
-    assert chooser.plan([prefill], [decode], ask, 0.0).forecast.pace is Pace.PRESSED
+    assert chooser.plan([prefill], [decode], ask, 0.0).forecast.pace is Pace.URGENT
     chooser.learn(decode, digests)
     plan = chooser.plan([prefill], [decode], ask, 0.0)
     assert (plan.pair.local, plan.forecast.pace) == (True, Pace.BESIDE)
@@ -378,5 +380,5 @@ def test_what_is_late_even_so_is_told_how_late_it_is_at_best():
     for _ in range(2):
         chooser.holds.prompt("p", Prompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
     forecast = chooser.plan([prefill], [decode], Ask(300, 310, budget_s=1.0), 0.0).forecast
-    assert (forecast.fits, forecast.pace) == (False, Pace.PRESSED)
+    assert (forecast.fits, forecast.pace) == (False, Pace.URGENT)
     assert forecast.ttft_s == pytest.approx(1.2, abs=0.1)

@@ -151,7 +151,8 @@ async def finish(subject, job):
 
 
 @pytest.mark.parametrize(
-    ("haste", "slice_s"), [(Haste.PROMPTS, STEP_S), (Haste.PRESSED, 0.048), (Haste.FLOODED, 0.048)]
+    ("haste", "slice_s"),
+    [(Haste.PROMPTS, STEP_S), (Haste.PRESSED, 2 * STEP_S), (Haste.URGENT, 0.048)],
 )
 async def test_slices_are_as_long_as_the_haste_of_their_prompts_asks(monkeypatch, haste, slice_s):
     async with running(monkeypatch, 2.0) as (subject, engine):
@@ -188,9 +189,9 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
     ("haste", "gap_s"),
     [
         (Haste.NONE, STEP_S),
-        (Haste.PROMPTS, 1.6 * STEP_S),
-        (Haste.PRESSED, 0.039),
-        (Haste.FLOODED, 0.0468),
+        (Haste.PROMPTS, 1.4 * STEP_S),
+        (Haste.PRESSED, 2.1 * STEP_S),
+        (Haste.URGENT, 0.0444),
     ],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
@@ -222,19 +223,19 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
 
         monkeypatch.setattr(subject.wake, "wait", wait)
         await stream(subject, "alone", 20)
-        engine.haste, engine.step_s, began_s = Haste.PROMPTS, 1.5 * STEP_S, engine.now
+        engine.haste, engine.step_s, began_s = Haste.PROMPTS, 1.25 * STEP_S, engine.now
         await stream(subject, "beside", 40)
-        assert max(engine.gaps(began_s)) == pytest.approx(1.6 * STEP_S)
+        assert max(engine.gaps(began_s)) == pytest.approx(1.4 * STEP_S)
 
 
 @pytest.mark.parametrize(
     ("haste", "tokens", "gap_s", "late_s"),
     [
-        (Haste.PROMPTS, 30, 1.6 * STEP_S, 0.0),
-        (Haste.PRESSED, 30, 0.039, 0.0),
-        (Haste.FLOODED, 5, 0.0468, 0.0),
+        (Haste.PROMPTS, 30, 1.4 * STEP_S, 0.0),
+        (Haste.PRESSED, 30, 2.1 * STEP_S, 0.0),
+        (Haste.URGENT, 5, 0.0444, 0.0),
         # A long one bears what is left of the rest.
-        (Haste.FLOODED, 30, 0.0468, (0.0468 - STEP_S) / 2),
+        (Haste.URGENT, 30, 0.0444, (0.0444 - STEP_S) / 2),
     ],
 )
 async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(

@@ -178,7 +178,7 @@ def test_blocks_travel_between_formats(folder):
     [
         (Haste.NONE, {"lane": "batch", "haste": Haste.PRESSED}),
         (Haste.PROMPTS, {}),
-        (Haste.FLOODED, {"haste": Haste.FLOODED}),
+        (Haste.URGENT, {"haste": Haste.URGENT}),
     ],
 )
 def test_others_on_the_host_see_the_haste_of_a_pass(folder, monkeypatch, seen, made):

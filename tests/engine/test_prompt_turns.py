@@ -23,16 +23,16 @@ def test_who_waits_with_others_is_as_hasty(order):
     prompts = {
         "calm": prompt("calm"),
         "late": prompt("late", Haste.PRESSED),
-        "many": prompt("many", Haste.FLOODED),
+        "many": prompt("many", Haste.URGENT),
         "batch": prompt("batch", lane="batch"),
     }
     for place, name in enumerate(("batch", *order)):
         turns.add(prompts[name], float(place))
-    # Who comes behind a flood is pressed by it, and the flood ends with those that made it.
+    # Who comes behind an urgent one is pressed by it, and does not make it longer.
     behind = order[order.index("many") + 1 :]
     assert {name: one.haste for name, one in prompts.items()} == {
         "batch": Haste.PROMPTS,
-        **{name: Haste.PRESSED if name in behind else Haste.FLOODED for name in order},
+        **{name: Haste.PRESSED if name in behind else Haste.URGENT for name in order},
     }
 
 

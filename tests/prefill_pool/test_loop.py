@@ -76,6 +76,16 @@ async def test_a_slice_is_cut_for_who_comes_and_halted_when_nobody_wants_its_pas
         await asyncio.wait_for(third.first_token, 30)
 
 
+async def test_others_have_the_cores_as_soon_as_nothing_is_left_to_compute():
+    async with running() as (subject, engine, _):
+        job = submit(subject, "only", 8)
+        await engine.hold_slice(0)
+        before = engine.rests
+        engine.let_go()
+        await asyncio.wait_for(job.first_token, 30)
+        assert engine.rests == before + 1
+
+
 async def test_how_far_a_pass_is_is_told_while_it_goes_on():
     async with running() as (subject, engine, _):
         told = []
