@@ -117,13 +117,20 @@ class PrefillCost:
         return self._fit.learned
 
     def seconds(self, tokens: float, cached: float = 0.0, pace: Pace = Pace.ALONE) -> float:
-        """For `tokens` to be computed behind `cached` ones at that pace; 0 for none."""
+        """For `tokens` to be computed behind `cached` ones at that pace; 0 for none.
+
+        In more haste it never takes longer, though what was seen of it was in worse hours.
+        """
         if tokens <= 0:
             return 0.0
-        if pace > Pace.BESIDE and self._seen[pace] < _TRUSTED_AFTER:
+        found_s = self._fit.predict(_prefill_features(tokens, cached, pace))
+        if pace <= Pace.BESIDE:
+            return found_s
+        slower_s = self.seconds(tokens, cached, Pace(pace - 1))
+        if self._seen[pace] < _TRUSTED_AFTER:
             # Not known yet: streams take half of what they take at the pace before.
-            return (self.seconds(tokens, cached) + self.seconds(tokens, cached, Pace(pace - 1))) / 2
-        return self._fit.predict(_prefill_features(tokens, cached, pace))
+            return (self.seconds(tokens, cached) + slower_s) / 2
+        return min(found_s, slower_s)
 
     def learn(
         self,

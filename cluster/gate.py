@@ -258,6 +258,7 @@ class Gate:
             return 0.0
         try:
             prefill = self._pools.healthy("prefill")
+            waiter.fits = True  # or it would be urgent for what was so a while ago
             plan = self._plan(waiter.ask, now, prefill)
             waiter.fits = plan.forecast.fits
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens

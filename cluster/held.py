@@ -59,11 +59,11 @@ class Held:
     @property
     def least_pace(self) -> Pace:
         """Of prompts that are computed while these wait for it; the batch lane is in no haste."""
-        paces = [
+        paces = (
             Pace.PRESSED if one.fits else Pace.URGENT
             for one in self._waiters
-            if one.reason == "ttft" and not one.ask.batch
-        ]
+            if one.reason == "ttft" and not (one.ask.batch or one.decided.done())
+        )
         return max(paces, default=Pace.BESIDE)
 
     def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:

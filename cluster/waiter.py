@@ -17,7 +17,7 @@ class Waiter:
     """Who waits; `left` is what is to be computed of its prompt, as far as caches are known.
 
     `alone_s` is what that takes of the replicas; None until somebody is there to compute it. One
-    that `fits` would be in time if it had its place now.
+    that `fits` would be in time if it had its place now, and nobody late for it.
     """
 
     ask: Ask

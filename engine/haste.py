@@ -14,4 +14,4 @@ class Haste(IntEnum):
     NONE = 0  # nobody's first token waits for it
     PROMPTS = 1  # in no haste: streams keep the gap that they have
     PRESSED = 2  # others wait, or it would else be late: streams wait longer than they did
-    URGENT = 3  # or more come than can be computed: streams wait as long as their budget allows
+    URGENT = 3  # or would be late even so, or make others late: streams have their budget alone

@@ -2,7 +2,7 @@
 
 The policies are those of the router; only the replicas are made up. Speeds are those measured with
 one thread each on two cores, for a model of 135 M parameters; a prompt beside streams that keep the
-gap that they have is computed at `BESIDE` of them.
+gap that they have, or wait longer, is computed at `SHARES` of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TICK_S = 0.005
 BUDGET_S = 1.0
 GAP_S = 0.06
 ANSWER = 32
-BESIDE = 0.6
+SHARES = {Pace.BESIDE: 0.6, Pace.PRESSED: 0.8, Pace.URGENT: 1.0}
 BLOCKS = 4096
 
 
@@ -189,9 +189,11 @@ class Burst:
         return max(paces, default=Pace.BESIDE)
 
     def _rate(self) -> float:
-        """Prompt tokens a second: one that is pressed makes streams wait for all as they may."""
-        pressed = any(call.pace > Pace.BESIDE for call in self.prompts)
-        return self.prefill_rate * (BESIDE if self.streams and not pressed else 1.0)
+        """Prompt tokens a second: who is in haste makes streams wait for all as they may."""
+        if not self.streams:
+            return self.prefill_rate
+        most = max((call.pace for call in self.prompts), default=Pace.BESIDE)
+        return self.prefill_rate * SHARES[max(most, Pace.BESIDE)]
 
     def _prefill(self) -> None:
         """As many in time as can be, the shortest of them first; then the late ones."""

@@ -149,6 +149,9 @@ def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
         assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, pace)
         assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens + more, cached, pace)
         assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens, cached + more, pace)
+        if pace > Pace.BESIDE:
+            slower_s = cost.seconds(tokens, cached, Pace(pace - 1))
+            assert cost.seconds(tokens, cached, pace) <= slower_s * (1 + 1e-9)
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-5, 2)), max_size=60), st.integers(1, 64))

@@ -77,6 +77,21 @@ async def test_a_prompt_that_waits_is_pressed(gate):
     first.release()
 
 
+async def test_what_is_placed_while_another_has_no_room_to_be_in_time_is_urgent(gate):
+    first = (await gate.enter(ask()))[0]
+    held = asyncio.create_task(gate.enter(ask(4800)))
+    await eventually(lambda: gate.held == 1)
+    (placed,) = await gate.enter(ask(100))
+    assert (first.haste, placed.haste) == (Haste.PROMPTS, Haste.URGENT)
+    placed.release()
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+    (after,) = await gate.enter(ask(100))
+    assert after.haste is Haste.PROMPTS
+    for one in (first, after):
+        one.release()
+
+
 async def test_more_than_can_be_computed_is_urgent(gate):
     """Of work that came lately, though nobody waits for it in the router."""
     (stream,) = await gate.enter(ask(10))

@@ -58,3 +58,5 @@ def test_whoever_waits_to_be_computed_presses(loop):
     assert held.least_pace is Pace.PRESSED
     last.fits = False
     assert held.least_pace is Pace.URGENT
+    last.decided.set_result([])
+    assert held.least_pace is Pace.BESIDE
