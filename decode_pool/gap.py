@@ -17,7 +17,7 @@ _SPARED = 0.8
 # of use to others meanwhile: it takes longer beside them. Less where that is the whole budget.
 _PACE = 0.7
 _LONGEST_PACE = 0.65
-_URGENT_PACE = 0.74
+_URGENT_PACE = 0.78
 # Of the gap that streams keep, what they have beside pressed prompts: on two cores, of which these
 # get half beside streams that keep their gap, two thirds.
 _PRESSED = 1.5

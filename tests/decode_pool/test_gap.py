@@ -61,8 +61,8 @@ def test_where_all_steps_have_long_shared_their_cores_those_count():
 @pytest.mark.parametrize(
     ("step_s", "tokens", "bears"),
     [
-        (0.012, 5, False),  # a rest of 44.4 ms, 15.6 ms of each budget to spare
-        (0.012, 6, True),
+        (0.012, 7, False),  # a rest of 46.8 ms, 13.2 ms of each budget to spare
+        (0.012, 8, True),
         (0.030, 4, False),  # of 42 ms, with 18 to spare
         (0.030, 6, True),
     ],
@@ -124,7 +124,7 @@ def test_a_rest_leaves_the_pace_of_a_step():
     assert gap.rest_s(0.012) == pytest.approx(0.7 * 0.024 - 0.012)
     assert gap.rest_s(0.012, Haste.PRESSED) == pytest.approx(0.7 * 1.5 * 0.024 - 0.012)
     assert after([0.03]).rest_s(0.03, Haste.PRESSED) == pytest.approx(0.65 * 0.06 - 0.03)
-    assert gap.rest_s(0.012, Haste.URGENT) == pytest.approx(0.74 * 0.06 - 0.012)
+    assert gap.rest_s(0.012, Haste.URGENT) == pytest.approx(0.78 * 0.06 - 0.012)
     assert after([0.03] * 3).rest_s(0.03, Haste.URGENT) == pytest.approx(0.06 - 1.6 * 0.03)
     assert after([0.038] * 3).rest_s(0.038, Haste.URGENT) == pytest.approx(0.65 * 0.06 - 0.038)
     assert gap.rest_s(0.1) == gap.rest_s(0.1, Haste.URGENT) == 0.0

@@ -191,7 +191,7 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
         (Haste.NONE, STEP_S),
         (Haste.PROMPTS, 1.4 * STEP_S),
         (Haste.PRESSED, 2.1 * STEP_S),
-        (Haste.URGENT, 0.0444),
+        (Haste.URGENT, 0.0468),
     ],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
@@ -233,9 +233,9 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
     [
         (Haste.PROMPTS, 30, 1.4 * STEP_S, 0.0),
         (Haste.PRESSED, 30, 2.1 * STEP_S, 0.0),
-        (Haste.URGENT, 5, 0.0444, 0.0),
+        (Haste.URGENT, 5, 0.0468, 0.0),
         # A long one bears what is left of the rest.
-        (Haste.URGENT, 30, 0.0444, (0.0444 - STEP_S) / 2),
+        (Haste.URGENT, 30, 0.0468, (0.0468 - STEP_S) / 2),
     ],
 )
 async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
