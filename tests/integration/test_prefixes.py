@@ -1,6 +1,7 @@
 """Cached prefixes over the whole path: exact, counted, of one tenant, also after eviction."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import httpx
@@ -165,20 +166,30 @@ async def test_hits_are_counted_by_pool(config):
     install(counts)
     try:
         async with cluster(config) as local:
-            tokens, _ = await ask(local, PROMPT)
-            await ask(local, PROMPT)
-            await ask(local, [*PROMPT, *tokens, 9])
+            tokens, first = await ask(local, PROMPT)
+            _, again = await ask(local, PROMPT)
+            turn = [*PROMPT, *tokens, 9]
+            _, next_turn = await ask(local, turn)
             forget_all(local.decode[0])
             local.decode[0].load()
     finally:
         uninstall(counts)
-    hits, lookups = engine_metrics.PREFIX_HIT_TOKENS.name, engine_metrics.PREFIX_LOOKUP_TOKENS.name
-    assert counts.values[lookups, "prefill"] == 200
-    assert counts.values[hits, "prefill"] == 96
-    assert counts.values[lookups, "decode"] == 141
-    assert counts.values[hits, "decode"] == 128
+    assert first.prefill_replica == "prefill-0"
+    assert [one.cached_tokens for one in (first, again, next_turn)] == [0, 96, 128]
+    # The repeated prompt is cached in both pools, so either may have computed the rest of it.
+    looked_up, hit = Counter(), Counter()
+    for prompt, one in ((PROMPT, first), (PROMPT, again), (turn, next_turn)):
+        pool = one.prefill_replica.split("-")[0]
+        looked_up[pool] += len(prompt)
+        hit[pool] += one.cached_tokens
+    for pool in ("prefill", "decode"):
+        lookups = counts.values[engine_metrics.PREFIX_LOOKUP_TOKENS.name, pool]
+        hits = counts.values.get((engine_metrics.PREFIX_HIT_TOKENS.name, pool), 0)
+        assert (lookups, hits) == (looked_up[pool], hit[pool])
     assert counts.values[engine_metrics.PREFIX_EVICTIONS.name, "decode"] > 0
-    assert counts.values[decode_metrics.LOCAL_PREFILLS.name,] == 1
+    lent = [one for one in (again, next_turn) if one.prefill_replica == "decode-0"]
+    assert next_turn in lent
+    assert counts.values[decode_metrics.LOCAL_PREFILLS.name,] == len(lent)
     assert counts.values[router_metrics.GENERATED.name,] == 3 * NEW_TOKENS
 
 
