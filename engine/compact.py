@@ -79,7 +79,7 @@ class CompactRunner:
         """See Runner."""
         return f"compact, {self._head.by.name}"
 
-    def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
+    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
         """See Runner. Steps of single tokens are not cut."""
         decoder, whole = self._decoder, batch.segments[-1].queries == 1
         most = len(self._stages) if whole else 1
@@ -90,8 +90,6 @@ class CompactRunner:
             x = x * torch.tensor(decoder.embedding_scale, dtype=x.dtype)
         done = 0
         while done < len(self._stages):
-            if done:
-                yield
             # Looked up anew: `take` may have changed them since the pass began.
             group = self._group(done, most)
             end = done + len(group)
@@ -99,6 +97,7 @@ class CompactRunner:
             wanted = batch.last if narrow and end == len(self._stages) else None
             x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch, wanted)
             done = end
+            yield done
         return Computed(
             self._logits(x if narrow else x[batch.last]), lambda rows: self._logits(x[rows])
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -109,12 +109,13 @@ class Engine:
             raise Internal("a pass without a limit was cut")
         return results
 
-    def begin(self, spans: list[Span]) -> Pass:
+    def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Pass:
         """The same as `forward`, to be computed in slices of layers; other steps may go between.
 
         Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
+        `stored` is called once their KV is there, where a pass can tell before its end.
         """
-        return Pass(self._runner, self.cache, spans, self._cores)
+        return Pass(self._runner, self.cache, spans, self._cores, stored)
 
     @property
     def shared_cores(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 
@@ -21,18 +21,25 @@ from engine.sequence import Outcome, SampledToken, Scored, Span, haste_of
 class Pass:
     """See `Engine.begin`. Belongs to the engine's thread.
 
-    The leading `layers_done` have stored the keys and values of all spans. What is scored comes
-    behind the layers, and is cut, too.
+    The leading `layers_done` have stored the keys and values of all spans; `stored` is called when
+    that is all of them, with the logits still to be computed. What is scored comes behind the
+    layers, and is cut, too.
     """
 
     def __init__(
-        self, runner: Runner, cache: KvCache, spans: list[Span], cores: Cores | None
+        self,
+        runner: Runner,
+        cache: KvCache,
+        spans: list[Span],
+        cores: Cores | None,
+        stored: Callable[[], None] | None = None,
     ) -> None:
         self.spans = spans
         self.layers_done = 0
         self._runner = runner
         self._cache = cache
         self._cores = cores
+        self._stored = stored
         self._under_way: Generator[None, None, list[Outcome] | None] | None = None
         self._cut = False
         self._halted = torch.zeros(1, dtype=torch.int32)
@@ -103,15 +110,19 @@ class Pass:
         yield from scorer.run(computed.logits_of)
         return [_joined(one, scorer.found(index)) for index, one in enumerate(results)]
 
-    def _layers(self, layers: Generator[None, None, Computed]) -> Generator[None, None, Computed]:
+    def _layers(self, layers: Generator[int, None, Computed]) -> Generator[None, None, Computed]:
         while True:
             try:
-                next(layers)
+                done = next(layers)
             except StopIteration as end:
                 computed: Computed = end.value
                 return computed
-            self.layers_done += not self._unwanted
-            yield
+            if not self._unwanted:
+                self.layers_done = done
+            if done < len(self._cache.layers):
+                yield
+            elif self._stored is not None and not self._unwanted:
+                self._stored()
 
     def _sampled(
         self, order: Sequence[int], logits: torch.Tensor

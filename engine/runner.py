@@ -44,8 +44,11 @@ class Runner(Protocol):
         """What computes, for the log."""
         ...
 
-    def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
-        """Store the batch's keys and values, pausing between layers where that can be done."""
+    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
+        """Store the batch's keys and values, pausing behind layers where that can be done.
+
+        At a pause it says how many layers have stored; all have before the logits are computed.
+        """
         ...
 
 
@@ -62,7 +65,7 @@ class TransformersRunner:
         self._model = model
         self._head = ModuleHead(model)
 
-    def layers(self, batch: PackedBatch) -> Generator[None, None, Computed]:
+    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
         """See Runner; a module runs in one go."""
         yield from ()
         model, last = self._model, batch.last
@@ -70,7 +73,7 @@ class TransformersRunner:
         return Computed(logits, self._head.behind_last_call())
 
 
-def whole(run: Generator[None, None, Computed]) -> torch.Tensor:
+def whole(run: Generator[int, None, Computed]) -> torch.Tensor:
     """The logits that a pass gives, without pauses."""
     while True:
         try:

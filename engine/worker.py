@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 from engine.blocks import BlockPool
@@ -40,7 +41,7 @@ class Steps(Protocol):
         """Compute the spans; see `Engine.forward`."""
         ...
 
-    def begin(self, spans: list[Span]) -> Slices:
+    def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Slices:
         """Compute the spans in slices; see `Engine.begin`."""
         ...
 
@@ -92,9 +93,16 @@ class EngineWorker:
         """Compute the spans, from now on. Never cut short, even when who waits is cancelled."""
         return self._run(lambda: self._engine.forward(spans))
 
-    def begin(self, spans: list[Span]) -> Slices:
-        """A pass to `advance`, with other steps between its slices."""
-        return self._engine.begin(spans)
+    def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Slices:
+        """A pass to `advance`, with other steps between its slices.
+
+        `stored` is called in the event loop, for which the engine does not wait, when its KV is
+        there and its tokens are not; not of every pass.
+        """
+        if stored is None:
+            return self._engine.begin(spans)
+        loop = asyncio.get_running_loop()
+        return self._engine.begin(spans, partial(loop.call_soon_threadsafe, stored))
 
     def advance(self, run: Slices, for_s: float) -> Awaitable[list[Outcome] | None]:
         """Compute a pass for about that long; None while there is more."""

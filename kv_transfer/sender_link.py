@@ -93,12 +93,11 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         """More of it is computed: announce that, in frames that are large where others are sent."""
         if self._transfers.get(outgoing.kv.transfer) is not outgoing or outgoing.ended:
             return
-        complete = outgoing.first_token is not None
         if outgoing.pulled:
             large = self._frame_bytes // 2
-            self._extend(outgoing, at_least=0 if complete else large)
+            self._extend(outgoing, at_least=0 if outgoing.computed.whole else large)
             self._say_done(outgoing)
-        elif complete:
+        elif outgoing.first_token is not None:
             self.offer(outgoing)
 
     def forget(self, outgoing: Outgoing) -> None:

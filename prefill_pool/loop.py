@@ -135,7 +135,8 @@ class PrefillLoop:
         self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
-            self._passes.append(self._worker.begin(spans))
+            # The KV of prompts that end here leaves while their first tokens are sampled.
+            self._passes.append(self._worker.begin(spans, lambda: self._tell(spans)))
 
     def _drop_unwanted(self) -> None:
         """Passes whose requests are all gone are not computed to their end."""

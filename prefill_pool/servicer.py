@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -47,8 +46,6 @@ class PrefillServicer:
             first = await job.first_token
             self._reports.end(sequence)
             if not self._send_first(outlet, job, first):
-                # It is on its way before its KV is seen to.
-                await asyncio.sleep(0)
                 sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
                 outlet.put(CallEvent(handed_over=event))

@@ -15,16 +15,19 @@ _LONG_S = 30.0
 class HeldPass:
     """A pass of `LAYERS` slices of a layer each."""
 
-    def __init__(self, engine, spans):
+    def __init__(self, engine, spans, stored):
         self.spans = spans
         self.layers_done = 0
         self._engine = engine
+        self._stored = stored
 
     def advance(self, for_s=None):
         self._engine.enter([span.sequence.owner for span in self.spans])
         self.layers_done += 1
         if self.layers_done < LAYERS:
             return None
+        if self._stored is not None:
+            self._stored()
         return [SampledToken(7) if span.samples else None for span in self.spans]
 
     def cut(self):
@@ -43,8 +46,8 @@ class HeldEngine:
         self._permits = threading.Semaphore(0)
         self._free = threading.Event()
 
-    def begin(self, spans):
-        return HeldPass(self, spans)
+    def begin(self, spans, stored=None):
+        return HeldPass(self, spans, stored)
 
     haste = Haste.NONE
     shared_cores = ""

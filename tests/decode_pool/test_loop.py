@@ -78,7 +78,7 @@ class PaperEngine:
             self.tokens_s.setdefault(span.sequence.owner, []).append(self.now)
         return [SampledToken(7) for _ in spans]
 
-    def begin(self, spans):
+    def begin(self, spans, stored=None):
         return PaperPass(self, spans)
 
     def monotonic(self):

@@ -193,3 +193,26 @@ def test_others_on_the_host_see_the_haste_of_a_pass(folder, monkeypatch, seen, m
     prompt.tokens.append(1)
     engine.forward([Span(prompt, 20, 1)])
     assert entered == [seen, Haste.NONE]
+
+
+def test_who_wants_to_hear_is_told_that_the_kv_is_there_before_a_token_is_sampled(
+    folder, monkeypatch
+):
+    engine = load(folder, dtype="float32")
+    seen, logits = [], engine._runner._logits
+    monkeypatch.setattr(engine._runner, "_logits", lambda x: seen.append("logits") or logits(x))
+    run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: seen.append("stored"))
+    while run.advance(0.0) is None:
+        assert run.layers_done < 4
+    assert seen == ["stored", "logits"]
+    assert run.layers_done == 4
+
+
+def test_of_a_halted_pass_nobody_hears_that_its_kv_is_there(folder):
+    engine = load(folder, dtype="float32")
+    told = []
+    run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: told.append(1))
+    assert run.advance(0.0) is None
+    run.halt()
+    assert run.advance() is None
+    assert not told

@@ -146,7 +146,7 @@ def test_a_pass_is_cut_between_pieces_and_counts_layers_alone(tmp_path, monkeypa
         slices += 1
         layers.append(run.layers_done)
     # Two ends of layers, and eight pieces of the 59 rows.
-    assert layers == [1, 2] + [2] * 8
+    assert layers == [1, 2] + [3] * 8
     assert isinstance(results[0], Scored)
     assert isinstance(results[0].token, SampledToken)
 

@@ -39,9 +39,9 @@ class Order:
             self.events.append(("given", sequence.lane))
             submit(sequence, now)
 
-        def began(spans):
+        def began(spans, stored=None):
             self.events += [("begun", span.sequence.lane) for span in spans]
-            return begin(spans)
+            return begin(spans, stored)
 
         replica._prefill.submit, replica._engine.begin = submitted, began
 

@@ -28,10 +28,10 @@ class Computed:
     def _watch(self, engine):
         begin = engine.begin
 
-        def counted(spans):
+        def counted(spans, stored=None):
             for span in spans:
                 self.tokens[span.sequence.owner.split(".")[0]] += span.count
-            return begin(spans)
+            return begin(spans, stored)
 
         engine.begin = counted
 

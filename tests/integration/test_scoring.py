@@ -84,10 +84,10 @@ def _lanes(local: LocalCluster) -> set[str]:
     for replica in local.replicas:
         engine = replica._engine
 
-        def begin(spans, begin=engine.begin, idle=replica.role == "decode"):
+        def begin(spans, stored=None, begin=engine.begin, idle=replica.role == "decode"):
             assert not idle
             lanes.update(span.sequence.lane for span in spans)
-            return begin(spans)
+            return begin(spans, stored)
 
         engine.begin = begin
     return lanes
