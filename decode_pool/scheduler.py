@@ -235,6 +235,9 @@ class DecodeScheduler:
         if entry is self._blocked:
             self._blocked = None
         self._turns.drop(owner)
+        if entry is not None and entry.state is State.ARRIVING:
+            # Of a prompt whose numbers overflowed some layers may have come before that was known.
+            self.pool.condemn(owner)
         if owner in self._under_way:
             if entry is not None:
                 self._leaving.add(owner)

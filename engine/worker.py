@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Protocol, TypeVar
 
 from engine.blocks import BlockPool
@@ -102,7 +101,11 @@ class EngineWorker:
         if stored is None:
             return self._engine.begin(spans)
         loop = asyncio.get_running_loop()
-        return self._engine.begin(spans, partial(loop.call_soon_threadsafe, stored))
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(stored)
+
+        return self._engine.begin(spans, tell)
 
     def advance(self, run: Slices, for_s: float) -> Awaitable[list[Outcome] | None]:
         """Compute a pass for about that long; None while there is more."""

@@ -169,6 +169,24 @@ def test_blocks_are_given_early_out_of_plenty_only():
     assert [span.sequence for span in subject.schedule()] == [early]
 
 
+def test_what_half_arrived_is_overwritten_before_anybody_gets_its_blocks():
+    """Some layers of a prompt whose numbers overflowed came before its first token was sampled."""
+    pool = BlockPool(8)
+    subject = scheduler(pool)
+    early, whole = local_sequence("early", 3 * BLOCK), local_sequence("whole", BLOCK)
+    assert subject.grant_early(early)
+    assert subject.grant_early(whole)
+    blocks = list(early.blocks)
+    whole.tokens.append(1)
+    subject.commit("whole")
+    subject.remove("early")
+    subject.remove("whole")
+    assert not pool.can_allocate(6)
+    assert sorted(pool.take_dirty()) == sorted(blocks)
+    pool.cleaned(blocks)
+    assert pool.can_allocate(8)
+
+
 def test_nobody_is_overtaken_by_an_early_one():
     pool = BlockPool(8)
     subject = scheduler(pool)
@@ -312,6 +330,7 @@ class DecodeMachine(RuleBasedStateMachine):
             if not self.alive:
                 break
             self.now += 1.0
+            self.scrub()
             self.subject.form_batch(self.now)
             self.grant()
             for owner in sorted(self.arriving):
@@ -319,7 +338,13 @@ class DecodeMachine(RuleBasedStateMachine):
             for done in step(self.subject, self.kv):
                 del self.alive[done.owner]
         assert not self.alive
+        self.scrub()
         assert self.pool.counts().used == 0
+
+    @rule()
+    def scrub(self):
+        """As a loop does before each step."""
+        self.pool.cleaned(self.pool.take_dirty())
 
     @invariant()
     def what_is_under_way_keeps_its_blocks(self):

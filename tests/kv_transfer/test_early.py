@@ -107,6 +107,28 @@ async def test_blocks_leave_while_others_are_computed(transport, by_layer):
         await eventually(pair.idle)
 
 
+async def test_the_last_of_it_leaves_before_the_first_token_is_known_however_little_it_is():
+    """Anything else is worth a frame only when it is large."""
+    async with linked(replace(QUICK, frame_bytes=1 << 20)) as pair:
+        await pair.move("warm", [0], [0])
+        prompt = Prompt(pair)
+        task, _ = taking(pair, [True])
+        async with handing_over(pair) as handing:
+            prompt.compute(0, TOKENS, range(LAYERS))
+            handing.reached(TOKENS - 1)
+            await asyncio.sleep(0.05)
+            incoming = next(iter(pair.receiver._open.values())).link._transfers["t"]
+            assert incoming.landed == 0
+            handing.reached(TOKENS)
+            await eventually(lambda: incoming.whole and incoming.landed == len(incoming.plan))
+            assert not task.done()
+            handing.complete(5)
+            await handing.committed(5.0)
+        assert (await task).first_token == 5
+        assert prompt.arrived(pair.target)
+        await eventually(pair.idle)
+
+
 async def test_without_early_blocks_it_goes_at_once_at_the_end():
     async with linked() as pair:
         await pair.move("warm", [0], [0])
