@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
+from engine.haste import Haste
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
 from engine.sequence import Outcome, SampledToken, Sequence, Span, collected
@@ -135,8 +136,7 @@ class PrefillLoop:
         self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
-            # The KV of prompts that end here leaves while their first tokens are sampled.
-            self._passes.append(self._worker.begin(spans, lambda: self._tell(spans)))
+            self._passes.append(self._worker.begin(spans, lambda: self._stored(spans)))
 
     def _drop_unwanted(self) -> None:
         """Passes whose requests are all gone are not computed to their end."""
@@ -177,6 +177,15 @@ class PrefillLoop:
         hurried = any(span.sequence.pressed for span in run.spans) and self._worker.shared_cores
         if not (whole or hurried):
             self._tell(run.spans, run.layers_done)
+
+    def _stored(self, spans: list[Span]) -> None:
+        """The KV of prompts that end with this pass leaves while their first tokens are sampled.
+
+        Of urgent ones on shared cores it leaves while the next pass is computed.
+        """
+        urgent = any(span.sequence.haste is Haste.URGENT for span in spans)
+        if not (urgent and self._worker.shared_cores):
+            self._tell(spans)
 
     def _tell(self, spans: list[Span], layers: int | None = None) -> None:
         """Say how far a pass over these spans is."""

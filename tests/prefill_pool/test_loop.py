@@ -118,6 +118,20 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
         assert any(layers for _, layers in told) is not (pressed and bool(cores))
 
 
+@pytest.mark.parametrize(
+    ("haste", "cores", "times"),
+    [(Haste.URGENT, "host", 1), (Haste.URGENT, "", 2), (Haste.PRESSED, "host", 2)],
+)
+async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(haste, cores, times):
+    async with running() as (subject, engine, _):
+        engine.shared_cores, told = cores, []
+        job = submit(subject, "only", CHUNK, haste=haste)
+        job.watch = lambda tokens, layers: told.append((tokens, layers))
+        engine.let_go()
+        await asyncio.wait_for(job.first_token, 30)
+        assert told.count((CHUNK, None)) == times
+
+
 async def test_the_next_pass_is_begun_before_what_the_last_one_gave_is_told():
     async with running() as (subject, engine, _):
         told = []
