@@ -47,8 +47,9 @@ class Build:
 NATIVE = Build("tandem_cpu", "native")
 # What a processor without AVX-512 runs, for tests on one that has it.
 AVX2 = Build("tandem_cpu_avx2", "x86-64-v3")
-# The products that this processor would not choose: Intel's elsewhere, and the others on Intel's.
-OTHER_PRODUCTS = Build("tandem_cpu_other_products", "native", ("-DTANDEM_OTHER_PRODUCTS",))
+# Ways to make products that this processor may not choose, see cpu/products.h, for tests.
+PAIRS = Build("tandem_cpu_pairs", "native", ("-DTANDEM_PRODUCTS=kPairs",))
+WIDENED = Build("tandem_cpu_widened", "native", ("-DTANDEM_PRODUCTS=kWidened",))
 
 
 def is_built(build: Build = NATIVE) -> bool:

@@ -35,6 +35,7 @@ def decoder(
     layers=1,
     posts=False,
     biased=False,
+    inner=96,
 ):
     """A model of random bfloat16 weights, small but with every part."""
     generator = torch.Generator().manual_seed(0)
@@ -42,7 +43,7 @@ def decoder(
     def weights(*shape):
         return torch.randn(shape, generator=generator).mul_(0.3).bfloat16()
 
-    hidden, inner = 64, 96
+    hidden = 64
     angles = torch.arange(POSITIONS)[:, None] * 0.9 ** torch.arange((turning or size) // 2)[None]
 
     def linear(outputs, inputs, bias=biased):
@@ -142,14 +143,15 @@ def split_triton(model):
 BUILDS = {
     "C++": kernels.NATIVE,
     "C++ without AVX-512": kernels.AVX2,
-    "C++, other products": kernels.OTHER_PRODUCTS,
+    "C++, products of pairs": kernels.PAIRS,
+    "C++, products of float32": kernels.WIDENED,
 }
 
 
 def why_no_cpp(build):
     if build is kernels.AVX2 and "avx2" not in kernels.processor():
         return "not an x86 processor"
-    if build is kernels.OTHER_PRODUCTS and "avx512_bf16" not in kernels.processor():
+    if build in (kernels.PAIRS, kernels.WIDENED) and "avx512_bf16" not in kernels.processor():
         return "there is one kind of products on this processor"
     return kernels.why_not_loaded(build)
 

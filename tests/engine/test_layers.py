@@ -16,6 +16,8 @@ from engine.cores import Beside, usable_cores
 from engine.kv_cache import KvCache
 from engine.layers_cpu import why_not
 from engine.layout import KvLayout, LayerShape
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence, Span
 from tests.engine.kinds import BLOCK, BLOCKS, BUILDS, LAYERS, POSITIONS, SHAPES, decoder, kind_named
 from tests.engine.reference import layer_stream, linear, rms, steps
 
@@ -25,6 +27,7 @@ PARTS = {
     "biases": {"biased": True},
     "biases, posts": {"biased": True, "posts": True},
     "many heads to a KV head": {"heads": 28, "kv_heads": 1},
+    "no whole number of tiles": {"inner": 80},
 }
 
 
@@ -87,6 +90,20 @@ def test_a_layer(kind, parts):
         close(kind, got, layer_stream(x, model.layers[0], model))
 
 
+def test_more_rows_than_are_taken_at_once(kind):
+    """A prompt of several blocks of rows in one pass, the last of them in part."""
+    model, x = decoder(layers=2), torch.randn(POSITIONS - 7, 64).bfloat16()
+    by = kind.make(kind.there(model))
+    ready = [by.prepare(kind.there(layer)) for layer in model.layers]
+    cache = cache_for(kind, model, model.layers, by.kv_format)
+    sequence = Sequence("0", [1] * len(x), len(x), SamplingParams())
+    sequence.blocks = list(range(-(-len(x) // BLOCK)))
+    got = by.run(kind.there(x), ready, cache.layers, pack([Span(sequence, 0, len(x))], cache))
+    for layer in model.layers:
+        x = layer_stream(x, layer, model)
+    close(kind, got, x)
+
+
 @pytest.mark.parametrize("lengths", [(5, 9), (40,), (1, 18, 130)])
 @pytest.mark.parametrize("parts", [{}, {"posts": True, "window": 20}, {"heads": 28, "kv_heads": 1}])
 def test_wanted_rows_alone(kind, parts, lengths):
@@ -109,7 +126,7 @@ def test_wanted_rows_alone(kind, parts, lengths):
 def test_there_are_two_kinds_of_products():
     """They round in other places, so the same layer is nearly the same, and not quite."""
     found = []
-    for name in ("C++", "C++, other products"):
+    for name in ("C++, products of pairs", "C++, products of float32"):
         kind = kind_named(name, "bfloat16")
         model, streams = decoder(), [torch.randn(130, 64).bfloat16()]
         found += run_pieces(kind, model, streams, model.layers)

@@ -7,12 +7,14 @@
 #include <array>
 #include <utility>
 
-#include "vec.h"
+#include "products.h"
 
 namespace {
 
 constexpr int kChunk = 128;  // keys per round of the online softmax
 constexpr int kMaxRows = 12;
+constexpr int kTiledRows = 32;  // where products are made in tiles
+constexpr int kFewRows = 4;
 constexpr int kMaxHead = 256;
 // Sums kept in registers at once; 32 registers less operands.
 constexpr int kSums = 24;
@@ -38,12 +40,12 @@ struct Tile {
 
 template <typename Number>
 struct Scratch {
-  alignas(64) float scores[kMaxRows][kChunk];
-  alignas(64) Number weights[kMaxRows][kChunk];
-  alignas(64) float out[kMaxRows][kMaxHead];
-  alignas(64) Number query[kMaxRows][kMaxHead];
-  float top[kMaxRows], total[kMaxRows];
-  int64_t position[kMaxRows];
+  alignas(64) float scores[kTiledRows][kChunk];
+  alignas(64) Number weights[kTiledRows][kChunk];
+  alignas(64) float out[kTiledRows][kMaxHead];
+  alignas(64) Number query[kTiledRows][kMaxHead];
+  float top[kTiledRows], total[kTiledRows];
+  int64_t position[kTiledRows];
 };
 
 inline void keep(Vec numbers, float* in) { numbers.store(in); }
@@ -55,9 +57,16 @@ inline Vec capped(Vec score, float cap) {
   return Vec::all(cap) * (one - two / (one + exp(score * Vec::all(2.0f / cap))));
 }
 
+// A product of a query and a key as a score, in units of log2.
+inline Vec scaled(Vec product, const Shape& shape) {
+  Vec score = product * Vec::all(shape.scale);
+  if (shape.softcap != 0.0f) score = capped(score, shape.softcap);
+  return score * Vec::all(kLog2E);
+}
+
 // sums[r][c] += the products of pair `i` of row r with each of the 16 pairs at pairs(c).
 template <int R, int C, int N, typename Pairs>
-void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMaxRows][N], int64_t i, Pairs pairs) {
+void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kTiledRows][N], int64_t i, Pairs pairs) {
   for (int r = 0; r < R; ++r) {
     uint32_t pair;
     std::memcpy(&pair, &rows[r][2 * i], sizeof pair);
@@ -67,7 +76,7 @@ void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMaxRows][N], int64_
 
 #ifdef TANDEM_AVX512_BF16
 template <int R, int C, int N, typename Pairs>
-void add_products(Vec (&sums)[R][C], const float (&rows)[kMaxRows][N], int64_t i, Pairs pairs) {
+void add_products(Vec (&sums)[R][C], const float (&rows)[kTiledRows][N], int64_t i, Pairs pairs) {
   const auto add = [&](int64_t column, auto half_of) {
     Vec halves[C];
     for (int c = 0; c < C; ++c) halves[c] = half_of(pairs(c));
@@ -79,7 +88,7 @@ void add_products(Vec (&sums)[R][C], const float (&rows)[kMaxRows][N], int64_t i
 }
 #endif
 
-// Scores of R rows with G groups of 16 keys, in units of log2.
+// Scores of R rows with G groups of 16 keys.
 template <int R, int G, typename Number>
 void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int column) {
   Vec sum[R][G];
@@ -89,11 +98,8 @@ void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const*
   for (int64_t d = 0; d < pairs; ++d)
     add_products(sum, s.query, d, [&](int g) { return keys[g] + d * 2 * kLanes; });
   for (int r = 0; r < R; ++r)
-    for (int g = 0; g < G; ++g) {
-      Vec score = sum[r][g] * Vec::all(shape.scale);
-      if (shape.softcap != 0.0f) score = capped(score, shape.softcap);
-      (score * Vec::all(kLog2E)).store(&s.scores[r][column + g * kLanes]);
-    }
+    for (int g = 0; g < G; ++g)
+      scaled(sum[r][g], shape).store(&s.scores[r][column + g * kLanes]);
 }
 
 // As many groups at once as there are registers for, then the rest by halves.
@@ -110,9 +116,9 @@ void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, 
   }
 }
 
-template <int R, typename Number>
-void mask_group(Scratch<Number>& s, const Shape& shape, int64_t first_key, int column) {
-  for (int r = 0; r < R; ++r)
+template <typename Number>
+void mask_group(Scratch<Number>& s, const Shape& shape, int rows, int64_t first_key, int column) {
+  for (int r = 0; r < rows; ++r)
     for (int i = 0; i < kLanes; ++i) {
       const int64_t key = first_key + i;
       const bool seen = key <= s.position[r] && (!shape.window || key > s.position[r] - shape.window);
@@ -121,9 +127,9 @@ void mask_group(Scratch<Number>& s, const Shape& shape, int64_t first_key, int c
 }
 
 // Turns the chunk's scores into weights, and scales what was summed before to the new maximum.
-template <int R, typename Number>
-void soften(Scratch<Number>& s, const Shape& shape, int columns) {
-  for (int r = 0; r < R; ++r) {
+template <typename Number>
+void soften(Scratch<Number>& s, const Shape& shape, int rows, int columns) {
+  for (int r = 0; r < rows; ++r) {
     Vec top = Vec::load(s.scores[r]);
     for (int c = kLanes; c < columns; c += kLanes) top = larger(top, Vec::load(&s.scores[r][c]));
     const float highest = std::max(s.top[r], top.max());
@@ -131,7 +137,7 @@ void soften(Scratch<Number>& s, const Shape& shape, int columns) {
       std::memset(s.weights[r], 0, columns * sizeof(Number));
       continue;
     }
-    const float shrink = std::exp2(s.top[r] - highest);
+    const float shrink = highest == s.top[r] ? 1.0f : std::exp2(s.top[r] - highest);
     Vec sum = Vec::zero();
     for (int c = 0; c < columns; c += kLanes) {
       const Vec weight = exp2(Vec::load(&s.scores[r][c]) - Vec::all(highest));
@@ -178,13 +184,30 @@ inline void prefetch(const uint16_t* const* groups, int count, int64_t elements)
     for (int64_t i = 0; i < elements; i += 32) __builtin_prefetch(groups[g] + i);
 }
 
-template <typename Number, int R>
-void attend_tile(Scratch<Number>& s, const Shape& shape, const Span& span, const uint16_t* keys,
-                 const uint16_t* values, const Tile& tile, const uint16_t* query, uint16_t* out) {
+// How the products of R rows are made in registers.
+template <int R>
+struct InRegisters {
+  static constexpr int rows() { return R; }
+  template <typename Number>
+  void score(Scratch<Number>& s, const Shape& shape, const uint16_t** keys, int count) const {
+    ::score<R, kChunk / kLanes>(s, shape, keys, count, 0);
+  }
+  template <typename Number>
+  void weigh(Scratch<Number>& s, const Shape& shape, const uint16_t* const* values,
+             int count) const {
+    ::weigh<R>(s, shape, values, count);
+  }
+};
+
+template <typename Number, typename Products>
+void attend_tile(const Products& products, Scratch<Number>& s, const Shape& shape, const Span& span,
+                 const uint16_t* keys, const uint16_t* values, const Tile& tile,
+                 const uint16_t* query, uint16_t* out) {
   const int64_t group = shape.heads / shape.kv_heads;
-  int64_t rows[R];
+  const int count = products.rows();
+  int64_t rows[kTiledRows];
   int64_t last_key = 0, first_key = INT64_MAX;
-  for (int r = 0; r < R; ++r) {
+  for (int r = 0; r < count; ++r) {
     const int64_t token = tile.first + r / tile.heads;
     const int64_t head = tile.kv * group + tile.first_head + r % tile.heads;
     rows[r] = ((span.first_row + token) * shape.heads + head) * shape.head_size;
@@ -204,28 +227,35 @@ void attend_tile(Scratch<Number>& s, const Shape& shape, const Span& span, const
   const uint16_t *chunk_keys[kChunk / kLanes], *chunk_values[kChunk / kLanes];
   for (int64_t g = std::max<int64_t>(first_key, 0) / kLanes; g < groups;) {
     const int64_t from = g;
-    const int count = static_cast<int>(std::min<int64_t>(kChunk / kLanes, groups - g));
-    for (int i = 0; i < count; ++i, ++g) {
+    const int taken = static_cast<int>(std::min<int64_t>(kChunk / kLanes, groups - g));
+    for (int i = 0; i < taken; ++i, ++g) {
       const int64_t offset = span.table[g / per_block] * shape.block_elements + head_offset +
                              (g % per_block) * group_elements;
       chunk_keys[i] = keys + offset;
       chunk_values[i] = values + offset;
     }
-    if constexpr (R <= 4) prefetch(chunk_values, count, group_elements);
-    score<R, kChunk / kLanes>(s, shape, chunk_keys, count, 0);
-    for (int i = 0; i < count; ++i) {
+    if (count <= kFewRows) prefetch(chunk_values, taken, group_elements);
+    products.score(s, shape, chunk_keys, taken);
+    for (int i = 0; i < taken; ++i) {
       const int64_t key = (from + i) * kLanes;
       if (key + kLanes - 1 > s.position[0] || (shape.window && key <= last_key - shape.window))
-        mask_group<R>(s, shape, key, i * kLanes);
+        mask_group(s, shape, count, key, i * kLanes);
     }
-    soften<R>(s, shape, count * kLanes);
-    weigh<R>(s, shape, chunk_values, count);
+    soften(s, shape, count, taken * kLanes);
+    products.weigh(s, shape, chunk_values, taken);
   }
-  for (int r = 0; r < R; ++r) {
+  for (int r = 0; r < count; ++r) {
     const Vec scale = Vec::all(1.0f / s.total[r]);
     for (int64_t d = 0; d < shape.head_size; d += kLanes)
       (Vec::load(&s.out[r][d]) * scale).store_bf16(out + rows[r] + d);
   }
+}
+
+template <typename Number, int R>
+void attend_registers(Scratch<Number>& s, const Shape& shape, const Span& span,
+                      const uint16_t* keys, const uint16_t* values, const Tile& tile,
+                      const uint16_t* query, uint16_t* out) {
+  attend_tile(InRegisters<R>(), s, shape, span, keys, values, tile, query, out);
 }
 
 template <typename Number>
@@ -235,7 +265,7 @@ using AttendTile = void (*)(Scratch<Number>&, const Shape&, const Span&, const u
 template <typename Number, int... R>
 constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(
     std::integer_sequence<int, R...>) {
-  return {attend_tile<Number, R + 1>...};
+  return {attend_registers<Number, R + 1>...};
 }
 // By rows of the tile, less one.
 template <typename Number>

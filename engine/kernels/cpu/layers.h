@@ -182,12 +182,11 @@ class Step {
       attend(shape, spans_, work, w.blocks, rows_.query, rows_.attended);
     };
     if (singles_) {  // nobody needs another's keys
-      const int64_t group = shape.heads / shape.kv_heads;
       team_.share(phase + kAttend, me, spans_.count * shape.kv_heads, [&](int64_t i) {
         const int64_t span = i / shape.kv_heads, kv = i % shape.kv_heads;
         rotate(span, kv);
-        for (int64_t h = 0; h < group; h += kMaxRows)
-          attend_to({static_cast<int32_t>(span), {kv, 0, h, std::min<int64_t>(kMaxRows, group - h)}});
+        each_tile(shape, kv, 0,
+                  [&](const Tile& tile) { attend_to({static_cast<int32_t>(span), tile}); });
       });
       return;
     }

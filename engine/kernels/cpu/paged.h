@@ -2,8 +2,10 @@
 
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
+#include "attention_tiles.h"
 #include "rotary.h"
 
 namespace {
@@ -20,18 +22,33 @@ struct Work {
   Tile tile;
 };
 
-// Adds the tiles of a span that begin with that query. Heads beyond a tile's rows are taken in rounds.
-inline void add_tiles(const Shape& shape, int64_t span, int64_t first, std::vector<Work>& work) {
-  const int64_t group = shape.heads / shape.kv_heads, heads = std::min<int64_t>(group, kMaxRows);
-  for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
-    for (int64_t h = 0; h < group; h += heads)
-      work.push_back({static_cast<int32_t>(span), {kv, first, h, std::min(heads, group - h)}});
+// Rows of a tile of attention, where there are that many.
+inline int64_t most_rows() { return kProducts == Products::kTiles ? kTiledRows : kMaxRows; }
+
+// Heads of a KV head that a tile has; those beyond it are taken in rounds.
+inline int64_t heads_of(const Shape& shape) {
+  return std::min<int64_t>(shape.heads / shape.kv_heads, most_rows());
 }
 
-// With few heads a tile takes several queries. Longest first within a span, so that the threads end
-// together.
+// With few heads a tile takes several queries.
+inline int64_t queries_of(const Shape& shape) { return most_rows() / heads_of(shape); }
+
+// Calls add(tile) for those that begin with that query of a span.
+template <typename Add>
+void each_tile(const Shape& shape, int64_t kv, int64_t first, Add add) {
+  const int64_t group = shape.heads / shape.kv_heads, heads = heads_of(shape);
+  for (int64_t h = 0; h < group; h += heads) add(Tile{kv, first, h, std::min(heads, group - h)});
+}
+
+inline void add_tiles(const Shape& shape, int64_t span, int64_t first, std::vector<Work>& work) {
+  for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
+    each_tile(shape, kv, first,
+              [&](const Tile& tile) { work.push_back({static_cast<int32_t>(span), tile}); });
+}
+
+// Longest first within a span, so that the threads end together.
 inline std::vector<Work> cut(const Shape& shape, const Spans& spans) {
-  const int64_t queries = kMaxRows / std::min<int64_t>(shape.heads / shape.kv_heads, kMaxRows);
+  const int64_t queries = queries_of(shape);
   std::vector<Work> work;
   for (int64_t i = 0; i < spans.count; ++i)
     for (int64_t t = (spans.starts[i + 1] - spans.starts[i] - 1) / queries; t >= 0; --t)
@@ -60,16 +77,24 @@ void attend_in(const Shape& shape, const Spans& spans, const Work& work, const B
   const Tile& tile = work.tile;
   const Span span{spans.tables + i * spans.width, spans.starts[i],
                   spans.starts[i + 1] - spans.starts[i], spans.firsts[i]};
-  const int64_t most = kMaxRows / std::min<int64_t>(shape.heads / shape.kv_heads, kMaxRows);
-  const int64_t queries = std::min(most, span.queries - tile.first);
-  kAttendTile<Number>[queries * tile.heads - 1](scratch, shape, span, blocks.keys, blocks.values,
-                                                tile, query, out);
+  const int64_t queries = std::min(queries_of(shape), span.queries - tile.first);
+  const int rows = static_cast<int>(queries * tile.heads);
+#ifdef TANDEM_AMX
+  if constexpr (std::is_same_v<Number, uint16_t>)
+    if (kProducts == Products::kTiles) {
+      Tiles tiles;
+      return attend_tile(InTiles(tiles, rows), scratch, shape, span, blocks.keys, blocks.values,
+                         tile, query, out);
+    }
+#endif
+  kAttendTile<Number>[rows - 1](scratch, shape, span, blocks.keys, blocks.values, tile, query, out);
 }
 
 inline void attend(const Shape& shape, const Spans& spans, const Work& work, const Blocks& blocks,
                    const uint16_t* query, uint16_t* out) {
 #ifdef TANDEM_AVX512_BF16
-  if (kWidened) return attend_in<float>(shape, spans, work, blocks, query, out);
+  if (kProducts == Products::kWidened)
+    return attend_in<float>(shape, spans, work, blocks, query, out);
 #endif
   attend_in<uint16_t>(shape, spans, work, blocks, query, out);
 }

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "products.h"
 #include "team.h"
-#include "vec.h"
 
 namespace {
 
 constexpr int kPanel = 2 * kLanes;
-constexpr int64_t kBlockRows = 96;  // of input that stay in a core's cache while panels go by
+constexpr int64_t kBlockRows = 256;  // of input that stay in a core's cache while panels go by
 #ifdef TANDEM_AVX512_BF16
 constexpr int kTileRows = 12;  // 24 sums, two of weights and one of the input in 32 registers
 #else
@@ -129,6 +129,38 @@ void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
   }
 }
 
+#ifdef TANDEM_AMX
+// The same in AMX's tiles. Rows are finished while the next ones are multiplied, which takes other
+// parts of a core.
+template <typename Finish>
+void multiply_panel(Tiles& tiles, const uint16_t* x, const Panels& weights, int64_t p, int64_t rows,
+                    const uint16_t* next, Finish finish) {
+  const int64_t inputs = weights.inputs, steps = inputs / kTileInputs;
+  const int64_t all_steps = (rows + kTwoTiles - 1) / kTwoTiles * steps;
+  const int64_t lines = next ? inputs : 0;
+  alignas(64) float sums[2][kTwoTiles][kPanel];
+  int64_t step = 0, asked = 0, done = 0;
+  const auto finish_to = [&](int64_t row) {
+    for (; done < row; ++done) finish(done, sums[done / kTwoTiles % 2][done % kTwoTiles]);
+  };
+  for (int64_t row = 0; row < rows; row += kTwoTiles) {
+    const int64_t count = std::min<int64_t>(rows - row, kTwoTiles);
+    const bool lower = count > kTileSide;
+    const uint16_t* panel = weights.panel(p);
+    tiles.shape(static_cast<int>(count));
+    clear_sums();
+    for (int64_t d = 0; d < inputs; d += kTileInputs, panel += kTileInputs * kPanel, ++step) {
+      for (; asked * all_steps < lines * step; ++asked)
+        __builtin_prefetch(reinterpret_cast<const char*>(next) + asked * 64, 0, 2);
+      add_to_sums(x + row * inputs + d, inputs, lower, panel, panel + kPanel, 2 * kPanel);
+      if (row) finish_to(row - kTwoTiles + kTwoTiles * (d + kTileInputs) / inputs);
+    }
+    store_sums(sums[row / kTwoTiles % 2][0], kPanel, lower);
+  }
+  finish_to(rows);
+}
+#endif
+
 // x [rows, inputs] times all panels, shared out in blocks of rows: finish(row, first column, 32 sums).
 // `following` is multiplied next; its first panels are asked for at the end.
 template <typename Finish>
@@ -136,8 +168,13 @@ void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, co
               const Panels* following, Finish finish) {
   const int64_t panels = weights.count(), blocks = (rows + kBlockRows - 1) / kBlockRows;
   const int64_t last = team.first(me + 1, panels * blocks) - 1;
+  const bool pairs = kProducts == Products::kPairs;
   [[maybe_unused]] const float* wide = nullptr;
   [[maybe_unused]] int64_t widened = -1;
+#ifdef TANDEM_AMX
+  Tiles tiles;
+  const bool tiled = kProducts == Products::kTiles && weights.inputs % kTileInputs == 0;
+#endif
   team.share(phase, me, panels * blocks, [&](int64_t i) {
     const int64_t block = i / panels, p = i % panels;
     const uint16_t* next = nullptr;
@@ -148,8 +185,11 @@ void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, co
     const int64_t begin = block * kBlockRows, count = std::min(rows - begin, kBlockRows);
     const uint16_t* from = x + begin * weights.inputs;
     const auto put = [&](int64_t row, const float* sums) { finish(begin + row, p * kPanel, sums); };
+#ifdef TANDEM_AMX
+    if (tiled) return multiply_panel(tiles, from, weights, p, count, next, put);
+#endif
 #ifdef TANDEM_AVX512_BF16
-    if (kWidened) {
+    if (!pairs) {
       if (std::exchange(widened, block) != block) wide = widen(from, count * weights.inputs);
       return multiply_panel(wide, weights, p, count, next, put);
     }

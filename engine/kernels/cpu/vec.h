@@ -72,15 +72,6 @@ inline Vec seconds_of(const uint16_t* pairs) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), high))};
 }
 
-// Intel's cores do four plain multiplications of 16 numbers in the time of one bfloat16 dot product
-// of 16 pairs, so twice as much; there one side is made float32, and the other's pairs are taken
-// apart.
-#ifdef TANDEM_OTHER_PRODUCTS
-const bool kWidened = !__builtin_cpu_is("intel");
-#else
-const bool kWidened = __builtin_cpu_is("intel");
-#endif
-
 // 2^x: a power of two times a polynomial of degree 5 (Taylor's) on [-1/2, 1/2], relative error
 // below 4e-6; 0 for all that is below -200, -infinity too.
 inline Vec exp2(Vec x) {

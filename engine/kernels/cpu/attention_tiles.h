@@ -1,0 +1,53 @@
+// Attention's products in AMX's tiles: of two groups of 16 keys, or of 32 dims of the values, at once.
+
+#pragma once
+
+#include "attention.h"
+#include "tiles.h"
+
+#ifdef TANDEM_AMX
+namespace {
+
+class InTiles {
+ public:
+  InTiles(Tiles& tiles, int rows) : tiles_(tiles), rows_(rows) {}
+  int rows() const { return rows_; }
+
+  void score(Scratch<uint16_t>& s, const Shape& shape, const uint16_t** keys, int count) const {
+    const bool lower = rows_ > kTileSide;
+    tiles_.shape(rows_);
+    for (int g = 0; g < count; g += 2) {
+      // Of the last of an odd number the right sums are nobody's.
+      const uint16_t *left = keys[g], *right = keys[g + 1 < count ? g + 1 : g];
+      clear_sums();
+      for (int64_t d = 0; d < shape.head_size; d += kTileInputs)
+        add_to_sums(&s.query[0][d], kMaxHead, lower, left + d * kLanes, right + d * kLanes,
+                    2 * kLanes);
+      store_sums(&s.scores[0][g * kLanes], kChunk, lower);
+    }
+    for (int r = 0; r < rows_; ++r)
+      for (int c = 0; c < count * kLanes; c += kLanes)
+        scaled(Vec::load(&s.scores[r][c]), shape).store(&s.scores[r][c]);
+  }
+
+  // A group has half as many tokens as fit into a row of a tile.
+  void weigh(Scratch<uint16_t>& s, const Shape& shape, const uint16_t* const* values,
+             int count) const {
+    const bool lower = rows_ > kTileSide;
+    tiles_.shape<kLanes>(rows_);
+    for (int64_t d = 0; d < shape.head_size; d += 2 * kLanes) {
+      load_sums(&s.out[0][d], kMaxHead, lower);
+      for (int g = 0; g < count; ++g)
+        add_to_sums(&s.weights[0][g * kLanes], kChunk, lower, values[g] + 2 * d,
+                    values[g] + 2 * (d + kLanes), 2 * shape.head_size);
+      store_sums(&s.out[0][d], kMaxHead, lower);
+    }
+  }
+
+ private:
+  Tiles& tiles_;
+  const int rows_;
+};
+
+}  // namespace
+#endif
