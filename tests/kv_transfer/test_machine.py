@@ -151,8 +151,15 @@ class HandOverMachine(RuleBasedStateMachine):
             return
         for one in self.live.values():
             one.disturbed = True
+        ends = [opened.link for opened in self.pair.receiver._open.values()]
         for link in list(self.pair.sender._links._links.values()):
             self.do(link.end, "broken by the test")
+            # What begins before the other end has heard of it is disturbed, too.
+            for _ in range(2000):
+                if all(end.over for end in ends):
+                    break
+                self.wait(1)
+            assert all(end.over for end in ends)
 
     @rule(turns=st.integers(1, 30))
     def time_passes(self, turns):
