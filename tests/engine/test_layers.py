@@ -90,18 +90,38 @@ def test_a_layer(kind, parts):
         close(kind, got, layer_stream(x, model.layers[0], model))
 
 
-def test_more_rows_than_are_taken_at_once(kind):
-    """A prompt of several blocks of rows in one pass, the last of them in part."""
-    model, x = decoder(layers=2), torch.randn(POSITIONS - 7, 64).bfloat16()
+def run_in(kind, model, x, sizes):
+    """One stream behind the layers, in passes of these sizes."""
     by = kind.make(kind.there(model))
     ready = [by.prepare(kind.there(layer)) for layer in model.layers]
     cache = cache_for(kind, model, model.layers, by.kv_format)
-    sequence = Sequence("0", [1] * len(x), len(x), SamplingParams())
+    sequence, got = Sequence("0", [1] * len(x), len(x), SamplingParams()), []
     sequence.blocks = list(range(-(-len(x) // BLOCK)))
-    got = by.run(kind.there(x), ready, cache.layers, pack([Span(sequence, 0, len(x))], cache))
+    for part in x.split(sizes):
+        batch = pack([Span(sequence, sequence.computed, len(part))], cache)
+        got.append(by.run(kind.there(part), ready, cache.layers, batch))
+        sequence.computed += len(part)
+    return torch.cat(got)
+
+
+LONG = POSITIONS - 7  # more rows than are taken at once, the last of them in part
+
+
+def test_a_long_prompt_in_one_pass(kind):
+    model, x = decoder(layers=2), torch.randn(LONG, 64).bfloat16()
+    got = run_in(kind, model, x, [LONG])
     for layer in model.layers:
         x = layer_stream(x, layer, model)
     close(kind, got, x)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_token_has_the_same_numbers_in_a_prompt_and_in_a_step(name):
+    """To the bit, however many are computed with it."""
+    kind, model = kind_named(name, "bfloat16"), decoder(layers=2)
+    x = torch.randn(LONG, 64).bfloat16()
+    pieces = run_in(kind, model, x, [1, 33, 5, 17, 1, 64, 130, LONG - 251])
+    assert torch.equal(run_in(kind, model, x, [LONG]), pieces)
 
 
 @pytest.mark.parametrize("lengths", [(5, 9), (40,), (1, 18, 130)])
