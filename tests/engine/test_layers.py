@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine import kernels
 from engine.batch import pack
 from engine.cores import Beside, usable_cores
 from engine.kv_cache import KvCache
@@ -153,6 +155,20 @@ def test_there_are_two_kinds_of_products():
     one, other = found
     assert not torch.equal(one, other)
     close(kind, one, other.double())
+
+
+def test_where_there_is_amx_products_are_made_in_its_tiles():
+    """Else they would silently be made as on other processors of that maker."""
+    if "amx_bf16" not in kernels.processor():
+        pytest.skip("a processor without AMX")
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    if ctypes.CDLL(None).syscall(arch_prctl, request, tile_data):
+        pytest.skip("Linux gives this process no tiles")
+    found = []
+    for name in BUILDS:
+        kind, model = kind_named(name, "bfloat16"), decoder()
+        found.append(run_in(kind, model, torch.randn(130, 64).bfloat16(), [130]))
+    assert not any(torch.equal(found[0], other) for other in found[1:])
 
 
 @pytest.mark.parametrize("count", [1, 3, 20, 33])

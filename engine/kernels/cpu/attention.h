@@ -184,12 +184,13 @@ inline void prefetch(const uint16_t* const* groups, int count, int64_t elements)
     for (int64_t i = 0; i < elements; i += 32) __builtin_prefetch(groups[g] + i);
 }
 
-// How the products of R rows are made in registers.
+// Products of R rows in registers.
 template <int R>
 struct InRegisters {
   static constexpr int rows() { return R; }
   template <typename Number>
-  void score(Scratch<Number>& s, const Shape& shape, const uint16_t** keys, int count) const {
+  void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys,
+             int count) const {
     ::score<R, kChunk / kLanes>(s, shape, keys, count, 0);
   }
   template <typename Number>
@@ -199,12 +200,13 @@ struct InRegisters {
   }
 };
 
-template <typename Number, typename Products>
-void attend_tile(const Products& products, Scratch<Number>& s, const Shape& shape, const Span& span,
+// Rows of a tile over all the keys that they see; `by` makes their products.
+template <typename Number, typename By>
+void attend_tile(const By& by, Scratch<Number>& s, const Shape& shape, const Span& span,
                  const uint16_t* keys, const uint16_t* values, const Tile& tile,
                  const uint16_t* query, uint16_t* out) {
   const int64_t group = shape.heads / shape.kv_heads;
-  const int count = products.rows();
+  const int count = by.rows();
   int64_t rows[kTiledRows];
   int64_t last_key = 0, first_key = INT64_MAX;
   for (int r = 0; r < count; ++r) {
@@ -235,14 +237,14 @@ void attend_tile(const Products& products, Scratch<Number>& s, const Shape& shap
       chunk_values[i] = values + offset;
     }
     if (count <= kFewRows) prefetch(chunk_values, taken, group_elements);
-    products.score(s, shape, chunk_keys, taken);
+    by.score(s, shape, chunk_keys, taken);
     for (int i = 0; i < taken; ++i) {
       const int64_t key = (from + i) * kLanes;
       if (key + kLanes - 1 > s.position[0] || (shape.window && key <= last_key - shape.window))
         mask_group(s, shape, count, key, i * kLanes);
     }
     soften(s, shape, count, taken * kLanes);
-    products.weigh(s, shape, chunk_values, taken);
+    by.weigh(s, shape, chunk_values, taken);
   }
   for (int r = 0; r < count; ++r) {
     const Vec scale = Vec::all(1.0f / s.total[r]);

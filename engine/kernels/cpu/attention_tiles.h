@@ -8,12 +8,14 @@
 #ifdef TANDEM_AMX
 namespace {
 
+// Products of up to 32 rows.
 class InTiles {
  public:
   InTiles(Tiles& tiles, int rows) : tiles_(tiles), rows_(rows) {}
   int rows() const { return rows_; }
 
-  void score(Scratch<uint16_t>& s, const Shape& shape, const uint16_t** keys, int count) const {
+  void score(Scratch<uint16_t>& s, const Shape& shape, const uint16_t* const* keys,
+             int count) const {
     const bool lower = rows_ > kTileSide;
     tiles_.shape(rows_);
     for (int g = 0; g < count; g += 2) {
