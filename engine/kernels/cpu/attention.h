@@ -1,23 +1,18 @@
 // Attention over paired blocks: the online softmax of FlashAttention (Dao et al., 2022), in base 2,
 // over tiles of query rows that share a KV head. `Number` is what rows of queries and of weights are
-// kept as for their products with keys and values: bfloat16, or float where that is faster.
+// kept as for their products with keys and values (attention_registers.h, attention_tiles.h): bfloat16,
+// or float where that is faster.
 
 #pragma once
 
-#include <array>
-#include <utility>
-
-#include "products.h"
+#include "vec.h"
 
 namespace {
 
 constexpr int kChunk = 128;  // keys per round of the online softmax
-constexpr int kMaxRows = 12;
-constexpr int kTiledRows = 32;  // where products are made in tiles
-constexpr int kFewRows = 4;
+constexpr int kMostRows = 32;  // of a tile, however its products are made
+constexpr int kFewRows = 4;    // that wait for memory rather than compute
 constexpr int kMaxHead = 256;
-// Sums kept in registers at once; 32 registers less operands.
-constexpr int kSums = 24;
 
 struct Span {
   const int32_t* table;
@@ -40,12 +35,12 @@ struct Tile {
 
 template <typename Number>
 struct Scratch {
-  alignas(64) float scores[kTiledRows][kChunk];
-  alignas(64) Number weights[kTiledRows][kChunk];
-  alignas(64) float out[kTiledRows][kMaxHead];
-  alignas(64) Number query[kTiledRows][kMaxHead];
-  float top[kTiledRows], total[kTiledRows];
-  int64_t position[kTiledRows];
+  alignas(64) float scores[kMostRows][kChunk];
+  alignas(64) Number weights[kMostRows][kChunk];
+  alignas(64) float out[kMostRows][kMaxHead];
+  alignas(64) Number query[kMostRows][kMaxHead];
+  float top[kMostRows], total[kMostRows];
+  int64_t position[kMostRows];
 };
 
 inline void keep(Vec numbers, float* in) { numbers.store(in); }
@@ -62,58 +57,6 @@ inline Vec scaled(Vec product, const Shape& shape) {
   Vec score = product * Vec::all(shape.scale);
   if (shape.softcap != 0.0f) score = capped(score, shape.softcap);
   return score * Vec::all(kLog2E);
-}
-
-// sums[r][c] += the products of pair `i` of row r with each of the 16 pairs at pairs(c).
-template <int R, int C, int N, typename Pairs>
-void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kTiledRows][N], int64_t i, Pairs pairs) {
-  for (int r = 0; r < R; ++r) {
-    uint32_t pair;
-    std::memcpy(&pair, &rows[r][2 * i], sizeof pair);
-    for (int c = 0; c < C; ++c) sums[r][c] = dot_pairs(sums[r][c], pair, pairs(c));
-  }
-}
-
-#ifdef TANDEM_AVX512_BF16
-template <int R, int C, int N, typename Pairs>
-void add_products(Vec (&sums)[R][C], const float (&rows)[kTiledRows][N], int64_t i, Pairs pairs) {
-  const auto add = [&](int64_t column, auto half_of) {
-    Vec halves[C];
-    for (int c = 0; c < C; ++c) halves[c] = half_of(pairs(c));
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) sums[r][c] = fma(Vec::all(rows[r][column]), halves[c], sums[r][c]);
-  };
-  add(2 * i, firsts_of);
-  add(2 * i + 1, seconds_of);
-}
-#endif
-
-// Scores of R rows with G groups of 16 keys.
-template <int R, int G, typename Number>
-void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int column) {
-  Vec sum[R][G];
-  for (int r = 0; r < R; ++r)
-    for (int g = 0; g < G; ++g) sum[r][g] = Vec::zero();
-  const int64_t pairs = shape.head_size / 2;
-  for (int64_t d = 0; d < pairs; ++d)
-    add_products(sum, s.query, d, [&](int g) { return keys[g] + d * 2 * kLanes; });
-  for (int r = 0; r < R; ++r)
-    for (int g = 0; g < G; ++g)
-      scaled(sum[r][g], shape).store(&s.scores[r][column + g * kLanes]);
-}
-
-// As many groups at once as there are registers for, then the rest by halves.
-template <int R, int G, typename Number>
-void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int count,
-           int column) {
-  if constexpr (R * G > kSums && G > 1) {
-    score<R, G / 2>(s, shape, keys, count, column);
-  } else {
-    for (; count >= G; count -= G, keys += G, column += G * kLanes)
-      score_groups<R, G>(s, shape, keys, column);
-    if constexpr (G > 1)
-      if (count) score<R, G / 2>(s, shape, keys, count, column);
-  }
 }
 
 template <typename Number>
@@ -152,53 +95,11 @@ void soften(Scratch<Number>& s, const Shape& shape, int rows, int columns) {
   }
 }
 
-// out += weights x values, for V vectors of dims from `d` on.
-template <int R, int V, typename Number>
-void weigh_dims(Scratch<Number>& s, const Shape& shape, const uint16_t* const* groups, int count,
-                int64_t d) {
-  Vec sum[R][V];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) sum[r][v] = Vec::load(&s.out[r][d + v * kLanes]);
-  for (int g = 0; g < count; ++g)
-    for (int pair = 0; pair < kLanes / 2; ++pair) {
-      const uint16_t* values = groups[g] + (pair * shape.head_size + d) * 2;
-      add_products(sum, s.weights, g * kLanes / 2 + pair,
-                   [&](int v) { return values + v * 2 * kLanes; });
-    }
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) sum[r][v].store(&s.out[r][d + v * kLanes]);
-}
-
-template <int R, typename Number>
-void weigh(Scratch<Number>& s, const Shape& shape, const uint16_t* const* groups, int count) {
-  int64_t d = 0;
-  if constexpr (R * 4 <= kSums)
-    for (; d + 4 * kLanes <= shape.head_size; d += 4 * kLanes)
-      weigh_dims<R, 4>(s, shape, groups, count, d);
-  for (; d < shape.head_size; d += 2 * kLanes) weigh_dims<R, 2>(s, shape, groups, count, d);
-}
-
 // Few rows are done with a key before the next one has come from memory: ask for it early.
 inline void prefetch(const uint16_t* const* groups, int count, int64_t elements) {
   for (int g = 0; g < count; ++g)
     for (int64_t i = 0; i < elements; i += 32) __builtin_prefetch(groups[g] + i);
 }
-
-// Products of R rows in registers.
-template <int R>
-struct InRegisters {
-  static constexpr int rows() { return R; }
-  template <typename Number>
-  void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys,
-             int count) const {
-    ::score<R, kChunk / kLanes>(s, shape, keys, count, 0);
-  }
-  template <typename Number>
-  void weigh(Scratch<Number>& s, const Shape& shape, const uint16_t* const* values,
-             int count) const {
-    ::weigh<R>(s, shape, values, count);
-  }
-};
 
 // Rows of a tile over all the keys that they see; `by` makes their products.
 template <typename Number, typename By>
@@ -207,7 +108,7 @@ void attend_tile(const By& by, Scratch<Number>& s, const Shape& shape, const Spa
                  const uint16_t* query, uint16_t* out) {
   const int64_t group = shape.heads / shape.kv_heads;
   const int count = by.rows();
-  int64_t rows[kTiledRows];
+  int64_t rows[kMostRows];
   int64_t last_key = 0, first_key = INT64_MAX;
   for (int r = 0; r < count; ++r) {
     const int64_t token = tile.first + r / tile.heads;
@@ -227,7 +128,8 @@ void attend_tile(const By& by, Scratch<Number>& s, const Shape& shape, const Spa
   const int64_t head_offset = tile.kv * shape.block_size * shape.head_size;
   const int64_t group_elements = kLanes * shape.head_size;
   const uint16_t *chunk_keys[kChunk / kLanes], *chunk_values[kChunk / kLanes];
-  for (int64_t g = std::max<int64_t>(first_key, 0) / kLanes; g < groups;) {
+  // Chunks begin at multiples of their size, so that those of a key are the same for every tile.
+  for (int64_t g = std::max<int64_t>(first_key, 0) / kChunk * (kChunk / kLanes); g < groups;) {
     const int64_t from = g;
     const int taken = static_cast<int>(std::min<int64_t>(kChunk / kLanes, groups - g));
     for (int i = 0; i < taken; ++i, ++g) {
@@ -252,25 +154,5 @@ void attend_tile(const By& by, Scratch<Number>& s, const Shape& shape, const Spa
       (Vec::load(&s.out[r][d]) * scale).store_bf16(out + rows[r] + d);
   }
 }
-
-template <typename Number, int R>
-void attend_registers(Scratch<Number>& s, const Shape& shape, const Span& span,
-                      const uint16_t* keys, const uint16_t* values, const Tile& tile,
-                      const uint16_t* query, uint16_t* out) {
-  attend_tile(InRegisters<R>(), s, shape, span, keys, values, tile, query, out);
-}
-
-template <typename Number>
-using AttendTile = void (*)(Scratch<Number>&, const Shape&, const Span&, const uint16_t*,
-                            const uint16_t*, const Tile&, const uint16_t*, uint16_t*);
-
-template <typename Number, int... R>
-constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(
-    std::integer_sequence<int, R...>) {
-  return {attend_registers<Number, R + 1>...};
-}
-// By rows of the tile, less one.
-template <typename Number>
-constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kMaxRows>());
 
 }  // namespace

@@ -8,6 +8,9 @@
 #ifdef TANDEM_AMX
 namespace {
 
+static_assert(kMostRows <= kTwoTiles);
+static_assert(kChunk / kLanes % 2 == 0, "an odd number of groups leaves room for one more");
+
 // Products of up to 32 rows.
 class InTiles {
  public:
@@ -32,7 +35,7 @@ class InTiles {
         scaled(Vec::load(&s.scores[r][c]), shape).store(&s.scores[r][c]);
   }
 
-  // A group has half as many tokens as fit into a row of a tile.
+  // Groups of 16 tokens lie apart, so a tile has 16 of its 32 inputs here.
   void weigh(Scratch<uint16_t>& s, const Shape& shape, const uint16_t* const* values,
              int count) const {
     const bool lower = rows_ > kTileSide;

@@ -5,7 +5,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "attention_registers.h"
 #include "attention_tiles.h"
+#include "products.h"
 #include "rotary.h"
 
 namespace {
@@ -22,8 +24,8 @@ struct Work {
   Tile tile;
 };
 
-// Rows of a tile of attention, where there are that many.
-inline int64_t most_rows() { return kProducts == Products::kTiles ? kTiledRows : kMaxRows; }
+// The most rows that a tile of attention has.
+inline int64_t most_rows() { return kProducts == Products::kTiles ? kMostRows : kRegisterRows; }
 
 // Heads of a KV head that a tile has; those beyond it are taken in rounds.
 inline int64_t heads_of(const Shape& shape) {

@@ -2,7 +2,8 @@
 //
 //   weight  [outputs][inputs]  ->  panels  [outputs / 32][inputs / 2][32 outputs][2 inputs]
 //
-// so that two 512-bit loads feed two bfloat16 dot products for each row of the input.
+// so that two 512-bit loads feed two bfloat16 dot products for each row of the input, and 16 pairs of 16
+// outputs are a tile of AMX.
 
 #pragma once
 
@@ -20,7 +21,9 @@
 namespace {
 
 constexpr int kPanel = 2 * kLanes;
-constexpr int64_t kBlockRows = 256;  // of input that stay in a core's cache while panels go by
+// Rows of input that stay in a core's cache while panels go by; with AMX a panel comes more slowly than
+// it is multiplied.
+constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
 #ifdef TANDEM_AVX512_BF16
 constexpr int kTileRows = 12;  // 24 sums, two of weights and one of the input in 32 registers
 #else
@@ -166,14 +169,14 @@ void multiply_panel(Tiles& tiles, const uint16_t* x, const Panels& weights, int6
 template <typename Finish>
 void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, const Panels& weights,
               const Panels* following, Finish finish) {
-  const int64_t panels = weights.count(), blocks = (rows + kBlockRows - 1) / kBlockRows;
+  const bool tiled = kProducts == Products::kTiles && weights.inputs % kTileInputs == 0;
+  const int64_t block_rows = tiled ? kTiledBlockRows : kBlockRows;
+  const int64_t panels = weights.count(), blocks = (rows + block_rows - 1) / block_rows;
   const int64_t last = team.first(me + 1, panels * blocks) - 1;
-  const bool pairs = kProducts == Products::kPairs;
   [[maybe_unused]] const float* wide = nullptr;
   [[maybe_unused]] int64_t widened = -1;
 #ifdef TANDEM_AMX
   Tiles tiles;
-  const bool tiled = kProducts == Products::kTiles && weights.inputs % kTileInputs == 0;
 #endif
   team.share(phase, me, panels * blocks, [&](int64_t i) {
     const int64_t block = i / panels, p = i % panels;
@@ -182,14 +185,14 @@ void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, co
       next = following ? following->panel(team.first(me, following->count())) : nullptr;
     else if (p + 1 < panels)
       next = weights.panel(p + 1);
-    const int64_t begin = block * kBlockRows, count = std::min(rows - begin, kBlockRows);
+    const int64_t begin = block * block_rows, count = std::min(rows - begin, block_rows);
     const uint16_t* from = x + begin * weights.inputs;
     const auto put = [&](int64_t row, const float* sums) { finish(begin + row, p * kPanel, sums); };
 #ifdef TANDEM_AMX
     if (tiled) return multiply_panel(tiles, from, weights, p, count, next, put);
 #endif
 #ifdef TANDEM_AVX512_BF16
-    if (!pairs) {
+    if (kProducts != Products::kPairs) {
       if (std::exchange(widened, block) != block) wide = widen(from, count * weights.inputs);
       return multiply_panel(wide, weights, p, count, next, put);
     }

@@ -7,13 +7,15 @@
 
 namespace {
 
-// With AMX in tiles. Else on Intel's cores, which do four plain multiplications of 16 numbers in the
+// With AMX in tiles, where Linux gives them. Else on Intel's cores (and for weights whose inputs are no
+// whole number of tiles), which do four plain multiplications of 16 numbers in the
 // time of one bfloat16 dot product of 16 pairs, so twice as much: one side is made float32, and the
 // other's pairs are taken apart. Anywhere else as dot products of pairs.
 enum class Products { kPairs, kWidened, kTiles };
 
 inline Products choose_products() {
 #ifdef TANDEM_PRODUCTS
+  static_assert(Products::TANDEM_PRODUCTS != Products::kTiles, "not where there may be none");
   return Products::TANDEM_PRODUCTS;
 #else
 #ifdef TANDEM_AMX

@@ -5,6 +5,10 @@
 
 #include "vec.h"
 
+namespace {
+constexpr int kTileInputs = 32;  // numbers of bfloat16 in a tile's row
+}
+
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(TANDEM_AVX512_BF16)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,7 +20,6 @@
 namespace {
 
 constexpr int kTileSide = 16;    // rows of a tile, and numbers of float32 in its row
-constexpr int kTileInputs = 32;  // numbers of bfloat16 in a tile's row
 constexpr int kTwoTiles = 2 * kTileSide;
 
 // Whether Linux lets this process have tiles; it wants to be asked (ARCH_REQ_XCOMP_PERM).
@@ -65,6 +68,8 @@ class Tiles {
   // For that many rows; what they had is lost unless they have that shape already.
   template <int inputs = kTileInputs>
   void shape(int rows) {
+    // The compiler does not know what tiles are loaded from: all that was written is in memory now.
+    asm volatile("" ::: "memory");
     const TileShapes* wanted = &kTileShapes<inputs>[rows - 1];
     if (std::exchange(now_, wanted) != wanted) _tile_loadconfig(wanted);
   }
