@@ -119,7 +119,9 @@ def test_a_long_prompt_in_one_pass(kind):
 
 
 @pytest.mark.parametrize("name", BUILDS)
-@pytest.mark.parametrize("parts", ["grouped", "long window", "multi-query", "heads of 256", "capped"])
+@pytest.mark.parametrize(
+    "parts", ["grouped", "long window", "multi-query", "heads of 256", "capped"]
+)
 def test_a_token_has_the_same_numbers_in_a_prompt_and_in_a_step(name, parts):
     """To the bit, however many are computed with it."""
     kind = kind_named(name, "bfloat16")
