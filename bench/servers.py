@@ -47,7 +47,7 @@ def running(server: Server, log: Path) -> Iterator[None]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,  # in our session: Linux shares cores out between sessions first
         )
         try:
             _wait(server, process, log)

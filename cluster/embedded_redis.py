@@ -131,7 +131,7 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal must not end it before its clients
+            process_group=0,  # Ctrl-C in the terminal must not end it before its clients
             preexec_fn=die_with_parent(),
         )
     except OSError as error:

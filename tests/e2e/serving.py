@@ -66,7 +66,7 @@ def serve(*arguments: str, folder: Path, level: str | None = None) -> Iterator[S
             stdout=out,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
+            process_group=0,
             env=os.environ | ({} if level is None else {"TANDEM_LOG": level}),
         )
     try:
