@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from engine import kernels
 from engine.haste import Haste
 
 # How long after its last step an engine still counts as busy, and how long a step can last.
@@ -55,7 +56,7 @@ class _Neighbour:
 
     def __init__(self, file: mmap.mmap) -> None:
         self.file = file
-        self.step = torch.frombuffer(file, dtype=torch.float64, count=2)
+        self.step = _step_in(file)
 
     def busy(self, now: float) -> bool:
         began, ended, _ = _STATE.unpack_from(self.file)
@@ -88,6 +89,7 @@ class Cores:
         self._began_s = 0.0
         self._haste = Haste.NONE
         self._own: mmap.mmap | None = None
+        self._step: torch.Tensor | None = None
         self._name = ""
         if self._folder is not None:
             # Without a file this engine takes what it would have alone.
@@ -122,6 +124,8 @@ class Cores:
         """After a step which none follows for a while: its share is the others' from now on."""
         self._began_s = 0.0
         self._tell(0.0)
+        if self._step is not None:
+            kernels.wake(self._step)
 
     @property
     def shared_name(self) -> str:
@@ -166,6 +170,7 @@ class Cores:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.ftruncate(descriptor, _STATE.size)
         self._own = mmap.mmap(descriptor, _STATE.size)
+        self._step = _step_in(self._own)
         hidden.rename(shown)
 
     def _scan(self) -> None:
@@ -192,6 +197,10 @@ class Cores:
                 return known or _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
             path.unlink()
             return None
+
+
+def _step_in(file: mmap.mmap) -> torch.Tensor:
+    return torch.frombuffer(file, dtype=torch.float64, count=2)
 
 
 def _withdraw(descriptor: int, path: Path) -> None:

@@ -77,6 +77,16 @@ def why_not_loaded(build: Build = NATIVE) -> str | None:
     return None
 
 
+def wake(step: torch.Tensor) -> None:
+    """Have the operations of other engines look again that wait for whose step this is to be over.
+
+    `step` as in `engine.cores.Beside`. Without the operations nobody is woken: they look by
+    themselves after a while.
+    """
+    if hasattr(torch.ops.tandem_cpu, "wake"):
+        torch.ops.tandem_cpu.wake(step)
+
+
 def _compile(build: Build, path: Path) -> None:
     """Build in a folder of its own and load; the cache gets it whole or not at all."""
     if shutil.which(os.environ.get("CXX", "c++")) is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 import torch
 
 from engine import cores as cores_module
+from engine import kernels
 from engine.cores import Cores, usable_cores
 from engine.haste import Haste
 
@@ -205,3 +208,24 @@ def test_strange_files_do_no_harm(tmp_path):
 
 def test_usable_cores_are_some_of_the_machine():
     assert 1 <= usable_cores() <= os.cpu_count()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="waits by Linux's futex")
+def test_whoever_rests_wakes_those_that_wait_for_its_step_to_be_over(tmp_path):
+    """As a thread of an operation waits: on the first half of when the step ended."""
+    if (why := kernels.why_not_loaded()) is not None:
+        pytest.skip(why)
+    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    second.enter()
+    first.enter()
+    [step] = first.beside().steps
+    libc, known = ctypes.CDLL(None, use_errno=True), int(step[1:].view(torch.int32)[0])
+    futex = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+    most = (ctypes.c_long * 2)(30, 0)
+    word = ctypes.c_void_p(step.data_ptr() + 8)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(libc.syscall, futex, word, 0, known, most, None, 0)
+        while not waiting.done():
+            second.rest()
+            time.sleep(0.001)
+    assert waiting.result() == 0

@@ -5,6 +5,7 @@
 
 #include <omp.h>
 
+#include "helpers.h"
 #include "norms.h"
 #include "paged.h"
 #include "panels.h"
@@ -47,13 +48,14 @@ class Step {
   // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
   // The crew has `others` for more than `kAlone` tokens alone.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
-       bool gelu, const Crew& crew, const std::vector<int64_t>* wanted)
+       bool gelu, const Crew& crew, std::optional<std::vector<int64_t>> wanted)
       : layers_(std::move(layers)),
         shape_(shape),
         spans_(spans),
         norm_(norm),
         gelu_(gelu),
-        wanted_(wanted),
+        wanted_(std::move(wanted)),
+        shared_(crew.others),
         alone_(spans.tokens <= kAlone),
         team_(crew, static_cast<int>(layers_.size() * kPhases + 1)) {
     const LayerWeights& any = layers_.front();
@@ -65,33 +67,44 @@ class Step {
     rows_ = {take(any.qkv.outputs), take(attended),        take(attended),        take(hidden),
              take(gated),           take(hidden * copies), take(hidden * copies)};
     singles_ = spans.count == spans.tokens;
-    if (!singles_ && (!wanted || layers_.size() > 1)) work_ = cut(shape, spans);
-    if (!singles_ && wanted) wanted_work_ = cut(shape, spans, *wanted);
+    if (!singles_ && (!wanted_ || layers_.size() > 1)) work_ = cut(shape, spans);
+    if (!singles_ && wanted_) wanted_work_ = cut(shape, spans, *wanted_);
   }
 
   // x [tokens, hidden], out [tokens or wanted, hidden]: the residual stream before and after the
   // layers.
-  void run(const uint16_t* x, uint16_t* out) {
-#pragma omp parallel num_threads(team_.threads())
+  static void run(std::shared_ptr<Step> step, const uint16_t* x, uint16_t* out) {
+    Team& team = step->team_;
+    if (step->shared_) {
+      // Helpers may look at the step when this has returned, but at nothing else.
+      static thread_local Helpers helpers;
+      helpers.offer([step, x, out](int me) { step->take_part(me, x, out); }, team.threads() - 1);
+      step->take_part(0, x, out);
+      team.close();
+      return;
+    }
+#pragma omp parallel num_threads(team.threads())
     {
-      const int me = omp_get_thread_num();
-      team_.enter(omp_get_num_threads());
-      const int64_t mine = alone_ ? me * spans_.tokens * norm_.size : 0;
-      uint16_t* residual = rows_.residual + mine;
-      uint16_t* hidden = rows_.hidden + mine;
-      for (size_t i = 0; i < layers_.size(); ++i)
-        layer(i, me, i ? nullptr : x, residual, hidden);
-      const uint16_t* post = layers_.back().post_mlp;
-      const int64_t rows = left(layers_.size() - 1);
-      team_.share(static_cast<int>(layers_.size() * kPhases), me, rows, [&](int64_t r) {
-        uint16_t* row = residual + r * norm_.size;
-        join(r, post, row);
-        std::memcpy(out + r * norm_.size, row, norm_.size * sizeof(uint16_t));
-      });
+      team.enter(omp_get_num_threads());
+      step->take_part(omp_get_thread_num(), x, out);
     }
   }
 
  private:
+  void take_part(int me, const uint16_t* x, uint16_t* out) {
+    const int64_t mine = alone_ ? me * spans_.tokens * norm_.size : 0;
+    uint16_t* residual = rows_.residual + mine;
+    uint16_t* hidden = rows_.hidden + mine;
+    for (size_t i = 0; i < layers_.size(); ++i) layer(i, me, i ? nullptr : x, residual, hidden);
+    const uint16_t* post = layers_.back().post_mlp;
+    const int64_t rows = left(layers_.size() - 1);
+    team_.share(static_cast<int>(layers_.size() * kPhases), me, rows, [&](int64_t r) {
+      uint16_t* row = residual + r * norm_.size;
+      join(r, post, row);
+      std::memcpy(out + r * norm_.size, row, norm_.size * sizeof(uint16_t));
+    });
+  }
+
   // `x` is the first layer's input; the others' is what the layer before left.
   void layer(size_t index, int me, const uint16_t* x, uint16_t* residual, uint16_t* hidden) {
     const LayerWeights& w = layers_[index];
@@ -230,8 +243,8 @@ class Step {
   const Spans spans_;
   const Norm norm_;
   const bool gelu_;
-  const std::vector<int64_t>* const wanted_;
-  const bool alone_;
+  const std::optional<std::vector<int64_t>> wanted_;
+  const bool shared_, alone_;
   bool singles_;
   Team team_;
   Rows rows_;

@@ -6,6 +6,9 @@
 
 #include <torch/library.h>
 
+#include <memory>
+#include <optional>
+
 #include "layers.h"
 #include "pairs.h"
 
@@ -69,20 +72,21 @@ at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef win
   const Spans spans{positions.const_data_ptr<int64_t>(), slots.const_data_ptr<int64_t>(),
                     tables.const_data_ptr<int32_t>(), starts.const_data_ptr<int32_t>(),
                     firsts.const_data_ptr<int32_t>(), x.size(0), firsts.size(0), tables.size(1)};
-  std::vector<int64_t> rows;
+  std::optional<std::vector<int64_t>> rows;
   if (wanted) {
     const auto* first = wanted->const_data_ptr<int64_t>();
-    rows.assign(first, first + wanted->numel());
+    rows.emplace(first, first + wanted->numel());
   }
   at::Tensor out = at::empty({wanted ? wanted->numel() : x.size(0), hidden}, x.options());
   Others beside{{}, since};
   for (const at::Tensor& step : others) beside.steps.push_back(step.const_data_ptr<double>());
   const bool shared = !beside.steps.empty() && x.size(0) > std::max(kAlone, firsts.size(0));
   const Crew crew{shared ? static_cast<int>(cores) : at::get_num_threads(),
-                  halted.const_data_ptr<int32_t>(), shared ? &beside : nullptr};
-  Step step(std::move(weights), shape, spans, {e, Vec::all(shift), hidden}, gelu, crew,
-            wanted ? &rows : nullptr);
-  step.run(bits(x), mutable_bits(out));
+                  halted.const_data_ptr<int32_t>(),
+                  shared ? std::optional(std::move(beside)) : std::nullopt};
+  Step::run(std::make_shared<Step>(std::move(weights), shape, spans,
+                                   Norm{e, Vec::all(shift), hidden}, gelu, crew, std::move(rows)),
+            bits(x), mutable_bits(out));
   return out;
 }
 
@@ -126,6 +130,7 @@ TORCH_LIBRARY(TANDEM_LIBRARY, m) {
   m.def("pack_panels(Tensor weight, bool gated) -> Tensor");
   m.def("scatter_pairs(Tensor plain, Tensor index, Tensor(a!) cache) -> ()");
   m.def("gather_pairs(Tensor cache, Tensor index, Tensor(a!) plain) -> ()");
+  m.def("wake(Tensor step) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(TANDEM_LIBRARY, CPU, m) {
@@ -134,4 +139,5 @@ TORCH_LIBRARY_IMPL(TANDEM_LIBRARY, CPU, m) {
   m.impl("pack_panels", pack_panels);
   m.impl("scatter_pairs", scatter_pairs);
   m.impl("gather_pairs", gather_pairs);
+  m.impl("wake", [](const at::Tensor& step) { wake(step.const_data_ptr<double>()); });
 }

@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,13 +16,20 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#endif
 
 namespace {
 
 // How long a thread that waits keeps its core before it offers it to others.
 constexpr int kSpins = 4000;
-// How long one sleeps that others' steps want the core of, until it looks again.
-constexpr std::chrono::microseconds kDoze{200};
+// How long one sleeps that others' steps want the core of, until it looks again unasked.
+constexpr std::chrono::microseconds kDoze{1000};
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -35,24 +45,55 @@ struct Others {
 
   int busy() const {
     int found = 0;
-    for (const double* step : steps) {
-      double began, ended;
-      __atomic_load(step, &began, __ATOMIC_RELAXED);
-      __atomic_load(step + 1, &ended, __ATOMIC_RELAXED);
-      found += began > ended || ended > since;
-    }
+    for (const double* step : steps) found += busy(step, ended(step));
     return found;
+  }
+
+  // Sleeps until one that is busy rests, or for `kDoze`.
+  void wait() const {
+#if defined(__linux__)
+    for (const double* step : steps) {
+      const double end = ended(step);
+      if (!busy(step, end)) continue;
+      uint32_t known;
+      std::memcpy(&known, &end, sizeof known);
+      const timespec most{0, std::chrono::nanoseconds(kDoze).count()};
+      syscall(SYS_futex, step + 1, FUTEX_WAIT, known, &most, nullptr, 0);
+      return;
+    }
+#endif
+    std::this_thread::sleep_for(kDoze);
+  }
+
+ private:
+  bool busy(const double* step, double end) const {
+    double began;
+    __atomic_load(step, &began, __ATOMIC_RELAXED);
+    return began > end || end > since;
+  }
+
+  static double ended(const double* step) {
+    double end;
+    __atomic_load(step + 1, &end, __ATOMIC_RELAXED);
+    return end;
   }
 };
 
+// Whoever waits for the engine that writes this step looks again.
+inline void wake([[maybe_unused]] const double* step) {
+#if defined(__linux__)
+  syscall(SYS_futex, step + 1, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+#endif
+}
+
 // Who does the work. Once `*halted` is set nothing more is begun, and what was not done is left as it
 // is. With `others` the threads are as many as there are cores, and within a phase each comes and goes
-// as those leave it its share; the first one always stays. Nobody waits for a thread then, but for the
-// work of each phase.
+// as those leave it its share; the first one always stays. It waits for the work of each phase then,
+// and for no other thread.
 struct Crew {
   int threads;
   const int32_t* halted = nullptr;
-  const Others* others = nullptr;
+  std::optional<Others> others = {};
 };
 
 class Team {
@@ -62,7 +103,8 @@ class Team {
         halted_(crew.halted),
         others_(crew.others),
         taken_(new Counter[static_cast<size_t>(phases) * threads_]()),
-        done_(others_ ? new Counter[phases]() : nullptr) {}
+        done_(others_ ? new Counter[phases]() : nullptr),
+        at_work_(others_ ? new Flag[threads_]() : nullptr) {}
 
   int threads() const { return threads_; }
 
@@ -73,6 +115,7 @@ class Team {
   // order, then what others have left. Each phase is gone through once.
   template <typename Work>
   void share(int phase, int thread, int64_t count, Work work) {
+    if (others_ && (over(phase, count) || !come(thread))) return;
     int64_t did = 0;
     for (int k = 0; k < threads_; ++k) {
       const int whose = thread + k < threads_ ? thread + k : thread + k - threads_;
@@ -81,7 +124,7 @@ class Team {
       while (!halted()) {
         if (away(thread)) {
           note(phase, std::exchange(did, 0));
-          while (away(thread) && !over(phase, count)) std::this_thread::sleep_for(kDoze);
+          if (!doze(phase, thread, count)) return;
         }
         const int64_t i = begin + taken.fetch_add(1, std::memory_order_relaxed);
         if (i >= end) break;
@@ -91,7 +134,16 @@ class Team {
     }
     if (!others_) return;
     note(phase, did);
-    spin([&] { return over(phase, count); });
+    leave(thread);
+    spin([&] { return over(phase, count) || (!thread && halted()); });
+  }
+
+  // Of the first thread of a crew with `others`, at the end: from here on no other one begins anything,
+  // or looks at what is the caller's.
+  void close() {
+    closed_.store(true);
+    for (int thread = 1; thread < threads_; ++thread)
+      spin([&] { return !at_work_[thread].on.load(); });
   }
 
   // The first of a thread's own range.
@@ -115,6 +167,9 @@ class Team {
   struct alignas(64) Counter {
     std::atomic<int64_t> count{0};
   };
+  struct alignas(64) Flag {
+    std::atomic<bool> on{false};
+  };
 
   bool halted() const { return halted_ && __atomic_load_n(halted_, __ATOMIC_RELAXED); }
 
@@ -128,8 +183,30 @@ class Team {
     }
   }
 
+  // Whether a phase is gone through, for those that need not look at what is the caller's.
   bool over(int phase, int64_t count) const {
-    return done_[phase].count.load(std::memory_order_acquire) == count || halted();
+    return done_[phase].count.load(std::memory_order_acquire) == count || closed_.load();
+  }
+
+  // A thread is at work from where it came until it leaves; false: too late.
+  bool come(int thread) {
+    at_work_[thread].on.store(true);
+    if (!closed_.load()) return true;
+    leave(thread);
+    return false;
+  }
+
+  void leave(int thread) { at_work_[thread].on.store(false); }
+
+  // Sleeps while others' steps want this thread's core, and is not at work then; false: the phase was
+  // over first.
+  bool doze(int phase, int thread, int64_t count) {
+    do {
+      leave(thread);
+      others_->wait();
+      if (over(phase, count) || !come(thread)) return false;
+    } while (away(thread));
+    return true;
   }
 
   // Whether others' steps want this thread's core.
@@ -143,8 +220,10 @@ class Team {
 
   const int threads_;
   const int32_t* const halted_;
-  const Others* const others_;
+  const std::optional<Others> others_;
   std::unique_ptr<Counter[]> taken_, done_;
+  std::unique_ptr<Flag[]> at_work_;
+  std::atomic<bool> closed_{false};
   std::atomic<int> present_{1};
   alignas(64) std::atomic<int> here_{0};
   alignas(64) std::atomic<int> round_{0};
