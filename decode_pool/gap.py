@@ -21,8 +21,11 @@ _URGENT_PACE = 0.78
 # Of the gap that streams keep, what they have beside pressed prompts: on two cores, of which these
 # get half beside streams that keep their gap, two thirds.
 _PRESSED = 1.5
+# Of the time between two steps beside those, what a step is to take at most. One that shares its
+# cores takes longer, and would leave prompts no more than half of them.
+_SHARE = 0.75
 # Of a usual step, by how much the next one may be late beside prompts: it shares cores with them.
-_LATE = 0.6
+_LATE = 0.3
 _LEAST_REST_S = 0.0005
 # With no stream to hold up, how long a slice takes until somebody else is looked for.
 _ALONE_S = 0.02
@@ -111,6 +114,10 @@ class TokenGap:
         """
         longest_s = _LONGEST_PACE * self._budget_s
         if haste is not Haste.URGENT:
-            return min(_PACE * self.gap_s(haste), longest_s)
+            gap_s = self.gap_s(haste)
+            pace_s = _PACE * gap_s
+            if haste is Haste.PRESSED:
+                pace_s = max(pace_s, min((self.step_s or 0.0) / _SHARE, gap_s))
+            return min(pace_s, longest_s)
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)
         return min(max(left_s, longest_s), _URGENT_PACE * self._budget_s)

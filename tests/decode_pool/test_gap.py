@@ -63,8 +63,8 @@ def test_where_all_steps_have_long_shared_their_cores_those_count():
     [
         (0.012, 7, False),  # a rest of 46.8 ms, 13.2 ms of each budget to spare
         (0.012, 8, True),
-        (0.030, 4, False),  # of 42 ms, with 18 to spare
-        (0.030, 6, True),
+        (0.045, 6, False),  # of 46.5 ms, with 13.5 to spare
+        (0.045, 7, True),
     ],
 )
 def test_a_stream_bears_a_rest_that_its_tokens_make_up_for(step_s, tokens, bears):
@@ -125,9 +125,19 @@ def test_a_rest_leaves_the_pace_of_a_step():
     assert gap.rest_s(0.012, Haste.PRESSED) == pytest.approx(0.7 * 1.5 * 0.024 - 0.012)
     assert after([0.03]).rest_s(0.03, Haste.PRESSED) == pytest.approx(0.65 * 0.06 - 0.03)
     assert gap.rest_s(0.012, Haste.URGENT) == pytest.approx(0.78 * 0.06 - 0.012)
-    assert after([0.03] * 3).rest_s(0.03, Haste.URGENT) == pytest.approx(0.06 - 1.6 * 0.03)
-    assert after([0.038] * 3).rest_s(0.038, Haste.URGENT) == pytest.approx(0.65 * 0.06 - 0.038)
+    assert after([0.045] * 3).rest_s(0.045, Haste.URGENT) == pytest.approx(0.06 - 1.3 * 0.045)
+    assert after([0.08] * 3).rest_s(0.03, Haste.URGENT) == pytest.approx(0.65 * 0.06 - 0.03)
     assert gap.rest_s(0.1) == gap.rest_s(0.1, Haste.URGENT) == 0.0
+
+
+def test_pressed_prompts_have_a_part_of_the_time_between_steps_that_share_their_cores():
+    """Steps of 12 ms that take twice that beside prompts, or nearly all that streams may wait."""
+    for step_s, pace_s in ((0.024, 0.032), (0.035, 0.036)):
+        gap = after([0.012] * 3)
+        for _ in range(9):
+            gap.stepped(step_s, disturbed=True)
+        assert gap.rest_s(step_s, Haste.PRESSED) == pytest.approx(pace_s - step_s)
+        assert gap.rest_s(step_s) == 0.0
 
 
 @given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.none() | st.floats(1.0, 5.0))
