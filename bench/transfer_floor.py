@@ -18,10 +18,10 @@ import torch
 
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
 from engine.kv_cache import KvCache
+from engine.segments import shared_tensor
 from kv_transfer.checksum import checksum
 from kv_transfer.frames import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.gloo import open_store_server
-from kv_transfer.segments import shared_tensor
 from kv_transfer.select import open_lane
 from kv_transfer.transport import SENDER_RANK, Wait
 

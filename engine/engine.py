@@ -13,7 +13,8 @@ from engine.config import KvConfig, ModelConfig
 from engine.cores import Cores
 from engine.errors import ConfigError, Internal
 from engine.haste import Haste
-from engine.kv_cache import KvCache, block_bytes
+from engine.kv_cache import KvCache
+from engine.kv_memory import block_bytes
 from engine.layout import KvLayout
 from engine.memory import free_bytes
 from engine.model import ModelDescription, load_weights

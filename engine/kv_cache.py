@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from engine.kv_memory import TORCH_DTYPES, block_bytes, memory_for, stacks_in
 from engine.layout import KvLayout
-
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 # The order within a block of one layer. plain: [block_size, kv_heads, head_size]. pairs: by head,
 # keys in pairs of dims for 16 tokens, values in pairs of tokens; see engine/kernels/cpu/pairs.h.
@@ -40,15 +34,11 @@ class KvCache:
         self.device = torch.empty(0, device=device).device
         self.dtype = TORCH_DTYPES[layout.dtype]
         self.formats: list[KvFormat] = [kv_format] * len(layout.layers)
-        # Neighbours of one shape lie in one tensor, so that a copy over them is one call: many
-        # short ones on another thread would keep the interpreter's lock from the event loop.
-        self._stacks: list[torch.Tensor] = []
-        self._stacked: list[tuple[int, int]] = []  # each layer's stack, and where in it
-        for shape, alike in groupby(layout.layers):
-            count = len(list(alike))
-            self._stacked += [(len(self._stacks), place) for place in range(count)]
-            size = (count, 2, blocks + 1, layout.block_size, shape.kv_heads, shape.head_size)
-            self._stacks.append(torch.zeros(size, dtype=self.dtype, device=device))
+        self.memory = memory_for(layout, blocks + 1, self.device)
+        self._stacks = stacks_in(self.memory, layout, blocks + 1)
+        sizes = enumerate(len(stack) for stack in self._stacks)
+        # Each layer's stack, and where in it.
+        self._stacked = [(stack, place) for stack, size in sizes for place in range(size)]
         self.layers = [layer for stack in self._stacks for layer in stack]
         # Copies run beside the engine's steps, and a change of format must not meet one.
         self._copying = threading.Lock()
@@ -96,6 +86,31 @@ class KvCache:
                 else:
                     layers.index_copy_(1, index, part.to(self.device, non_blocking=True))
             self._synchronize()
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether all layers are, and so will be to the end."""
+        return all(kv_format == "pairs" for kv_format in self.formats)
+
+    def copy_pairs(
+        self,
+        stacks: Sequence[torch.Tensor],
+        sources: Sequence[int],
+        blocks: Sequence[int],
+        layers: range,
+    ) -> None:
+        """Copy blocks `sources` of another cache of this layout, in its `stacks`, into own ones.
+
+        Both are in pairs.
+        """
+        read, written = torch.tensor(sources), self._index(blocks)
+        first = layers.start
+        while first < layers.stop:
+            stack, place = self._stacked[first]
+            end = min(place + layers.stop - first, len(self._stacks[stack]))
+            theirs, mine = stacks[stack][place:end], self._stacks[stack][place:end]
+            torch.ops.tandem_cpu.copy_blocks(theirs, read, mine, written)
+            first += end - place
 
     def pair(self, number: int) -> None:
         """Bring a layer's blocks from the plain order into pairs."""
@@ -162,12 +177,3 @@ def _as_items(blocks: torch.Tensor) -> np.ndarray[Any, np.dtype[np.void]]:
     """Blocks in host memory as [rows, blocks], each one item that is copied as it is."""
     data = _as_bytes(blocks)
     return data.view(f"V{data.shape[2]}")[..., 0]
-
-
-def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None = None) -> int:
-    """Bytes of one block of that layout over these layers (all by default)."""
-    before = layout.numbers_before
-    per_token = (
-        before[len(layout.layers) if layer_stop is None else layer_stop] - before[layer_start]
-    )
-    return per_token * layout.block_size * TORCH_DTYPES[layout.dtype].itemsize

@@ -14,7 +14,7 @@ import torch
 
 from engine.config import ModelConfig, is_hub_name
 from engine.errors import UnsupportedModel
-from engine.kv_cache import TORCH_DTYPES
+from engine.kv_memory import TORCH_DTYPES
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from engine.errors import ConfigError
-from engine.kv_cache import block_bytes
+from engine.kv_memory import block_bytes
 from engine.layout import KvLayout
 
 # A frame costs about as much time by itself as these bytes take from blocks to blocks.
@@ -105,6 +105,14 @@ def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[Fra
     if held:
         parts.append(FramePart(first, extent.layer_stop, block_start, block_stop, held))
     return tuple(parts)
+
+
+def in_one(layout: KvLayout, extent: Extent) -> FramePart:
+    """All of it, where nothing is cut."""
+    size = extent_bytes(layout, extent)
+    return FramePart(
+        extent.layer_start, extent.layer_stop, extent.block_start, extent.block_stop, size
+    )
 
 
 def frame_size(layout: KvLayout, extent: Extent, limit: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kv_transfer.copies import Gate
 from kv_transfer.frames import Coverage, FramePart
+from kv_transfer.loans import Loan
 from kv_transfer.waits import quietly, succeed
 from protos import kv_transfer_pb2 as pb
 
@@ -50,7 +51,8 @@ class Incoming:
     """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error).
 
     `offered` has the first offer, `complete_offer` the one that is made when all is computed;
-    blocks are written through the gate.
+    blocks are written through the gate. With a `loan` they are copied extent by extent out of the
+    sender's blocks, each in one part.
     """
 
     def __init__(self, transfer: str) -> None:
@@ -60,6 +62,7 @@ class Incoming:
         self.finished: asyncio.Future[int] = _bytes_future()
         self.blocks: tuple[int, ...] = ()
         self.generation = 0
+        self.loan: Loan | None = None
         self.coverage: Coverage | None = None
         self.covered_s = 0.0
         self.plan: list[FramePart] = []

@@ -22,6 +22,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.control import Control
 from kv_transfer.counters import LinkCounters
 from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
+from kv_transfer.loans import Lender
 from kv_transfer.staging import LinkStaging, StagingPool
 from kv_transfer.threads import Worker
 from kv_transfer.transport import Lane, LaneOpener, LaneSpec
@@ -42,7 +43,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all links of one side of a replica share; `copying` is held by who copies blocks."""
+    """What all links of one side of a replica share; `copying` is held by who copies blocks.
+
+    Only a side that sends has a use for its `lender`.
+    """
 
     cache: KvCache
     config: TransferConfig
@@ -50,6 +54,7 @@ class Shared:
     staging: StagingPool
     copying: threading.Lock
     counters: LinkCounters
+    lender: Lender
 
 
 def make_shared(
@@ -65,7 +70,8 @@ def make_shared(
     limit = 2 * config.max_links * config.staging_buffers
     size = config.frame_bytes + SEAL_BYTES
     staging = StagingPool(size, limit, pinned=pinned, shared=shared)
-    return Shared(cache, config, open_lane, staging, threading.Lock(), LinkCounters())
+    lock, counters = threading.Lock(), LinkCounters()
+    return Shared(cache, config, open_lane, staging, lock, counters, Lender(cache))
 
 
 class Link(ABC, Generic[In, Out]):
@@ -171,10 +177,17 @@ class Link(ABC, Generic[In, Out]):
     def _ahead(self) -> int:
         return min(self._open_lane().ahead, self._shared.config.staging_buffers)
 
+    def _aside(self, call: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Queue a call on the link's thread that waits for nobody; `then` as for `_on_lane`."""
+        self._thread.begin(lambda: call, partial(self._heard, then), self._ahead, urgent=True)
+
     def _through(
         self, then: Callable[[T], None], result: T | None, error: Exception | None
     ) -> None:
         self._on_the_way -= 1
+        self._heard(then, result, error)
+
+    def _heard(self, then: Callable[[T], None], result: T | None, error: Exception | None) -> None:
         if self.over:
             return
         try:

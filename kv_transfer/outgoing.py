@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kv_transfer.copies import Gate
 from kv_transfer.frames import Coverage, FramePart
+from kv_transfer.loans import Loan
 from kv_transfer.waits import quietly
 
 
@@ -32,7 +33,8 @@ class Outgoing:
     """offered ─Pull─▶ sending ─last Frames, Done─▶ announced ─Committed─▶ finished (or an error).
 
     `computed` runs ahead of `announced`, which runs ahead of the frames. Blocks are read through
-    the gate.
+    the gate, or by the receiver where they were lent to it and it pulled them `in_place`: then each
+    extent is one part, and no frame is made of it.
     """
 
     def __init__(self, kv: OutgoingKv, layers: int) -> None:
@@ -44,6 +46,8 @@ class Outgoing:
         self.plan: list[FramePart] = []
         self.generation = 0
         self.pulled = False
+        self.loan: Loan | None = None
+        self.in_place = False
         self.in_turn = False
         self.done_said = False
         self.next_part = 0

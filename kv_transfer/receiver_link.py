@@ -23,10 +23,11 @@ from engine.errors import Internal, TandemError, TransferFailed
 from kv_transfer import wire
 from kv_transfer.bounded import Remembered
 from kv_transfer.checksum import SEAL_BYTES, is_sound, is_void
-from kv_transfer.errors import ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
-from kv_transfer.frames import Coverage, FramePart, largest_block, plan_frames
+from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken, LinkRefused, Withdrawn
+from kv_transfer.frames import Coverage, FramePart, in_one, largest_block, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
 from kv_transfer.link import FRAMES_PER_BUFFER, Link, Shared
+from kv_transfer.loans import Borrower, Loan
 from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
 from kv_transfer.transport import RECEIVER_RANK, LaneSpec
@@ -60,6 +61,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         self._sequence = 0
         self._credit = 0
         self._corrupted_in_a_row = 0
+        self._borrower: Borrower | None = None
         self._say_hello(receiver)
 
     @property
@@ -79,8 +81,12 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
                 offered_s = time.monotonic()
                 await self._admit(incoming, offer, admit)
             pulled_s = time.monotonic()
+            incoming.loan = self._borrowed(offer)
             pull = pb.Pull(
-                transfer=transfer, generation=incoming.generation, blocks=len(incoming.blocks)
+                transfer=transfer,
+                generation=incoming.generation,
+                blocks=len(incoming.blocks),
+                in_place=incoming.loan is not None,
             )
             self._control.send(wire.to_sender(pull=pull))
             moved = await _result(incoming.finished)
@@ -119,6 +125,12 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         incoming.generation = generation
         incoming.coverage = Coverage(len(layout.layers), len(blocks))
         return True
+
+    def _borrowed(self, offer: pb.Offer) -> Loan | None:
+        """What the offer lends, if it can be copied here."""
+        loan, borrower = wire.loan_of(offer), self._borrower
+        taken = loan and borrower and borrower.takes(loan, offer.blocks)
+        return loan if taken else None
 
     def _expect(self, transfer: str) -> Incoming:
         if transfer in self._transfers:
@@ -208,11 +220,20 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if incoming.coverage is None or not incoming.coverage.add(extent):
             raise LinkBroken(f"transfer {message.transfer}: {extent} is out of place")
         layout = self._shared.cache.layout
-        if not largest_block(layout) <= message.frame_bytes <= self._frame_bytes:
+        if incoming.loan is not None:
+            self._take_over(incoming, in_one(layout, extent))
+        elif not largest_block(layout) <= message.frame_bytes <= self._frame_bytes:
             raise LinkBroken(f"transfer {message.transfer}: frames of {message.frame_bytes} bytes")
-        incoming.plan += plan_frames(layout, extent, message.frame_bytes)
+        else:
+            incoming.plan += plan_frames(layout, extent, message.frame_bytes)
         if incoming.whole:
             incoming.covered_s = time.monotonic()
+
+    def _take_over(self, incoming: Incoming, part: FramePart) -> None:
+        """Copy what is lent, on the lane's thread."""
+        incoming.plan.append(part)
+        incoming.next_part += 1
+        self._aside(partial(self._copy, incoming, part), partial(self._landed, incoming))
 
     def _announced(self, frame: pb.Frame) -> None:
         """Post what receives the frame, or break the link: no byte of it was taken in yet."""
@@ -291,10 +312,23 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             raise LinkBroken(f"welcome with frames of {welcome.frame_bytes} bytes")
         self._frame_bytes = welcome.frame_bytes
         await self._join(self._lane_spec(welcome))
+        # On the lane's thread: to map a gigabyte takes milliseconds.
+        mapping = self._thread.submit(partial(self._borrower_of, welcome))
+        self._borrower = await until(mapping, connect_s, "mapping the sender's cache")
         self._control.send(wire.to_sender(joined=pb.Joined()))
         await until(self._joined, connect_s, "the sender's join")
         self._now_up()
         self._give_credit()
+
+    def _borrower_of(self, welcome: pb.Welcome) -> Borrower | None:
+        """Of the sender's cache, where that can be mapped; else its KV comes in frames."""
+        if not welcome.HasField("cache"):
+            return None
+        try:
+            return Borrower(self._shared.cache, wire.place_of(welcome.cache), welcome.cache.blocks)
+        except LaneBroken as error:
+            _log.warning("link %s: nothing can be borrowed: %s", self.name, error.message)
+            return None
 
     def _lane_spec(self, welcome: pb.Welcome) -> LaneSpec:
         return LaneSpec(
@@ -345,6 +379,23 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         data = message[: frame.bytes]
         with self._shared.copying:
             self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
+
+    def _copy(self, incoming: Incoming, part: FramePart) -> _Outcome:
+        """On the lane's thread: as `_write`, out of the sender's blocks."""
+        loan, borrower = incoming.loan, self._borrower
+        assert loan is not None and borrower is not None
+        places = range(part.block_start, part.block_stop)
+        layers = range(part.layer_start, part.layer_stop)
+        copy = partial(borrower.copy, loan, incoming.blocks, places, layers)
+        try:
+            with self._shared.copying:
+                copied = not incoming.ended and incoming.gate.copy(copy)
+            borrower.check(loan)
+        except Withdrawn as error:
+            return error
+        except Exception as error:  # as anything in a copy, it is the transfer's end
+            return Internal(f"writing KV blocks: {error}")
+        return copied
 
     def _landed(self, incoming: Incoming | None, outcome: _Outcome) -> None:
         if isinstance(outcome, TandemError):

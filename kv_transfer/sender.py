@@ -131,6 +131,8 @@ class KvSender:
         if self._waiting.get(key) is not outgoing:
             return
         del self._waiting[key]
+        if outgoing.loan is not None:
+            self._shared.lender.end(outgoing.loan)
         self._finish(outgoing, reason)
         await settle([outgoing.gate.shut()])
 

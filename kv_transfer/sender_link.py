@@ -25,7 +25,7 @@ from kv_transfer import wire
 from kv_transfer.bounded import Remembered
 from kv_transfer.checksum import seal
 from kv_transfer.errors import LinkBroken
-from kv_transfer.frames import FramePart, extent_bytes, frame_size, plan_frames
+from kv_transfer.frames import Extent, FramePart, extent_bytes, frame_size, in_one, plan_frames
 from kv_transfer.link import GRACE_S, Link, Shared, message_in
 from kv_transfer.outgoing import Outgoing
 from kv_transfer.transport import LaneSpec, Wait
@@ -55,6 +55,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self.receiver = receiver
         self.generation = generation
         self._spec = spec
+        self._lends = spec.transport == "shared_memory"
         self._frame_bytes = frame_bytes
         self._on_up = on_up
         self._loop = asyncio.get_running_loop()
@@ -80,12 +81,16 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {given_up}"))
             return
         self._transfers[kv.transfer] = outgoing
+        if self._lends and outgoing.loan is None:
+            outgoing.loan = self._shared.lender.lend(kv.blocks)
+        lent = self._lends and outgoing.loan
         offer = pb.Offer(
             transfer=kv.transfer,
             tokens=kv.tokens,
             blocks=len(kv.blocks),
             first_token=outgoing.first_token or 0,
             early=outgoing.first_token is None,
+            loan=wire.loan_to_proto(lent) if lent else None,
         )
         self._control.send(wire.to_receiver(offer=offer))
 
@@ -138,7 +143,10 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             error = TransferFailed(f"{blocks} blocks offered, {pull.blocks} pulled")
             fail(outgoing.finished, error)
             return
+        if pull.in_place and outgoing.loan is None:
+            raise LinkBroken(f"transfer {pull.transfer} was not lent")
         outgoing.pulled = True
+        outgoing.in_place = pull.in_place
         outgoing.generation = pull.generation
         self.progress(outgoing)
 
@@ -149,6 +157,10 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         extents = outgoing.computed.beyond(outgoing.announced)
         layout = self._shared.cache.layout
         if sum(extent_bytes(layout, extent) for extent in extents) < max(1, at_least):
+            return
+        if outgoing.in_place:
+            for extent in extents:
+                self._lend_on(outgoing, extent)
             return
         for extent in extents:
             size = self._frame_bytes
@@ -163,6 +175,14 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             outgoing.in_turn = True
             self._turns.append(outgoing)
         self._announce()
+
+    def _lend_on(self, outgoing: Outgoing, extent: Extent) -> None:
+        """Tell the receiver that it can copy this extent, too."""
+        outgoing.announced.add(extent)
+        outgoing.plan.append(in_one(self._shared.cache.layout, extent))
+        outgoing.next_part += 1
+        message = wire.extent_to_proto(outgoing.kv.transfer, extent, 0)
+        self._control.send(wire.to_receiver(extent=message))
 
     def _credited(self, credit: pb.Credit) -> None:
         if credit.frames <= self._credit:

@@ -122,6 +122,8 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         link = SenderLink(
             self._shared, hello.receiver, hello.generation, spec, frame_bytes, self._on_up
         )
+        place = self._shared.lender.place() if spec.transport == "shared_memory" else None
+        blocks = self._shared.cache.blocks
         link.welcome(
             pb.Welcome(
                 sender=self._id,
@@ -131,6 +133,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
                 store_prefix=spec.prefix,
                 transport=spec.transport,
                 frame_bytes=frame_bytes,
+                cache=wire.cache_to_proto(place, blocks) if place else None,
             )
         )
         self._links[hello.receiver] = link

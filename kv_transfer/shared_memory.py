@@ -1,7 +1,8 @@
 """A lane through memory that two processes of one host share: the receiver reads it in place.
 
-The sender's staging lies in segments (`segments.py`). What passes between the two is a pipe each
-way, with where to read and that it was read: it wakes whoever waits, and ends with its process.
+The sender's staging lies in segments (`engine/segments.py`). What passes between the two is a
+pipe each way, with where to read and that it was read: it wakes whoever waits, and ends with its
+process.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from functools import partial
 
 import torch
 
+from engine.segments import Segment, segment_of, shared_tensor
 from kv_transfer.apart import keep_off, not_on, own_core
 from kv_transfer.errors import LaneBroken
+from kv_transfer.mapped import Mapped, Place
 from kv_transfer.pipes import Pipes
-from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
 from kv_transfer.transport import Arrived, LaneSpec, Receipt, Wait
 
 # Data or not, the core of who says it, then a Place without its pid.

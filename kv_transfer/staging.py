@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import torch
 
+from engine.segments import shared_tensor
 from kv_transfer.errors import LinkBroken
-from kv_transfer.segments import shared_tensor
 
 
 class StagingPool:

@@ -8,11 +8,13 @@ import grpc
 
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.frames import Extent, FramePart
+from kv_transfer.loans import Loan
+from kv_transfer.mapped import Place
 from kv_transfer.same_host import Witness
 from protos import kv_transfer_pb2 as pb
 
 # Counted up when what a link's messages mean changes, or how a transfer is cut into frames.
-PROTOCOL = 4
+PROTOCOL = 5
 
 Message = TypeVar("Message", pb.SenderMessage, pb.ReceiverMessage)
 
@@ -81,6 +83,35 @@ def witness_to_proto(witness: Witness) -> pb.Witness:
 def witness_from_proto(message: pb.Witness) -> Witness:
     """The peer's witness; an empty one where it sent none."""
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
+
+
+def cache_to_proto(place: Place, blocks: int) -> pb.SharedCache:
+    """Where the sender's cache can be mapped, as it goes into Welcome."""
+    return pb.SharedCache(
+        pid=place.pid,
+        descriptor=place.descriptor,
+        identity=place.identity,
+        generation=place.generation,
+        bytes=place.size,
+        blocks=blocks,
+    )
+
+
+def place_of(cache: pb.SharedCache) -> Place:
+    """Where the sender says that its cache is."""
+    return Place(cache.pid, cache.descriptor, cache.identity, cache.generation, 0, cache.bytes)
+
+
+def loan_to_proto(loan: Loan) -> pb.Loan:
+    """What is lent with an offer."""
+    return pb.Loan(word=loan.word, number=loan.number, blocks=loan.blocks)
+
+
+def loan_of(offer: pb.Offer) -> Loan | None:
+    """What is lent with an offer, if anything is."""
+    if not offer.HasField("loan"):
+        return None
+    return Loan(offer.loan.word, offer.loan.number, tuple(offer.loan.blocks))
 
 
 def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:

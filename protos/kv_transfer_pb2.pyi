@@ -105,7 +105,7 @@ class LayerShape(_message.Message):
     def __init__(self, kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("sender", "store_host", "store_port", "store_prefix", "transport", "frame_bytes", "protocol")
+    __slots__ = ("sender", "store_host", "store_port", "store_prefix", "transport", "frame_bytes", "protocol", "cache")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class Welcome(_message.Message):
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     sender: str
     store_host: str
     store_port: int
@@ -120,7 +121,24 @@ class Welcome(_message.Message):
     transport: str
     frame_bytes: int
     protocol: int
-    def __init__(self, sender: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., store_prefix: _Optional[str] = ..., transport: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
+    cache: SharedCache
+    def __init__(self, sender: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., store_prefix: _Optional[str] = ..., transport: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., protocol: _Optional[int] = ..., cache: _Optional[_Union[SharedCache, _Mapping]] = ...) -> None: ...
+
+class SharedCache(_message.Message):
+    __slots__ = ("pid", "descriptor", "identity", "generation", "bytes", "blocks")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    descriptor: int
+    identity: int
+    generation: int
+    bytes: int
+    blocks: int
+    def __init__(self, pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., identity: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
 
 class RefuseLink(_message.Message):
     __slots__ = ("reason",)
@@ -137,28 +155,42 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("transfer", "tokens", "blocks", "first_token", "early")
+    __slots__ = ("transfer", "tokens", "blocks", "first_token", "early", "loan")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EARLY_FIELD_NUMBER: _ClassVar[int]
+    LOAN_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     tokens: int
     blocks: int
     first_token: int
     early: bool
-    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ..., early: bool = ...) -> None: ...
+    loan: Loan
+    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ..., early: bool = ..., loan: _Optional[_Union[Loan, _Mapping]] = ...) -> None: ...
+
+class Loan(_message.Message):
+    __slots__ = ("word", "number", "blocks")
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    word: int
+    number: int
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, word: _Optional[int] = ..., number: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Pull(_message.Message):
-    __slots__ = ("transfer", "generation", "blocks")
+    __slots__ = ("transfer", "generation", "blocks", "in_place")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    IN_PLACE_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     generation: int
     blocks: int
-    def __init__(self, transfer: _Optional[str] = ..., generation: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
+    in_place: bool
+    def __init__(self, transfer: _Optional[str] = ..., generation: _Optional[int] = ..., blocks: _Optional[int] = ..., in_place: bool = ...) -> None: ...
 
 class Extent(_message.Message):
     __slots__ = ("transfer", "layer_start", "layer_stop", "block_start", "block_stop", "frame_bytes")

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
+import pytest
 import torch
 
+from engine import kernels
 from engine.blocks import OutOfBlocks
 from engine.kv_cache import KvCache
 from engine.layout import KvLayout, LayerShape
@@ -30,9 +33,20 @@ LAYOUT = KvLayout(
 QUICK = TransferConfig(transport="gloo", frame_bytes=8192, io_timeout_s=2.0, connect_timeout_s=5.0)
 
 
-def make_cache(blocks: int = 64, layout: KvLayout = LAYOUT, seed: int | None = None) -> KvCache:
-    """A cache of zeros, or of numbers drawn from the seed."""
+# The last is shared memory, too, where the receiver copies out of the sender's blocks.
+TRANSPORTS = ["loopback", "gloo", "shared_memory", "lent"]
+
+
+def make_cache(
+    blocks: int = 64, layout: KvLayout = LAYOUT, seed: int | None = None, *, lent: bool = False
+) -> KvCache:
+    """A cache of zeros, or of numbers drawn from the seed; one that can be `lent` or borrow."""
     cache = KvCache(layout, blocks, torch.device("cpu"))
+    if lent:
+        if (why := kernels.why_not_loaded()) is not None:
+            pytest.skip(f"what is lent is copied by the C++ operations: {why}")
+        # Only said to be so: a copy takes blocks as they are.
+        cache.formats = ["pairs"] * len(layout.layers)
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
         for layer in cache.layers:
@@ -170,15 +184,15 @@ async def linked(
     receiver_opener=open_lane,
     receiver_config: TransferConfig | None = None,
     blocks: int = 64,
+    *,
+    lent: bool = False,
 ) -> AsyncIterator[Pair]:
+    source, target = make_cache(blocks, seed=1, lent=lent), make_cache(blocks, lent=lent)
     async with (
-        sending("p0", config, make_cache(blocks, seed=1), sender_opener) as side,
-        receiving("d0", receiver_config or config, make_cache(blocks), receiver_opener) as (
-            receiver,
-            target,
-        ),
+        sending("p0", config, source, sender_opener) as side,
+        receiving("d0", receiver_config or config, target, receiver_opener) as (receiver, _),
     ):
-        yield Pair(side.cache, target, side.sender, receiver, side.peer, side.server)
+        yield Pair(source, target, side.sender, receiver, side.peer, side.server)
 
 
 async def eventually(condition, timeout_s: float = 5.0) -> None:
@@ -190,3 +204,10 @@ async def eventually(condition, timeout_s: float = 5.0) -> None:
 
 def with_transport(transport: str) -> TransferConfig:
     return replace(QUICK, transport=transport)
+
+
+def over(transport: str, config: TransferConfig = QUICK) -> dict[str, Any]:
+    """What `linked` needs for one of TRANSPORTS."""
+    lent = transport == "lent"
+    name = "shared_memory" if lent else transport
+    return {"config": replace(config, transport=name), "lent": lent}

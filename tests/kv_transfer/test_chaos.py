@@ -17,7 +17,7 @@ from engine.blocks import BlockPool
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
 from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
-from tests.kv_transfer.rig import QUICK, Blocks, eventually, linked
+from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, over
 
 TRANSFERS = 24
 ATTEMPTS = 20
@@ -121,13 +121,15 @@ def random_plans(rng):
     return plans
 
 
-@pytest.mark.parametrize("transport", ["loopback", "gloo", "shared_memory"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("seed", range(2))
 async def test_storm(transport, seed):
     rng = random.Random(seed)
     openers = [FaultyOpener(open_lane, random_plans(rng)) for _ in range(2)]
-    config = replace(CONFIG, transport=transport)
-    async with linked(config, *openers, blocks=BLOCKS) as pair:
+    sender, receiver = openers
+    async with linked(
+        sender_opener=sender, receiver_opener=receiver, blocks=BLOCKS, **over(transport, CONFIG)
+    ) as pair:
         storm = Storm(pair, seed)
         async with asyncio.timeout(40):
             await asyncio.gather(*(storm.one(index) for index in range(TRANSFERS)))

@@ -16,7 +16,7 @@ from kv_transfer.errors import LinkBroken, Withdrawn
 from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, QUICK, eventually, linked, same, with_transport
+from tests.kv_transfer.rig import LAYOUT, QUICK, TRANSPORTS, eventually, linked, over, same
 
 BLOCKS = list(range(20))
 WRITTEN = list(range(30, 50))
@@ -85,10 +85,10 @@ def taking(pair, answers):
     return task, asked
 
 
-@pytest.mark.parametrize("transport", ["gloo", "loopback", "shared_memory"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("by_layer", [False, True])
 async def test_blocks_leave_while_others_are_computed(transport, by_layer):
-    async with linked(with_transport(transport)) as pair:
+    async with linked(**over(transport)) as pair:
         await pair.move("warm", [0], [0])
         prompt = Prompt(pair)
         task, asked = taking(pair, [True])

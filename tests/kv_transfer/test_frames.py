@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
-from engine.kv_cache import block_bytes
+from engine.kv_memory import block_bytes
 from engine.layout import KvLayout, LayerShape
 from kv_transfer import wire
 from kv_transfer.config import TransferConfig

@@ -19,9 +19,11 @@ from tests.kv_transfer.rig import (
     HOST,
     LAYOUT,
     QUICK,
+    TRANSPORTS,
     eventually,
     linked,
     make_cache,
+    over,
     receiving,
     same,
     sending,
@@ -29,12 +31,10 @@ from tests.kv_transfer.rig import (
     with_transport,
 )
 
-TRANSPORTS = ["gloo", "loopback", "shared_memory"]
-
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_exact_bytes_for_odd_block_lists(transport):
-    async with linked(with_transport(transport)) as pair:
+    async with linked(**over(transport)) as pair:
         lists = [[63], [5, 2, 40], [0, 63, 31, 7, 8, 9, 1], list(range(30, 60))]
         for index, blocks in enumerate(lists):
             written = random.Random(index).sample(range(64), len(blocks))

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.errors import TandemError
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, eventually, linked, with_transport
+from tests.kv_transfer.rig import LAYOUT, eventually, linked, over
 
 SIZE = LAYOUT.block_size
 LAYERS = len(LAYOUT.layers)
@@ -45,10 +45,12 @@ class Transfer:
 
 
 class HandOverMachine(RuleBasedStateMachine):
+    transport = "loopback"
+
     def __init__(self):
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.context = linked(with_transport("loopback"), blocks=PLACES * BLOCKS)
+        self.context = linked(blocks=PLACES * BLOCKS, **over(self.transport))
         self.pair = self.loop.run_until_complete(self.context.__aenter__())
         self.loop.run_until_complete(self.pair.move("warm", [0], [0]))
         self.live: dict[int, Transfer] = {}
@@ -237,7 +239,15 @@ def holds(cache, blocks, value):
     return all((layer[:, blocks] == value).all() for layer in cache.layers)
 
 
+class LentMachine(HandOverMachine):
+    """The same where the receiver copies out of the sender's blocks."""
+
+    transport = "lent"
+
+
 TestHandOver = HandOverMachine.TestCase
-TestHandOver.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
-# A machine that others load takes its time.
-TestHandOver.pytestmark = [pytest.mark.timeout(400)]
+TestLent = LentMachine.TestCase
+for case in (TestHandOver, TestLent):
+    case.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
+    # A machine that others load takes its time.
+    case.pytestmark = [pytest.mark.timeout(400)]

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.segments import Segment, segment_of, shared_tensor
 from kv_transfer.errors import LaneBroken
+from kv_transfer.mapped import Mapped, Place
 from kv_transfer.same_host import own_witness, what_parts
-from kv_transfer.segments import Mapped, Place, Segment, segment_of, shared_tensor
 from kv_transfer.select import open_lane
 from kv_transfer.transport import SENDER_RANK
 from tests.kv_transfer.rig import linked, with_transport

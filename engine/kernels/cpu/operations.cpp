@@ -130,6 +130,7 @@ TORCH_LIBRARY(TANDEM_LIBRARY, m) {
   m.def("pack_panels(Tensor weight, bool gated) -> Tensor");
   m.def("scatter_pairs(Tensor plain, Tensor index, Tensor(a!) cache) -> ()");
   m.def("gather_pairs(Tensor cache, Tensor index, Tensor(a!) plain) -> ()");
+  m.def("copy_blocks(Tensor from, Tensor sources, Tensor(a!) to, Tensor targets) -> ()");
   m.def("wake(Tensor step) -> ()");
 }
 
@@ -139,5 +140,6 @@ TORCH_LIBRARY_IMPL(TANDEM_LIBRARY, CPU, m) {
   m.impl("pack_panels", pack_panels);
   m.impl("scatter_pairs", scatter_pairs);
   m.impl("gather_pairs", gather_pairs);
+  m.impl("copy_blocks", copy_blocks);
   m.impl("wake", [](const at::Tensor& step) { wake(step.const_data_ptr<double>()); });
 }

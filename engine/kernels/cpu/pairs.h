@@ -8,6 +8,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <cstring>
+
 #include "vec.h"
 
 namespace {
@@ -75,6 +77,21 @@ inline void scatter_pairs(const at::Tensor& plain, const at::Tensor& index, at::
 inline void gather_pairs(const at::Tensor& cache, const at::Tensor& index, at::Tensor plain) {
   each_pair(mutable_bits(plain), index, const_cast<uint16_t*>(bits(cache)), cache,
             [](auto& to, const auto& from) { to = from; });
+}
+
+// Blocks `sources` of one cache, [layers, 2, blocks, ...], become blocks `targets` of another one of the
+// same order.
+inline void copy_blocks(const at::Tensor& from, const at::Tensor& sources, at::Tensor to,
+                        const at::Tensor& targets) {
+  const int64_t bytes = to.stride(2) * to.element_size();
+  const auto* read = static_cast<const char*>(from.const_data_ptr());
+  auto* written = static_cast<char*>(to.mutable_data_ptr());
+  const auto* source = sources.const_data_ptr<int64_t>();
+  const auto* target = targets.const_data_ptr<int64_t>();
+  for (int64_t half = 0; half < 2 * to.size(0); ++half)
+    for (int64_t i = 0; i < targets.size(0); ++i)
+      std::memcpy(written + (half * to.size(2) + target[i]) * bytes,
+                  read + (half * from.size(2) + source[i]) * bytes, bytes);
 }
 
 }  // namespace

@@ -1,9 +1,4 @@
-"""Memory that another process of this host can read: sealed memfds, opened under /proc.
-
-A segment is a page of header and then the data. It has no name in any file system, so nothing is
-left of it when the last process that holds or maps it is gone, however it went. It is sealed
-against shrinking: a reader's mapping can never fault.
-"""
+"""Memory of another process of this host, to be read in place; see `engine/segments.py`."""
 
 from __future__ import annotations
 
@@ -11,19 +6,13 @@ import ctypes
 import fcntl
 import mmap
 import os
-import secrets
-import struct
-import weakref
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from engine.segments import HEAD, HEADER_BYTES, SEALS, WORD, word_at
 from kv_transfer.errors import LaneBroken
-
-_HEADER_BYTES = mmap.PAGESIZE
-_HEAD = struct.Struct("<QQ")  # identity, generation
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Place(NamedTuple):
@@ -38,57 +27,6 @@ class Place(NamedTuple):
     generation: int
     offset: int
     size: int
-
-
-class Segment(mmap.mmap):
-    """One segment of this process. It lives as long as the tensor that was made of it."""
-
-    descriptor: int
-    identity: int
-    generation: int
-
-    @classmethod
-    def make(cls, size: int) -> Segment:
-        """A segment for `size` bytes of data."""
-        descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(descriptor, _HEADER_BYTES + size)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            segment = cls(descriptor, _HEADER_BYTES + size)
-        except OSError:
-            os.close(descriptor)
-            raise
-        segment.descriptor = descriptor
-        weakref.finalize(segment, os.close, descriptor)
-        segment.identity = secrets.randbits(64)
-        segment.generation = 0
-        segment.renew()
-        return segment
-
-    def renew(self) -> int:
-        """From now on what was read of the data before is out of date; the new generation."""
-        self.generation += 1
-        _HEAD.pack_into(self, 0, self.identity, self.generation)
-        return self.generation
-
-
-# By the address of the data.
-_segments: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
-
-
-def shared_tensor(size: int) -> torch.Tensor:
-    """A flat uint8 tensor in a segment of its own; OSError where the memory is refused."""
-    segment = Segment.make(size)
-    data = torch.frombuffer(segment, dtype=torch.uint8, offset=_HEADER_BYTES)
-    _segments[data.data_ptr()] = segment
-    return data
-
-
-def segment_of(data: torch.Tensor) -> tuple[Segment, int] | None:
-    """The segment in which a tensor lies, and where in its data; None for private memory."""
-    start = data.untyped_storage().data_ptr()
-    segment = _segments.get(start)
-    return None if segment is None else (segment, data.data_ptr() - start)
 
 
 class Mapped:
@@ -123,13 +61,17 @@ class Mapped:
 
     def check(self, place: Place) -> None:
         """LaneBroken if the sender has taken the bytes of `place` back."""
-        if _HEAD.unpack_from(self._map, 0) != (place.identity, place.generation):
+        if HEAD.unpack_from(self._map, 0) != (place.identity, place.generation):
             raise LaneBroken("the sender has taken its buffer back")
+
+    def word(self, number: int) -> int:
+        """That word of the segment's header."""
+        return int(WORD.unpack_from(self._map, word_at(number))[0])
 
 
 def _tensor_over(mapping: mmap.mmap, size: int) -> torch.Tensor:
     """The data of a segment as a flat uint8 tensor: torch has no word for "only to be read"."""
-    start = np.frombuffer(mapping, np.uint8).ctypes.data + _HEADER_BYTES
+    start = np.frombuffer(mapping, np.uint8).ctypes.data + HEADER_BYTES
     data = (ctypes.c_uint8 * size).from_address(start)
     data.mapping = mapping  # type: ignore[attr-defined]  # which lives as long as the tensor
     return torch.frombuffer(data, dtype=torch.uint8)
@@ -140,12 +82,12 @@ def _map(place: Place) -> tuple[mmap.mmap, int]:
     path = f"/proc/{place.pid}/fd/{place.descriptor}"
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise ValueError("it is not sealed")
         size = os.fstat(descriptor).st_size
-        if size <= _HEADER_BYTES:
+        if size <= HEADER_BYTES:
             raise ValueError("it is too small")
         mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
     finally:
         os.close(descriptor)
-    return mapping, size - _HEADER_BYTES
+    return mapping, size - HEADER_BYTES
