@@ -7,6 +7,7 @@ import torch
 from engine import kernels
 from engine.batch import PackedBatch
 from engine.compact_weights import Decoder, Layer, Linear
+from engine.huge_pages import HugePages
 from engine.kv_cache import KvFormat
 
 Tensor = torch.Tensor
@@ -42,6 +43,7 @@ class CpuLayers:
     def __init__(self, decoder: Decoder, build: kernels.Build = kernels.NATIVE) -> None:
         self._decoder = decoder
         self._absent = decoder.embedding.new_empty(0)
+        self._pages = HugePages()
         ops = getattr(torch.ops, build.library)
         # An operation's only overload: looking it up at each call would cost microseconds.
         self._layers = ops.layers.default
@@ -111,7 +113,7 @@ class CpuLayers:
         return out
 
     def _packed(self, linear: Linear, *, gated: bool) -> Tensor:
-        packed: Tensor = self._pack(linear.weight.contiguous(), gated)
+        packed = self._pages.keep(self._pack(linear.weight.contiguous(), gated))
         linear.weight = self._absent
         return packed
 
