@@ -15,7 +15,15 @@ import torch
 from bench.machine import as_line, describe_machine
 from bench.rates import Spread
 from bench.tables import table
-from bench.transfer_floor import BUFFERS, median_parts, time_lane, time_memcpy, time_tcp
+from bench.transfer_floor import (
+    BUFFERS,
+    median_parts,
+    time_copy,
+    time_lane,
+    time_memcpy,
+    time_parts,
+    time_tcp,
+)
 from bench.transfer_hand_over import (
     BLOCKS,
     CHUNK,
@@ -26,7 +34,8 @@ from bench.transfer_hand_over import (
     Other,
     measure,
 )
-from bench.transfer_shape import cache_for
+from bench.transfer_shape import LENT, cache_for
+from engine import kernels
 from kv_transfer.gloo import GlooLane
 from kv_transfer.shared_memory import SharedMemoryLane
 
@@ -72,6 +81,14 @@ def measure_lanes(other: Other) -> list[Lane]:
     return [Lane(name, spreads[name], spreads[raw[name]], raw[name]) for name in TRANSPORTS]
 
 
+async def measure_lent(other: Other) -> list[HandOver]:
+    """Hand-overs without a lane; none where this machine cannot build what copies them."""
+    if kernels.why_not_loaded() is not None:
+        return []
+    cache, target = cache_for(BLOCKS, LENT), cache_for(BLOCKS, LENT)
+    return await measure(LENT, partial(time_copy, cache, target), None, cache, other)
+
+
 def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     """Both tables in Markdown."""
     gigabyte = 1e9
@@ -113,7 +130,7 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
         f"- Frames of up to 8 MiB between two processes; {BUFFERS} buffers on each side of a lane "
         "and of a plain copy. The floor is gather, link, one checksum and scatter of the same "
         "bytes, each timed alone and added up; a hand-over that does them at the same time can be "
-        "below it.\n"
+        "below it. Where KV is lent the floor is one copy by one thread.\n"
         f"- Medians of rounds in which each thing has its turn: {RAW_ROUNDS} for lanes and plain "
         f"copies, {ROUNDS} for a hand-over, its parts and its link.\n"
         f"- {parts_alone(hand_overs)}\n"
@@ -127,7 +144,8 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
 
 def parts_alone(hand_overs: list[HandOver]) -> str:
     """What each part costs by itself, of the longest prompt."""
-    parts = median_parts(max(hand_overs, key=lambda each: each.tokens).parts)
+    framed = [each for each in hand_overs if each.transport != LENT]
+    parts = median_parts(max(framed, key=lambda each: each.tokens).parts)
 
     def rate(seconds: float) -> str:
         return f"{parts.bytes / seconds / 1e9:.1f} GB/s"
@@ -147,14 +165,14 @@ async def run() -> None:
     """Measure, and write `bench/results/transfer.{json,md}`."""
     # As on the threads of a replica that copy: a second thread would share the other's core.
     torch.set_num_threads(1)
-    cache = cache_for(BLOCKS)
     other = Other()
     try:
         lanes = measure_lanes(other)
-        hand_overs: list[HandOver] = []
+        hand_overs = await measure_lent(other)
         for lane in lanes:
-            time_link = plain_copies(other)[lane.raw_name]
-            hand_overs += await measure(lane.transport, time_link, cache, other)
+            cache, time_link = cache_for(BLOCKS, lane.transport), plain_copies(other)[lane.raw_name]
+            time_floor = partial(time_parts, cache)
+            hand_overs += await measure(lane.transport, time_floor, time_link, cache, other)
     finally:
         other.close()
     machine = describe_machine()

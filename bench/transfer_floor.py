@@ -22,6 +22,7 @@ from engine.segments import shared_tensor
 from kv_transfer.checksum import checksum
 from kv_transfer.frames import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.gloo import open_store_server
+from kv_transfer.loans import Borrower, Lender
 from kv_transfer.select import open_lane
 from kv_transfer.transport import SENDER_RANK, Wait
 
@@ -44,9 +45,10 @@ class Parts:
     scatter_s: float
     bytes: int
 
-    def floor_s(self, link_rate: float) -> float:
-        """Of all four, one after the other."""
-        return self.gather_s + self.checksum_s + self.scatter_s + self.bytes / link_rate
+    def floor_s(self, link_rate: float | None) -> float:
+        """Of all four, one after the other; without a link of the others."""
+        link_s = self.bytes / link_rate if link_rate else 0.0
+        return self.gather_s + self.checksum_s + self.scatter_s + link_s
 
 
 def median_parts(rounds: Sequence[Parts]) -> Parts:
@@ -85,6 +87,20 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
         over(scatter),
         sum(part.bytes for part in plan),
     )
+
+
+def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
+    """The same where KV is lent: one copy of these blocks into those of another cache."""
+    lender = Lender(cache)
+    place, loan = lender.place(), lender.lend(blocks)
+    if place is None or loan is None:
+        raise RuntimeError("this cache cannot be lent")
+    borrower = Borrower(target, place, cache.blocks)
+    started = time.perf_counter()
+    borrower.copy(loan, blocks, range(len(blocks)), range(len(cache.layers)))
+    seconds = time.perf_counter() - started
+    lender.end(loan)
+    return Parts(0.0, 0.0, seconds, len(blocks) * cache.block_bytes(0, len(cache.layers)))
 
 
 def time_memcpy() -> float:

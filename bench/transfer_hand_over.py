@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from bench.rates import Spread
-from bench.transfer_floor import Parts, median_parts, time_parts
+from bench.transfer_floor import Parts, median_parts
 from bench.transfer_shape import HOST, LAYOUT, transfer_config
 from engine.kv_cache import KvCache
 from kv_transfer.sender import KvSender, OutgoingKv
@@ -35,7 +35,8 @@ class HandOver:
     """So many requests of one length at once, round by round.
 
     Seconds until the receiver has committed all of them, of an early one from the end of the
-    computing; and, timed between these, the parts of the floor and the link (bytes per second).
+    computing; and, timed between these, the parts of the floor and the link (bytes per second), if
+    it goes over one.
     """
 
     transport: str
@@ -44,12 +45,12 @@ class HandOver:
     early: bool
     seconds: Spread
     parts: tuple[Parts, ...]
-    link: Spread
+    link: Spread | None
 
     @property
     def floor_s(self) -> float:
         """Gather, link, checksum and scatter one after the other; medians."""
-        return median_parts(self.parts).floor_s(self.link.median)
+        return median_parts(self.parts).floor_s(self.link.median if self.link else None)
 
     @property
     def of_floor(self) -> float:
@@ -158,7 +159,11 @@ class Sending:
 
 
 async def measure(
-    transport: str, time_link: Callable[[], float], cache: KvCache, other: Other
+    transport: str,
+    time_floor: Callable[[list[int]], Parts],
+    time_link: Callable[[], float] | None,
+    cache: KvCache,
+    other: Other,
 ) -> list[HandOver]:
     """One prompt alone, many at once, and one that is being computed; by turns with the floor."""
     sending = Sending(transport, cache, other)
@@ -174,10 +179,10 @@ async def measure(
             way = sending.hand_over_early if early else sending.hand_over
             times, parts, links = [], [], []
             for _ in range(ROUNDS):
-                parts.append(time_parts(cache, blocks))
-                links.append(time_link())
+                parts.append(time_floor(blocks))
+                links += [time_link()] if time_link else []
                 times.append(await way(tokens, requests))
-            seconds, link = Spread(tuple(times)), Spread(tuple(links))
+            seconds, link = Spread(tuple(times)), Spread(tuple(links)) if links else None
             found.append(HandOver(transport, tokens, requests, early, seconds, tuple(parts), link))
     finally:
         await sending.close()

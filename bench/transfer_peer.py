@@ -18,6 +18,7 @@ import torch
 
 from bench.transfer_floor import BUFFERS, Ahead
 from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
+from engine import kernels
 from engine.kv_cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
 from kv_transfer.select import open_lane
@@ -89,7 +90,7 @@ class Receiving:
 async def obey(blocks: int) -> None:
     """Do what the lines say, one after the other."""
     torch.set_num_threads(1)
-    cache = cache_for(blocks)
+    kernels.why_not_loaded()
     receiving: dict[str, Receiving] = {}
     print(json.dumps({"done": "start"}), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
@@ -102,7 +103,7 @@ async def obey(blocks: int) -> None:
         elif what == "kv":
             transport = order.pop("transport")
             if transport not in receiving:
-                receiving[transport] = Receiving(transport, cache)
+                receiving[transport] = Receiving(transport, cache_for(blocks, transport))
             answer = {"committed_s": await receiving[transport].receive(**order)}
         print(json.dumps({"done": what, **answer}), flush=True)
     for side in receiving.values():

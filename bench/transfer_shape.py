@@ -6,7 +6,7 @@ import torch
 
 from bench.setting import BLOCK_SIZE
 from bench.shape import Shape
-from engine.kv_cache import KvCache
+from engine.kv_cache import KvCache, KvFormat
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
 from kv_transfer.transport import LaneSpec
@@ -22,14 +22,20 @@ LAYOUT = KvLayout(
 FRAME_BYTES = TransferConfig().frame_bytes
 
 
+# Shared memory, where the receiver copies out of the sender's blocks.
+LENT = "lent"
+
+
 def transfer_config(transport: str) -> TransferConfig:
     """As a replica has it; a peer that is slow because the machine is busy is not given up."""
-    return TransferConfig(transport=transport, silence_s=10.0)
+    name = "shared_memory" if transport == LENT else transport
+    return TransferConfig(transport=name, silence_s=10.0)
 
 
-def cache_for(blocks: int) -> KvCache:
-    """A cache whose pages have all been touched."""
-    cache = KvCache(LAYOUT, blocks, torch.device("cpu"))
+def cache_for(blocks: int, transport: str) -> KvCache:
+    """A cache whose pages have all been touched, in the order that is handed over so."""
+    kv_format: KvFormat = "pairs" if transport == LENT else "plain"
+    cache = KvCache(LAYOUT, blocks, torch.device("cpu"), kv_format)
     for layer in cache.layers:
         layer.fill_(1.0)
     return cache

@@ -21,7 +21,8 @@ class KvCache:
     """Preallocated keys and values of `blocks` blocks, and a scratch block nobody owns.
 
     `layers[i]` is [2, blocks + 1, block_size, kv_heads, head_size]: keys at 0, values at 1. That is
-    also the order of the numbers while `formats[i]` is plain; blocks always travel as plain ones.
+    also the order of the numbers while `formats[i]` is plain; blocks travel as plain ones, unless
+    they are copied from cache to cache.
     """
 
     def __init__(

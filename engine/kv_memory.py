@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import groupby
 
 import torch
 
 from engine.layout import KvLayout
 from engine.segments import shared_tensor
+
+log = logging.getLogger(__name__)
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -32,8 +35,8 @@ def memory_for(layout: KvLayout, blocks: int, device: torch.device) -> torch.Ten
         try:
             # Written now: a page of it costs four times as much when a step is the first to.
             return shared_tensor(size).zero_()
-        except (OSError, AttributeError):  # no memfd here: KV travels over a lane then
-            pass
+        except OSError as error:
+            log.info("KV cannot be lent to others on this host: %s", error)
     return torch.zeros(size, dtype=torch.uint8, device=device)
 
 

@@ -19,7 +19,8 @@ class LayerShape:
 class KvLayout:
     """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
 
-    One block of one layer travels as keys then values, each [block_size, kv_heads, head_size].
+    One block of one layer travels as keys then values, each [block_size, kv_heads, head_size],
+    where it is not copied as it lies.
     """
 
     layers: tuple[LayerShape, ...]

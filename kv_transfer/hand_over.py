@@ -64,6 +64,8 @@ class HandOver:
     async def close(self, reason: str) -> None:
         """When this has ended, however often cancelled, the blocks are no longer read. Idempotent.
 
+        Who still copies what was lent does it in vain.
+
         Unless it was committed, the receiver is told that nothing will come: because of what
         `committed` raised, or else for that reason.
         """

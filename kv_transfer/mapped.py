@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ import torch
 
 from engine.segments import HEAD, HEADER_BYTES, SEALS, WORD, word_at
 from kv_transfer.errors import LaneBroken
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ
+_FOUND_AT_ONCE = 16 << 20
 
 
 class Place(NamedTuple):
@@ -87,7 +91,11 @@ def _map(place: Place) -> tuple[mmap.mmap, int]:
         size = os.fstat(descriptor).st_size
         if size <= HEADER_BYTES:
             raise ValueError("it is too small")
-        mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+        mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
     finally:
         os.close(descriptor)
+    # All at once would keep the interpreter's lock for milliseconds a gigabyte.
+    with suppress(OSError):  # a kernel before 5.14 finds each page when it is first read
+        for start in range(0, size, _FOUND_AT_ONCE):
+            mapping.madvise(_POPULATE_READ, start, min(_FOUND_AT_ONCE, size - start))
     return mapping, size - HEADER_BYTES

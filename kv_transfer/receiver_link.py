@@ -5,7 +5,8 @@
 From the buffer to the scatter it is the lane thread's; the event loop hears of frames that have
 landed, some at a time, and at once of what may be the last of a transfer.
 
-Every announced frame is received; one that is no longer wanted ends in its staging buffer.
+Every announced frame is received; one that is no longer wanted ends in its staging buffer. What is
+lent is copied out of the sender's blocks on that thread, extent by extent (`loans.py`).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import torch
 from engine.errors import Internal, TandemError, TransferFailed
 from kv_transfer import wire
 from kv_transfer.bounded import Remembered
-from kv_transfer.checksum import SEAL_BYTES, is_sound, is_void
+from kv_transfer.checksum import SEAL_BYTES
 from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.frames import Coverage, FramePart, in_one, largest_block, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
+from kv_transfer.landing import Outcome, copy, write
 from kv_transfer.link import FRAMES_PER_BUFFER, Link, Shared
 from kv_transfer.loans import Borrower, Loan
 from kv_transfer.same_host import own_witness
 from kv_transfer.select import PROCESS, device_name
-from kv_transfer.transport import RECEIVER_RANK, LaneSpec
 from kv_transfer.waits import fail, quietly, settle, succeed, unless_failed, until
 from protos import kv_transfer_pb2 as pb
 
@@ -38,8 +39,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int] | None]]
-# Whether a frame was written, or why its transfer has to fail.
-_Outcome = bool | TandemError
 
 
 class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
@@ -212,7 +211,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             self._withdrawn.add(withdraw.transfer, withdraw.reason)
 
     def _extended(self, message: pb.Extent) -> None:
-        """Plan the frames that will come next of this transfer."""
+        """Plan the frames that will come next of this transfer, or copy what is lent."""
         incoming = self._transfers.get(message.transfer)
         if incoming is None or incoming.ended:
             return  # its frames go to scratch
@@ -233,7 +232,9 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         """Copy what is lent, on the lane's thread."""
         incoming.plan.append(part)
         incoming.next_part += 1
-        self._aside(partial(self._copy, incoming, part), partial(self._landed, incoming))
+        assert self._borrower is not None
+        call = partial(copy, self._shared, incoming, part, self._borrower)
+        self._aside(call, partial(self._copied, incoming))
 
     def _announced(self, frame: pb.Frame) -> None:
         """Post what receives the frame, or break the link: no byte of it was taken in yet."""
@@ -311,47 +312,39 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if not 0 < welcome.frame_bytes <= self._frame_bytes:
             raise LinkBroken(f"welcome with frames of {welcome.frame_bytes} bytes")
         self._frame_bytes = welcome.frame_bytes
-        await self._join(self._lane_spec(welcome))
-        # On the lane's thread: to map a gigabyte takes milliseconds.
-        mapping = self._thread.submit(partial(self._borrower_of, welcome))
-        self._borrower = await until(mapping, connect_s, "mapping the sender's cache")
+        device = self._shared.cache.device
+        await self._join(wire.lane_spec_of(welcome, self._host, device, connect_s))
+        if welcome.HasField("cache"):
+            # On the lane's thread, as it takes milliseconds for each gigabyte.
+            mapping = self._thread.submit(partial(self._map, welcome.cache))
+            await asyncio.wait({mapping}, timeout=connect_s)
         self._control.send(wire.to_sender(joined=pb.Joined()))
         await until(self._joined, connect_s, "the sender's join")
         self._now_up()
         self._give_credit()
 
-    def _borrower_of(self, welcome: pb.Welcome) -> Borrower | None:
-        """Of the sender's cache, where that can be mapped; else its KV comes in frames."""
-        if not welcome.HasField("cache"):
-            return None
+    def _map(self, cache: pb.SharedCache) -> None:
+        """Map the sender's cache, on the lane's thread; until then its KV comes in frames."""
         try:
-            return Borrower(self._shared.cache, wire.place_of(welcome.cache), welcome.cache.blocks)
+            self._borrower = Borrower(self._shared.cache, wire.place_of(cache), cache.blocks)
         except LaneBroken as error:
             _log.warning("link %s: nothing can be borrowed: %s", self.name, error.message)
-            return None
 
-    def _lane_spec(self, welcome: pb.Welcome) -> LaneSpec:
-        return LaneSpec(
-            transport=welcome.transport,
-            store_host=welcome.store_host,
-            store_port=welcome.store_port,
-            prefix=welcome.store_prefix,
-            rank=RECEIVER_RANK,
-            host=self._host,
-            device=self._shared.cache.device,
-            timeout_s=self._shared.config.connect_timeout_s,
-        )
+    def _close_lane(self) -> None:
+        # Behind all that copies: else a dead sender's memory stays for as long as this link.
+        self._borrower = None
+        super()._close_lane()
 
     def _take_in(
         self, incoming: Incoming | None, frame: pb.Frame, buffer: torch.Tensor
-    ) -> Callable[[float], _Outcome]:
+    ) -> Callable[[float], Outcome]:
         """On the lane's thread: post what receives the frame; the wait ends when it is written."""
         receipt = self._open_lane().receive(buffer, frame.bytes + SEAL_BYTES)
 
-        def landed(timeout_s: float) -> _Outcome:
+        def landed(timeout_s: float) -> Outcome:
             arrived = receipt(timeout_s)
             try:
-                return self._write(incoming, frame, arrived.data)
+                return write(self._shared, incoming, frame, arrived.data)
             finally:
                 # LaneBroken where the bytes did not stay what they were: then the blocks hold
                 # anything, and as the link is over, so is the transfer whose blocks they are.
@@ -359,45 +352,14 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
 
         return landed
 
-    def _write(self, incoming: Incoming | None, frame: pb.Frame, message: torch.Tensor) -> _Outcome:
-        """Write the frame if it is right and wanted; False if it is not wanted."""
-        # Asked here: it may have been given up while the bytes were on their way.
-        if incoming is None or incoming.ended:
-            return False
-        if is_void(message):
-            incoming.void = True
-            return False
-        if not is_sound(message):
-            return ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
-        try:
-            return incoming.gate.copy(partial(self._scatter, incoming, frame, message))
-        except Exception as error:  # as anything in a copy, it is the transfer's end
-            return Internal(f"writing KV blocks: {error}")
+    def _copied(self, incoming: Incoming, outcome: Outcome) -> None:
+        if isinstance(outcome, TandemError):
+            fail(incoming.finished, outcome)
+        else:
+            incoming.landed += outcome
+            self._finish_if_complete(incoming)
 
-    def _scatter(self, incoming: Incoming, frame: pb.Frame, message: torch.Tensor) -> None:
-        blocks = incoming.blocks[frame.block_start : frame.block_stop]
-        data = message[: frame.bytes]
-        with self._shared.copying:
-            self._shared.cache.scatter(blocks, frame.layer_start, frame.layer_stop, data)
-
-    def _copy(self, incoming: Incoming, part: FramePart) -> _Outcome:
-        """On the lane's thread: as `_write`, out of the sender's blocks."""
-        loan, borrower = incoming.loan, self._borrower
-        assert loan is not None and borrower is not None
-        places = range(part.block_start, part.block_stop)
-        layers = range(part.layer_start, part.layer_stop)
-        copy = partial(borrower.copy, loan, incoming.blocks, places, layers)
-        try:
-            with self._shared.copying:
-                copied = not incoming.ended and incoming.gate.copy(copy)
-            borrower.check(loan)
-        except Withdrawn as error:
-            return error
-        except Exception as error:  # as anything in a copy, it is the transfer's end
-            return Internal(f"writing KV blocks: {error}")
-        return copied
-
-    def _landed(self, incoming: Incoming | None, outcome: _Outcome) -> None:
+    def _landed(self, incoming: Incoming | None, outcome: Outcome) -> None:
         if isinstance(outcome, TandemError):
             assert incoming is not None
             self._spoiled(incoming, outcome)

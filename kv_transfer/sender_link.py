@@ -5,6 +5,7 @@ A few buffers let the next frame be gathered while the last ones are on the lane
     Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ lane.send …
                           └─ with the last ones ─▶ Done ─▶ (Committed)
 
+What the receiver pulled in place has no frames: it hears of an extent and copies it (`loans.py`).
 Gathering and sending are the lane thread's; the event loop hears of frames that have left, some at
 a time.
 """
@@ -95,7 +96,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._control.send(wire.to_receiver(offer=offer))
 
     def progress(self, outgoing: Outgoing) -> None:
-        """More of it is computed: announce that, in frames that are large where others are sent."""
+        """More of it is computed: announce that, in large parts where others are under way."""
         if self._transfers.get(outgoing.kv.transfer) is not outgoing or outgoing.ended:
             return
         if outgoing.pulled:
@@ -143,7 +144,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             error = TransferFailed(f"{blocks} blocks offered, {pull.blocks} pulled")
             fail(outgoing.finished, error)
             return
-        if pull.in_place and outgoing.loan is None:
+        if pull.in_place and not (self._lends and outgoing.loan):
             raise LinkBroken(f"transfer {pull.transfer} was not lent")
         outgoing.pulled = True
         outgoing.in_place = pull.in_place

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import grpc
+import torch
 
 from engine.layout import KvLayout, LayerShape
 from kv_transfer.frames import Extent, FramePart
 from kv_transfer.loans import Loan
 from kv_transfer.mapped import Place
 from kv_transfer.same_host import Witness
+from kv_transfer.transport import RECEIVER_RANK, LaneSpec
 from protos import kv_transfer_pb2 as pb
 
-# Counted up when what a link's messages mean changes, or how a transfer is cut into frames.
+# Counted up when what a link's messages mean changes, or how a transfer is cut into frames, or how
+# pairs lie in a block, which are lent as they are.
 PROTOCOL = 5
 
 Message = TypeVar("Message", pb.SenderMessage, pb.ReceiverMessage)
@@ -83,6 +86,22 @@ def witness_to_proto(witness: Witness) -> pb.Witness:
 def witness_from_proto(message: pb.Witness) -> Witness:
     """The peer's witness; an empty one where it sent none."""
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
+
+
+def lane_spec_of(
+    welcome: pb.Welcome, host: str, device: torch.device, timeout_s: float
+) -> LaneSpec:
+    """The receiver's end of the lane that the sender chose."""
+    return LaneSpec(
+        transport=welcome.transport,
+        store_host=welcome.store_host,
+        store_port=welcome.store_port,
+        prefix=welcome.store_prefix,
+        rank=RECEIVER_RANK,
+        host=host,
+        device=device,
+        timeout_s=timeout_s,
+    )
 
 
 def cache_to_proto(place: Place, blocks: int) -> pb.SharedCache:

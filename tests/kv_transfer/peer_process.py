@@ -16,7 +16,15 @@ from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.receiver import Peer
 from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, make_cache, receiving, same, sending, with_transport
+from tests.kv_transfer.rig import (
+    LAYOUT,
+    make_cache,
+    over,
+    receiving,
+    same,
+    sending,
+    with_transport,
+)
 
 BLOCKS = 24
 
@@ -32,7 +40,9 @@ def opener(slow_s: float) -> FaultyOpener:
 async def send(
     name: str, receiver: str, transfers: int, slow_s: float, transport: str = "gloo"
 ) -> None:
-    async with sending(name, with_transport(transport), make_cache(seed=1), opener(slow_s)) as side:
+    kind = over(transport)
+    cache = make_cache(seed=1, lent=kind["lent"])
+    async with sending(name, kind["config"], cache, opener(slow_s)) as side:
         say(address=side.peer.address)
 
         async def one(index: int) -> None:

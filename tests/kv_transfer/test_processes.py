@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +118,45 @@ async def test_a_sender_dies_in_the_middle_of_its_frames(how, transport):
         await eventually(lambda: staging.quarantined == 0, timeout_s=2 * QUICK.io_timeout_s + 5)
         assert staging.taken == QUICK.staging_buffers
         assert before.equal(target.layers[0][:, blocks])
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_what_another_process_lends_arrives_and_is_let_go_of_when_it_dies(how):
+    source, target = (make_cache(seed=seed, lent=True) for seed in (1, None))
+    gc.collect()  # what earlier tests have left
+    blocks, before = list(range(BLOCKS)), mapped_segments()
+    async with (
+        receiving("d0", with_transport("shared_memory"), target) as (receiver, _),
+        children(sender("p0", transport="lent")) as (lender,),
+    ):
+        gate = asyncio.Event()
+
+        async def admit(_):
+            return blocks, 1
+
+        async def admit_late(_):
+            await gate.wait()
+            return blocks, 1
+
+        peer = Peer("p0", (await lender.line())["address"])
+        await receiver.receive(peer, "t0", admit, 30)
+        assert same(source, blocks, target, blocks)
+        assert mapped_segments() == before + 1
+        (opened,) = receiver._open.values()
+        assert opened.link._sequence == 0, "it came in frames"
+        offered = asyncio.create_task(receiver.receive(peer, "t1", admit_late, 30))
+        await asyncio.sleep(0.1)
+        lender.signal(how)
+        gate.set()
+        # Its blocks are still there to be copied, but nobody is to say that this is all.
+        with pytest.raises(TransferFailed):
+            await offered
+        await receiver.close()
+        await eventually(lambda: mapped_segments() == before)
+
+
+def mapped_segments():
+    return Path("/proc/self/maps").read_text().count("memfd:tandem-kv")
 
 
 @pytest.mark.parametrize("transport", ["gloo", "auto"])

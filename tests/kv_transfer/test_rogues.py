@@ -339,6 +339,7 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
     [
         ({"credit": pb.Credit(frames=0)}, "credit for 0 frames after 0"),
         ({"committed": pb.Committed(transfer="t")}, "before it was sent"),
+        ({"pull": pb.Pull(transfer="t", blocks=2, in_place=True)}, "was not lent"),
         ({"hello": pb.Hello()}, "unexpected"),
     ],
 )
