@@ -164,7 +164,8 @@ class KvSender:
                 self._withdrawn.pop(key)
                 link.withdraw(key[1], reason)
         for outgoing in self._waiting.values():
-            if outgoing.kv.receiver == link.receiver:
+            # One that was committed and not closed yet would wait there for ever.
+            if outgoing.kv.receiver == link.receiver and not outgoing.ended:
                 link.offer(outgoing)
 
     def _refused(self, receiver: str, refusal: LinkRefused) -> None:

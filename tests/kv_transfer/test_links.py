@@ -45,6 +45,19 @@ async def test_exact_bytes_for_odd_block_lists(transport):
         await eventually(pair.idle)
 
 
+async def test_what_was_committed_is_not_offered_again_on_the_next_link():
+    async with linked() as pair:
+        handing = pair.sender.begin(OutgoingKv("t", "d0", (1, 2), 13, 5))
+        await pair.take("t", [3, 4])
+        await handing.committed(5.0)
+        (link,) = pair.sender._links._links.values()
+        link.end("broken by the test")
+        await eventually(lambda: not pair.receiver.links_open)
+        await pair.move("next", [5], [6])
+        await handing.close("done")
+        await eventually(pair.idle)
+
+
 async def test_only_the_given_blocks_are_written():
     async with linked() as pair:
         await pair.move("t", [1, 2, 3], [10, 30, 20])
