@@ -90,7 +90,7 @@ class Receiving:
 async def obey(blocks: int) -> None:
     """Do what the lines say, one after the other."""
     torch.set_num_threads(1)
-    kernels.why_not_loaded()
+    kernels.why_not_loaded()  # and so loads them, which copy what is lent
     receiving: dict[str, Receiving] = {}
     print(json.dumps({"done": "start"}), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -9,7 +9,7 @@ import torch
 from engine.errors import Internal, TandemError
 from kv_transfer.checksum import is_sound, is_void
 from kv_transfer.errors import ChecksumMismatch, Withdrawn
-from kv_transfer.frames import Extent, FramePart, plan_frames
+from kv_transfer.frames import Extent, plan_frames
 from kv_transfer.incoming import Incoming
 from kv_transfer.link import Shared
 from kv_transfer.loans import Borrower
@@ -37,16 +37,15 @@ def write(
         return Internal(f"writing KV blocks: {error}")
 
 
-def copy(shared: Shared, incoming: Incoming, part: FramePart, borrower: Borrower) -> Outcome:
-    """Copy a part of what is lent; False if it is not wanted any more.
+def copy(shared: Shared, incoming: Incoming, extent: Extent, borrower: Borrower) -> Outcome:
+    """Copy an extent of what is lent; False if it is not wanted any more.
 
     In pieces as large as frames: others copy between them, and who gives up waits for one at most.
     """
     loan = incoming.loan
     assert loan is not None
-    whole = Extent(part.layer_start, part.layer_stop, part.block_start, part.block_stop)
     try:
-        for piece in plan_frames(shared.cache.layout, whole, shared.config.frame_bytes):
+        for piece in plan_frames(shared.cache.layout, extent, shared.config.frame_bytes):
             places = range(piece.block_start, piece.block_stop)
             layers = range(piece.layer_start, piece.layer_stop)
             call = partial(borrower.copy, loan, incoming.blocks, places, layers)

@@ -25,7 +25,7 @@ from kv_transfer import wire
 from kv_transfer.bounded import Remembered
 from kv_transfer.checksum import SEAL_BYTES
 from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken, LinkRefused, Withdrawn
-from kv_transfer.frames import Coverage, FramePart, in_one, largest_block, plan_frames
+from kv_transfer.frames import Coverage, Extent, FramePart, in_one, largest_block, plan_frames
 from kv_transfer.incoming import Incoming, OfferedKv, ReceivedKv
 from kv_transfer.landing import Outcome, copy, write
 from kv_transfer.link import FRAMES_PER_BUFFER, Link, Shared
@@ -220,7 +220,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             raise LinkBroken(f"transfer {message.transfer}: {extent} is out of place")
         layout = self._shared.cache.layout
         if incoming.loan is not None:
-            self._take_over(incoming, in_one(layout, extent))
+            self._take_over(incoming, extent)
         elif not largest_block(layout) <= message.frame_bytes <= self._frame_bytes:
             raise LinkBroken(f"transfer {message.transfer}: frames of {message.frame_bytes} bytes")
         else:
@@ -228,12 +228,12 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if incoming.whole:
             incoming.covered_s = time.monotonic()
 
-    def _take_over(self, incoming: Incoming, part: FramePart) -> None:
+    def _take_over(self, incoming: Incoming, extent: Extent) -> None:
         """Copy what is lent, on the lane's thread."""
-        incoming.plan.append(part)
+        incoming.plan.append(in_one(self._shared.cache.layout, extent))
         incoming.next_part += 1
         assert self._borrower is not None
-        call = partial(copy, self._shared, incoming, part, self._borrower)
+        call = partial(copy, self._shared, incoming, extent, self._borrower)
         self._aside(call, partial(self._copied, incoming))
 
     def _announced(self, frame: pb.Frame) -> None:
@@ -317,7 +317,9 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if welcome.HasField("cache"):
             # On the lane's thread, as it takes milliseconds for each gigabyte.
             mapping = self._thread.submit(partial(self._map, welcome.cache))
-            await asyncio.wait({mapping}, timeout=connect_s)
+            mapped, _ = await asyncio.wait({mapping}, timeout=connect_s)
+            for done in mapped:
+                done.result()
         self._control.send(wire.to_sender(joined=pb.Joined()))
         await until(self._joined, connect_s, "the sender's join")
         self._now_up()

@@ -41,7 +41,10 @@ def _new_future() -> asyncio.Future[None]:
 
 
 class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
-    """Serves one receiver; `on_up` is called once when offers can be made."""
+    """Serves one receiver; `on_up` is called once when offers can be made.
+
+    It `lends` where the receiver can read this process's memory.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self.receiver = receiver
         self.generation = generation
         self._spec = spec
-        self._lends = spec.transport == "shared_memory"
+        self.lends = spec.transport == "shared_memory"
         self._frame_bytes = frame_bytes
         self._on_up = on_up
         self._loop = asyncio.get_running_loop()
@@ -82,9 +85,9 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {given_up}"))
             return
         self._transfers[kv.transfer] = outgoing
-        if self._lends and outgoing.loan is None:
+        if self.lends and outgoing.loan is None:
             outgoing.loan = self._shared.lender.lend(kv.blocks)
-        lent = self._lends and outgoing.loan
+        lent = self.lends and outgoing.loan
         offer = pb.Offer(
             transfer=kv.transfer,
             tokens=kv.tokens,
@@ -144,7 +147,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             error = TransferFailed(f"{blocks} blocks offered, {pull.blocks} pulled")
             fail(outgoing.finished, error)
             return
-        if pull.in_place and not (self._lends and outgoing.loan):
+        if pull.in_place and not (self.lends and outgoing.loan):
             raise LinkBroken(f"transfer {pull.transfer} was not lent")
         outgoing.pulled = True
         outgoing.in_place = pull.in_place

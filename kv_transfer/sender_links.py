@@ -122,7 +122,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         link = SenderLink(
             self._shared, hello.receiver, hello.generation, spec, frame_bytes, self._on_up
         )
-        place = self._shared.lender.place() if spec.transport == "shared_memory" else None
+        place = self._shared.lender.place() if link.lends else None
         blocks = self._shared.cache.blocks
         link.welcome(
             pb.Welcome(

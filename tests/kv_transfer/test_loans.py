@@ -122,7 +122,7 @@ async def test_nothing_of_it_goes_over_the_lane():
         assert pair.sender.bytes_sent == pair.receiver.bytes_received > 0
 
 
-async def test_it_goes_in_frames_where_the_receiver_cannot_read_it():
+async def test_it_goes_in_frames_where_it_is_not_in_pairs():
     async with linked(**LENT) as pair:
         pair.source.formats[:] = pair.target.formats[:] = ["plain"] * len(LAYOUT.layers)
         await pair.move("plain", [4, 9, 2], [8, 1, 40])

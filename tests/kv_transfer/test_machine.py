@@ -247,7 +247,7 @@ class LentMachine(HandOverMachine):
 
 TestHandOver = HandOverMachine.TestCase
 TestLent = LentMachine.TestCase
-for case in (TestHandOver, TestLent):
-    case.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
-    # A machine that others load takes its time.
-    case.pytestmark = [pytest.mark.timeout(400)]
+TestHandOver.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
+TestLent.settings = TestHandOver.settings
+# A machine that others load takes its time.
+TestHandOver.pytestmark = TestLent.pytestmark = [pytest.mark.timeout(400)]
