@@ -2,6 +2,7 @@
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
+    tandem:born           since when there are leases here, ns since the epoch; gone with the data
     tandem:left           ids that left on purpose, by when (seconds since the epoch)
     tandem:wanted         how many replicas pools should have, as JSON; expires
     tandem:routers        what each router last said to the others, by router
@@ -59,6 +60,7 @@ class Directory:
         self.lease_s = lease_s
         self._prefix = f"{PREFIX}{namespace}:" if namespace else PREFIX
         self._index = f"{self._prefix}replicas"
+        self._born = f"{self._prefix}born"
         self._left = f"{self._prefix}left"
         self._wanted = f"{self._prefix}wanted"
         self._routers = f"{self._prefix}routers"
@@ -122,23 +124,20 @@ class Directory:
         return list((await self.census()).members)
 
     async def census(self) -> Census:
-        """Every replica whose lease holds, ordered by id, and who left on purpose."""
+        """Whose leases hold, ordered by id, who left on purpose, and of which life of the data."""
         # Not at one instant, which costs a third more: who leaves in between is read last.
         pipe = self._client.pipeline(transaction=False)
         pipe.smembers(self._index)
         pipe.zrange(self._left, 0, -1)
         known, left = await self._call(pipe.execute())
         ids = sorted(set(known).difference(left))
-        return Census(tuple(await self._read_all(ids)), frozenset(left))
-
-    async def _read_all(self, ids: Sequence[str]) -> list[ReplicaRecord]:
-        if not ids:
-            return []
-        values = await self._call(self._client.mget([self._key(name) for name in ids]))
+        # At one instant with the records: none of another life can be among them.
+        born, *values = await self._call(self._client.mget([self._born, *map(self._key, ids)]))
         # An id dropped here while its replica renews comes back with the next heartbeat.
         if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
             await self._call(self._client.srem(self._index, *gone))
-        return [record for value in values if value and (record := _read(value))]
+        members = tuple(record for value in values if value and (record := _read(value)))
+        return Census(members, frozenset(left), born)
 
     async def set_wanted(self, wanted: Mapping[Pool, int]) -> None:
         """Say how many replicas pools should have, to be said again within a minute."""
@@ -243,6 +242,7 @@ class Directory:
         await self._client.aclose()
 
     def _put(self, pipe: Any, record: ReplicaRecord) -> None:
+        pipe.set(self._born, time.time_ns(), nx=True)
         pipe.set(self._key(record.id), record.to_json(), px=self._lease_ms)
         pipe.sadd(self._index, record.id)
 

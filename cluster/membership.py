@@ -125,10 +125,14 @@ def whole(records: Iterable[ReplicaRecord], pools: Collection[Pool] = get_args(P
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """One reading of the directory: whose leases hold, and the ids of those that left."""
+    """One reading of the directory: whose leases hold, and the ids of those that left.
+
+    `born` differs where the directory lost its data and began anew; None before any lease.
+    """
 
     members: tuple[ReplicaRecord, ...] = ()
     left: frozenset[str] = frozenset()
+    born: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +146,15 @@ class Change:
 class Roster:
     """The members as last known, kept through an outage of the directory.
 
-    When the directory comes back, leases have run out although their replicas live. So whoever
-    was known before stays for `grace_s` more, which is time enough to renew; whoever said that it
-    left does not.
+    When the directory comes back, or began anew between two readings, leases have run out although
+    their replicas live. So whoever was known before stays for `grace_s` more, which is time enough
+    to renew; whoever said that it left does not.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._members: dict[str, ReplicaRecord] = {}
+        self._born: str | None = None
         self._forgiving_until: float | None = None
 
     def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
@@ -168,9 +173,12 @@ class Roster:
         """The directory answered."""
         before, after = self._members, {record.id: record for record in census.members}
         stayed = {name: record for name, record in before.items() if name not in census.left}
-        if len(stayed) > 1 and not after and self._forgiving_until is None:
-            # All gone at once: more likely a directory that began anew than so many deaths.
+        anew = bool(before) and census.born != self._born
+        # All gone at once: a machine that slept, more likely than so many deaths.
+        asleep = len(stayed) > 1 and not after and self._forgiving_until is None
+        if anew or asleep:
             self.unreadable(now)
+        self._born = census.born
         if self._forgiving_until is not None:
             if now < self._forgiving_until:
                 after = {**stayed, **after}

@@ -98,8 +98,8 @@ def test_a_replica_of_both_roles_serves_either_pool() -> None:
 # --- roster ---
 
 
-def census(*members: ReplicaRecord, left: tuple[str, ...] = ()) -> Census:
-    return Census(members, frozenset(left))
+def census(*members: ReplicaRecord, left: tuple[str, ...] = (), born: str | None = None) -> Census:
+    return Census(members, frozenset(left), born)
 
 
 def test_the_roster_reports_who_joined_and_who_left() -> None:
@@ -326,9 +326,11 @@ async def test_who_left_stays_away_though_its_last_beat_comes_late(directory: Di
     await directory.register(record())
     await directory.remove("prefill#a")
     await directory.renew(record())
-    assert await directory.census() == census(left=("prefill#a",))
+    found = await directory.census()
+    assert (found.members, found.left) == ((), {"prefill#a"})
     await directory.register(record(generation=2))
-    assert await directory.census() == census(record(generation=2))
+    found = await directory.census()
+    assert (found.members, found.left) == ((record(generation=2),), frozenset())
 
 
 async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
@@ -368,13 +370,55 @@ async def test_a_join_and_a_leave_outlast_a_missed_deadline(
     assert "prefill#a" in (await directory.census()).left
 
 
-def test_a_directory_that_begins_anew_is_no_mass_death() -> None:
+def test_leases_that_all_end_at_once_are_no_mass_death() -> None:
     roster = Roster(grace_s=6.0)
     both = [record("a"), record("b")]
     roster.update(census(*both), now=0.0)
     assert roster.update(census(), now=1.0).lost == ()
     assert roster.update(census(both[0]), now=2.0).lost == ()
     assert [gone.id for gone in roster.update(census(both[0]), now=8.0).lost] == ["b"]
+
+
+@pytest.mark.parametrize("first", [[], ["a"]], ids=["nobody yet", "one has beaten"])
+def test_a_directory_that_began_anew_between_two_readings_lost_nobody(first: list[str]) -> None:
+    roster = Roster(grace_s=6.0)
+    roster.update(census(record("a"), record("b"), born="1"), now=0.0)
+    anew = census(*map(record, first), born="2" if first else None)
+    assert roster.update(anew, now=1.0) == Change()
+    assert roster.update(census(record("a"), born="2"), now=2.0) == Change()
+    assert [gone.id for gone in roster.update(census(record("a"), born="2"), now=8.0).lost] == ["b"]
+
+
+def test_the_first_lease_of_all_is_no_new_beginning() -> None:
+    roster = Roster(grace_s=6.0)
+    roster.update(census(), now=0.0)
+    roster.update(census(record("a"), born="1"), now=1.0)
+    assert [gone.id for gone in roster.update(census(born="1"), now=2.0).lost] == ["a"]
+
+
+async def test_a_server_that_restarts_between_two_readings_costs_nobody_its_place() -> None:
+    server = EmbeddedRedis.start()
+    config = DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1)
+    restarting = Directory.connect(config)
+    changes: list[Change] = []
+    watch = Watch(restarting, on_change=changes.append)
+    try:
+        for name in ("a", "b"):
+            await restarting.register(record(name))
+        await watch.refresh()
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: not server.alive())
+        server.revive()
+        await restarting.renew(record("a"))
+        assert await watch.refresh()
+        assert [one.id for one in watch.members()] == ["a", "b"]
+        await restarting.renew(record("b"))
+        assert await watch.refresh()
+        assert [len(change.joined) for change in changes] == [2]
+        assert not any(change.lost for change in changes)
+    finally:
+        await restarting.close()
+        server.stop()
 
 
 async def test_the_password_comes_from_the_environment(
