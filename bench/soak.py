@@ -42,6 +42,7 @@ _MAX_BATCH = 64
 _PROMPTS, _ANSWERS = (64, 700), (64, 300)
 _PAGE_BYTES = 4096
 _STEP_S = 2.0
+_FULL, _FILL_S = 0.9, 60.0
 _CHUNK, _GAP_S = 512, 0.06
 RESULTS = Path(__file__).with_name("results")
 
@@ -97,7 +98,7 @@ class Soak:
         """Load it for that long, then let it end and count what is left."""
         loop = asyncio.create_task(self._loop.run())
         callers = [asyncio.create_task(self._call(number)) for number in range(_CALLERS)]
-        await asyncio.sleep(min(10.0, seconds / 4))  # until the pool is full
+        await self._fill()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await asyncio.sleep(1.0)
@@ -109,6 +110,12 @@ class Soak:
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         self.seen.astray += self._pool.counts().used
+
+    async def _fill(self) -> None:
+        """Until the pool is full, or time is up."""
+        until = time.monotonic() + _FILL_S
+        while self._pool.counts().used < _FULL * _BLOCKS and time.monotonic() < until:
+            await asyncio.sleep(0.1)
 
     def _sample(self) -> None:
         counts, seen = self._pool.counts(), self.seen
