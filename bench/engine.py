@@ -70,7 +70,7 @@ class Report:
         header = ["tokens/s, median [range]", "Tandem's engine", "limit", "of it"]
         return f"""{table(header, [row.cells() for row in self.rows])}
 
-- Limits: memory is read at {_per_second(limits.bandwidth, "GB")}, a large random bfloat16 product \
+- Limits: memory is read at {_per_second(limits.bandwidth, "GB")}, a large random product \
 runs at {_per_second(limits.products, "GFLOP")}; the best counts.
 - Python is {low:.1%} to {high:.1%} of a batch-1 step of {share.step:.2f} ms.
 - Mean logit error against float64: {errors.ours:.4f}, that of `transformers` in bfloat16 \

@@ -22,7 +22,10 @@ _BF16 = 2
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Measured: bytes read per second and bfloat16 operations per second, with all threads."""
+    """Measured: bytes read per second and operations per second, with all threads.
+
+    Those of bfloat16, or of float32 where the processor has none for bfloat16.
+    """
 
     bandwidth: Spread
     products: Spread
@@ -53,8 +56,7 @@ class Meter:
     def __init__(self, repeats: int = 5) -> None:
         self._repeats = repeats
         self._values = torch.ones(_READ_BYTES // 4)
-        left, right = (torch.randn(_PRODUCT, _PRODUCT).bfloat16() for _ in range(2))
-        self._multiply = _product(left, right)
+        self._multiply = _product(torch.randn(_PRODUCT, _PRODUCT), torch.randn(_PRODUCT, _PRODUCT))
         self._read: list[float] = []
         self._work: list[float] = []
 
@@ -69,10 +71,11 @@ class Meter:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
-    """Their product as a linear layer, with the weights in oneDNN's own order where it is there."""
-    if not torch.backends.mkldnn.is_available():
+    """Their product as a linear layer, with the weights in oneDNN's own order where it has one."""
+    mkldnn = torch.backends.mkldnn
+    if not (mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return lambda: left @ right
-    packed = torch.ops.mkldnn._reorder_linear_weight(right, None)
+    left, packed = left.bfloat16(), torch.ops.mkldnn._reorder_linear_weight(right.bfloat16(), None)
     return lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 
 _FOLDER = Path(__file__).with_name("cpu")
-_FLAGS = ("-O3", "-fopenmp", "-ffast-math", "-fno-finite-math-only", "-std=c++20")
+# Sums keep their order, or a token's numbers would depend on how many are computed with it.
+_MATH = ("-ffast-math", "-fno-finite-math-only", "-fno-associative-math")
+_FLAGS = ("-O3", "-fopenmp", "-std=c++20", *_MATH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,9 @@ class Build:
 
 
 NATIVE = Build("tandem_cpu", "native")
-# What a processor without AVX-512 runs, for tests on one that has it.
+# What processors without AVX-512 run, and without AVX2, for tests on one that has them.
 AVX2 = Build("tandem_cpu_avx2", "x86-64-v3")
+PLAIN = Build("tandem_cpu_plain", "x86-64-v2")
 # Ways to make products that this processor may not choose, see cpu/products.h, for tests.
 PAIRS = Build("tandem_cpu_pairs", "native", ("-DTANDEM_PRODUCTS=kPairs",))
 WIDENED = Build("tandem_cpu_widened", "native", ("-DTANDEM_PRODUCTS=kWidened",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.limits import Limits
+from bench.limits import Limits, Meter
 from bench.rates import Spread
 from bench.shape import Shape
 
@@ -33,3 +33,10 @@ def test_a_prompt_waits_for_its_products():
     assert fast.prefill(SHAPE, 1024) == pytest.approx(2 * slow.prefill(SHAPE, 1024))
     # Two operations for each weight of the layers are most of it.
     assert slow.prefill(SHAPE, 1024) == pytest.approx(500e9 / (2 * SHAPE.layer_parameters), rel=0.2)
+
+
+def test_the_machine_is_measured_whatever_its_processor():
+    meter = Meter(repeats=1)
+    meter.sample()
+    found = meter.limits()
+    assert min(*found.bandwidth.values, *found.products.values) > 0

@@ -143,14 +143,16 @@ def split_triton(model):
 BUILDS = {
     "C++": kernels.NATIVE,
     "C++ without AVX-512": kernels.AVX2,
+    "C++ without AVX2": kernels.PLAIN,
     "C++, products of pairs": kernels.PAIRS,
     "C++, products of float32": kernels.WIDENED,
 }
 
 
 def why_no_cpp(build):
-    if build is kernels.AVX2 and "avx2" not in kernels.processor():
-        return "not an x86 processor"
+    needed = {kernels.AVX2: "avx2", kernels.PLAIN: "sse4_2"}
+    if build in needed and needed[build] not in kernels.processor():
+        return "not an x86 processor that has it"
     if build in (kernels.PAIRS, kernels.WIDENED) and "avx512_bf16" not in kernels.processor():
         return "there is one kind of products on this processor"
     return kernels.why_not_loaded(build)

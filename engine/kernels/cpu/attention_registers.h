@@ -9,10 +9,9 @@
 
 namespace {
 
-constexpr int kRegisterRows = 12;
-// Sums kept in registers at once; 32 registers less operands.
-constexpr int kSums = 24;
+constexpr int kRegisterRows = std::min(12, kSums);
 
+#ifdef TANDEM_AVX512_BF16
 // sums[r][c] += the products of pair `i` of row r with each of the 16 pairs at pairs(c).
 template <int R, int C, int N, typename Pairs>
 void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMostRows][N], int64_t i, Pairs pairs) {
@@ -23,7 +22,9 @@ void add_products(Vec (&sums)[R][C], const uint16_t (&rows)[kMostRows][N], int64
   }
 }
 
-#ifdef TANDEM_AVX512_BF16
+#endif
+
+// The same of rows in float32.
 template <int R, int C, int N, typename Pairs>
 void add_products(Vec (&sums)[R][C], const float (&rows)[kMostRows][N], int64_t i, Pairs pairs) {
   const auto add = [&](int64_t column, auto half_of) {
@@ -35,7 +36,6 @@ void add_products(Vec (&sums)[R][C], const float (&rows)[kMostRows][N], int64_t 
   add(2 * i, firsts_of);
   add(2 * i + 1, seconds_of);
 }
-#endif
 
 // Scores of R rows with G groups of 16 keys.
 template <int R, int G, typename Number>
@@ -88,7 +88,10 @@ void weigh(Scratch<Number>& s, const Shape& shape, const uint16_t* const* groups
   if constexpr (R * 4 <= kSums)
     for (; d + 4 * kLanes <= shape.head_size; d += 4 * kLanes)
       weigh_dims<R, 4>(s, shape, groups, count, d);
-  for (; d < shape.head_size; d += 2 * kLanes) weigh_dims<R, 2>(s, shape, groups, count, d);
+  if constexpr (R * 2 <= kSums)
+    for (; d + 2 * kLanes <= shape.head_size; d += 2 * kLanes)
+      weigh_dims<R, 2>(s, shape, groups, count, d);
+  for (; d < shape.head_size; d += kLanes) weigh_dims<R, 1>(s, shape, groups, count, d);
 }
 
 // Products of R rows in registers.

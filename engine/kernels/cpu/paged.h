@@ -95,10 +95,10 @@ void attend_in(const Shape& shape, const Spans& spans, const Work& work, const B
 inline void attend(const Shape& shape, const Spans& spans, const Work& work, const Blocks& blocks,
                    const uint16_t* query, uint16_t* out) {
 #ifdef TANDEM_AVX512_BF16
-  if (kProducts == Products::kWidened)
-    return attend_in<float>(shape, spans, work, blocks, query, out);
+  if (kProducts != Products::kWidened)
+    return attend_in<uint16_t>(shape, spans, work, blocks, query, out);
 #endif
-  attend_in<uint16_t>(shape, spans, work, blocks, query, out);
+  attend_in<float>(shape, spans, work, blocks, query, out);
 }
 
 }  // namespace

@@ -24,11 +24,7 @@ constexpr int kPanel = 2 * kLanes;
 // Rows of input that stay in a core's cache while panels go by; with AMX a panel comes more slowly than
 // it is multiplied.
 constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
-#ifdef TANDEM_AVX512_BF16
-constexpr int kTileRows = 12;  // 24 sums, two of weights and one of the input in 32 registers
-#else
-constexpr int kTileRows = 2;
-#endif
+constexpr int kTileRows = kSums * kLanes / kPanel;
 
 struct Panels {
   const uint16_t* data;
@@ -43,8 +39,9 @@ struct Sums {
   alignas(64) float at[kTileRows][kPanel];
 };
 
-// Sums of R rows of x (`stride` apart) with a panel. Meanwhile the cache is asked for `lines` lines
-// from `ahead` on: those of what will be read next.
+#ifdef TANDEM_AVX512_BF16
+// Sums of R rows of x (`stride` apart) with a panel, as dot products of pairs. Meanwhile the cache is
+// asked for `lines` lines from `ahead` on: those of what will be read next.
 template <int R>
 void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int64_t inputs,
                    const char* ahead, int64_t lines, Sums& sums) {
@@ -69,24 +66,24 @@ void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int
   }
 }
 
-#ifdef TANDEM_AVX512_BF16
+#endif
+
+// The same of rows in float32; a panel's pairs are taken apart as they are read.
 template <int R>
 void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
                    const char* ahead, int64_t lines, Sums& sums) {
   Vec low[R], high[R];
   for (int r = 0; r < R; ++r) low[r] = high[r] = Vec::zero();
-  const auto take = [&](int64_t d, Vec left, Vec right) {
-    for (int r = 0; r < R; ++r) {
-      const Vec row = Vec::all(x[r * stride + d]);
-      low[r] = fma(row, left, low[r]);
-      high[r] = fma(row, right, high[r]);
-    }
+  const auto take = [&](int64_t d, Vec (&sums)[R], Vec weights) {
+    for (int r = 0; r < R; ++r) sums[r] = fma(Vec::all(x[r * stride + d]), weights, sums[r]);
   };
   int64_t asked = 0;
   for (int64_t d = 0; d < inputs; d += 2, panel += 2 * kPanel) {
     for (; asked * inputs < lines * d; ++asked) __builtin_prefetch(ahead + asked * 64, 0, 2);
-    take(d, firsts_of(panel), firsts_of(panel + kPanel));
-    take(d + 1, seconds_of(panel), seconds_of(panel + kPanel));
+    take(d, low, firsts_of(panel));
+    take(d, high, firsts_of(panel + kPanel));
+    take(d + 1, low, seconds_of(panel));
+    take(d + 1, high, seconds_of(panel + kPanel));
   }
   for (int r = 0; r < R; ++r) {
     low[r].store(sums.at[r]);
@@ -101,7 +98,6 @@ inline const float* widen(const uint16_t* x, int64_t numbers) {
   for (int64_t i = 0; i < numbers; i += kLanes) Vec::load_bf16(x + i).store(&wide[i]);
   return wide.data();
 }
-#endif
 
 template <typename In>
 using MultiplyTile = void (*)(const In*, int64_t, const uint16_t*, int64_t, const char*, int64_t,
@@ -173,8 +169,8 @@ void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, co
   const int64_t block_rows = tiled ? kTiledBlockRows : kBlockRows;
   const int64_t panels = weights.count(), blocks = (rows + block_rows - 1) / block_rows;
   const int64_t last = team.first(me + 1, panels * blocks) - 1;
-  [[maybe_unused]] const float* wide = nullptr;
-  [[maybe_unused]] int64_t widened = -1;
+  const float* wide = nullptr;
+  int64_t widened = -1;
 #ifdef TANDEM_AMX
   Tiles tiles;
 #endif
@@ -192,12 +188,11 @@ void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, co
     if (tiled) return multiply_panel(tiles, from, weights, p, count, next, put);
 #endif
 #ifdef TANDEM_AVX512_BF16
-    if (kProducts != Products::kPairs) {
-      if (std::exchange(widened, block) != block) wide = widen(from, count * weights.inputs);
-      return multiply_panel(wide, weights, p, count, next, put);
-    }
+    if (kProducts == Products::kPairs)
+      return multiply_panel(from, weights, p, count, next, put);
 #endif
-    multiply_panel(from, weights, p, count, next, put);
+    if (std::exchange(widened, block) != block) wide = widen(from, count * weights.inputs);
+    multiply_panel(wide, weights, p, count, next, put);
   });
 }
 

@@ -1,4 +1,5 @@
-// 16 floats at a time: one AVX-512 register, or an array that the compiler vectorises.
+// 16 floats at a time, a Vec: in registers where the processor has them, see the files for each.
+// `kRegisters` is how many of them its registers hold.
 
 #pragma once
 
@@ -8,11 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
-#include <immintrin.h>
-#define TANDEM_AVX512_BF16 1
-#endif
 
 namespace {
 
@@ -32,118 +28,23 @@ inline uint16_t to_bits(float value) {
   return static_cast<uint16_t>((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
 }
 
-#ifdef TANDEM_AVX512_BF16
-struct Vec {
-  __m512 v;
-  static Vec zero() { return {_mm512_setzero_ps()}; }
-  static Vec all(float x) { return {_mm512_set1_ps(x)}; }
-  static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  static Vec load_bf16(const uint16_t* p) {
-    auto half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
-  }
-  void store(float* p) const { _mm512_storeu_ps(p, v); }
-  void store_bf16(uint16_t* p) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(v));
-  }
-  float sum() const { return _mm512_reduce_add_ps(v); }
-  float max() const { return _mm512_reduce_max_ps(v); }
-};
-inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline Vec larger(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
+}  // namespace
 
-// acc += the dot products of one pair of queries with 16 pairs.
-inline Vec dot_pairs(Vec acc, uint32_t query, const uint16_t* pairs) {
-  auto q = (__m512bh)_mm512_set1_epi32(static_cast<int>(query));
-  auto k = (__m512bh)_mm512_loadu_si512(pairs);
-  return {_mm512_dpbf16_ps(acc.v, q, k)};
-}
-
-// The first and the second of each of 16 pairs.
-inline Vec firsts_of(const uint16_t* pairs) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16))};
-}
-inline Vec seconds_of(const uint16_t* pairs) {
-  auto high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), high))};
-}
-
-// 2^x: a power of two times a polynomial of degree 5 (Taylor's) on [-1/2, 1/2], relative error
-// below 4e-6; 0 for all that is below -200, -infinity too.
-inline Vec exp2(Vec x) {
-  auto clamped = _mm512_max_ps(x.v, _mm512_set1_ps(-200.0f));
-  auto n = _mm512_roundscale_ps(clamped, 0);
-  auto r = _mm512_sub_ps(clamped, n);
-  auto p = _mm512_set1_ps(1.3333558e-3f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  return {_mm512_scalef_ps(p, n)};
-}
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#define TANDEM_AVX512_BF16 1
+#include "vec_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#include "vec_avx2.h"
 #else
-struct Vec {
-  float v[kLanes];
-  static Vec all(float x) {
-    Vec r;
-    for (int i = 0; i < kLanes; ++i) r.v[i] = x;
-    return r;
-  }
-  static Vec zero() { return all(0.0f); }
-  static Vec load(const float* p) {
-    Vec r;
-    for (int i = 0; i < kLanes; ++i) r.v[i] = p[i];
-    return r;
-  }
-  static Vec load_bf16(const uint16_t* p) {
-    Vec r;
-    for (int i = 0; i < kLanes; ++i) r.v[i] = to_float(p[i]);
-    return r;
-  }
-  void store(float* p) const {
-    for (int i = 0; i < kLanes; ++i) p[i] = v[i];
-  }
-  void store_bf16(uint16_t* p) const {
-    for (int i = 0; i < kLanes; ++i) p[i] = to_bits(v[i]);
-  }
-  float sum() const {
-    float r = 0;
-    for (int i = 0; i < kLanes; ++i) r += v[i];
-    return r;
-  }
-  float max() const { return *std::max_element(v, v + kLanes); }
-};
-#define TANDEM_LANES(name, expression)         \
-  inline Vec name(Vec a, Vec b) {              \
-    Vec r;                                     \
-    for (int i = 0; i < kLanes; ++i)           \
-      r.v[i] = expression;                     \
-    return r;                                  \
-  }
-TANDEM_LANES(operator+, a.v[i] + b.v[i])
-TANDEM_LANES(operator-, a.v[i] - b.v[i])
-TANDEM_LANES(operator*, a.v[i] * b.v[i])
-TANDEM_LANES(operator/, a.v[i] / b.v[i])
-TANDEM_LANES(larger, std::max(a.v[i], b.v[i]))
-#undef TANDEM_LANES
-inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
-inline Vec dot_pairs(Vec acc, uint32_t query, const uint16_t* pairs) {
-  const float low = to_float(static_cast<uint16_t>(query));
-  const float high = to_float(static_cast<uint16_t>(query >> 16));
-  for (int i = 0; i < kLanes; ++i)
-    acc.v[i] += low * to_float(pairs[2 * i]) + high * to_float(pairs[2 * i + 1]);
-  return acc;
-}
-inline Vec exp2(Vec x) {
-  for (int i = 0; i < kLanes; ++i) x.v[i] = std::exp2(std::max(x.v[i], -200.0f));
-  return x;
-}
+#include "vec_lanes.h"
 #endif
+
+namespace {
+
+// Sums that are kept in registers at once, beside what is multiplied.
+constexpr int kSums = kRegisters * 3 / 4;
 
 constexpr float kLog2E = 1.44269504f;
 inline Vec exp(Vec x) { return exp2(x * Vec::all(kLog2E)); }
