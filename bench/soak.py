@@ -42,7 +42,7 @@ _MAX_BATCH = 64
 _PROMPTS, _ANSWERS = (64, 700), (64, 300)
 _PAGE_BYTES = 4096
 _STEP_S = 2.0
-_FULL, _FILL_S = 0.9, 60.0
+_FULL, _FILL_S = 0.9, 60
 _CHUNK, _GAP_S = 512, 0.06
 RESULTS = Path(__file__).with_name("results")
 
@@ -113,9 +113,10 @@ class Soak:
 
     async def _fill(self) -> None:
         """Until the pool is full, or time is up."""
-        until = time.monotonic() + _FILL_S
-        while self._pool.counts().used < _FULL * _BLOCKS and time.monotonic() < until:
-            await asyncio.sleep(0.1)
+        for _ in range(_FILL_S):
+            if self._pool.counts().used > _FULL * _BLOCKS:
+                return
+            await asyncio.sleep(1.0)
 
     def _sample(self) -> None:
         counts, seen = self._pool.counts(), self.seen

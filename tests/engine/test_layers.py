@@ -261,9 +261,9 @@ def second_thread_gives_way():
         first, second = (b - a for a, b in zip(before, times_of_threads(), strict=True))
         return second / first
 
-    # Of a busy machine a second thread gets little in some rounds.
-    assert max(second_over_first([0.0, 0.0]) for _ in range(10)) > 0.5
-    assert min(second_over_first([1.0, 0.0]) for _ in range(10)) < 0.2
+    # Of a busy machine a second thread gets little in many rounds.
+    assert any(second_over_first([0.0, 0.0]) > 0.5 for _ in range(200))
+    assert any(second_over_first([1.0, 0.0]) < 0.2 for _ in range(200))
 
 
 def times_of_threads():
