@@ -74,16 +74,28 @@ void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_
                    const char* ahead, int64_t lines, Sums& sums) {
   Vec low[R], high[R];
   for (int r = 0; r < R; ++r) low[r] = high[r] = Vec::zero();
-  const auto take = [&](int64_t d, Vec (&sums)[R], Vec weights) {
-    for (int r = 0; r < R; ++r) sums[r] = fma(Vec::all(x[r * stride + d]), weights, sums[r]);
+  const auto take = [&](int64_t d, auto numbers_of) {
+    const auto add = [&](int r, Vec (&to)[R], Vec weights) {
+      to[r] = fma(Vec::all(x[r * stride + d]), weights, to[r]);
+    };
+    if constexpr (kRegisters < 32) {  // too few to have weights of both at hand
+      const Vec left = numbers_of(panel);
+      for (int r = 0; r < R; ++r) add(r, low, left);
+      const Vec right = numbers_of(panel + kPanel);
+      for (int r = 0; r < R; ++r) add(r, high, right);
+    } else {
+      const Vec left = numbers_of(panel), right = numbers_of(panel + kPanel);
+      for (int r = 0; r < R; ++r) {
+        add(r, low, left);
+        add(r, high, right);
+      }
+    }
   };
   int64_t asked = 0;
   for (int64_t d = 0; d < inputs; d += 2, panel += 2 * kPanel) {
     for (; asked * inputs < lines * d; ++asked) __builtin_prefetch(ahead + asked * 64, 0, 2);
-    take(d, low, firsts_of(panel));
-    take(d, high, firsts_of(panel + kPanel));
-    take(d + 1, low, seconds_of(panel));
-    take(d + 1, high, seconds_of(panel + kPanel));
+    take(d, firsts_of);
+    take(d + 1, seconds_of);
   }
   for (int r = 0; r < R; ++r) {
     low[r].store(sums.at[r]);
