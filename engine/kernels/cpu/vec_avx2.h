@@ -77,22 +77,20 @@ inline Vec seconds_of(const uint16_t* pairs) {
           _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p + 1), upper))};
 }
 
-// 2^x as in vec_avx512.h, 0 below -126.5, infinity from 127.5 on.
-inline __m256 exp2(__m256 x) {
-  const auto above = _mm256_max_ps(x, _mm256_set1_ps(-127.0f));
-  const auto clamped = _mm256_min_ps(above, _mm256_set1_ps(128.0f));
-  const auto n = _mm256_round_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const auto r = _mm256_sub_ps(clamped, n);
-  auto p = _mm256_set1_ps(1.3333558e-3f);
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(9.6181291e-3f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.5504109e-2f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(2.4022651e-1f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(6.9314718e-1f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-  // The exponent's bits: 0 at -127, infinity at 128.
-  const auto exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+// What exp2 is made of, see vec.h: 0 below -126.5, infinity from 127.5 on.
+inline Vec within_exponents(Vec x) {
+  return {_mm256_min_ps(_mm256_max_ps(x.low, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(128.0f)),
+          _mm256_min_ps(_mm256_max_ps(x.high, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(128.0f))};
 }
-inline Vec exp2(Vec x) { return {exp2(x.low), exp2(x.high)}; }
+inline Vec nearest(Vec x) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.low, kNearest), _mm256_round_ps(x.high, kNearest)};
+}
+// 2^n by its exponent's bits: 0 at -127, infinity at 128.
+inline __m256 power(__m256 n) {
+  const auto exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+}
+inline Vec times_power(Vec p, Vec n) { return p * Vec{power(n.low), power(n.high)}; }
 
 }  // namespace

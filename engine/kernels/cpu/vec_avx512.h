@@ -45,19 +45,9 @@ inline Vec seconds_of(const uint16_t* pairs) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), high))};
 }
 
-// 2^x: a power of two times a polynomial of degree 5 (Taylor's) on [-1/2, 1/2], relative error
-// below 4e-6; 0 for all that is below -200, -infinity too.
-inline Vec exp2(Vec x) {
-  auto clamped = _mm512_max_ps(x.v, _mm512_set1_ps(-200.0f));
-  auto n = _mm512_roundscale_ps(clamped, 0);
-  auto r = _mm512_sub_ps(clamped, n);
-  auto p = _mm512_set1_ps(1.3333558e-3f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  return {_mm512_scalef_ps(p, n)};
-}
+// What exp2 is made of, see vec.h: 0 for all that is below -200, -infinity too.
+inline Vec within_exponents(Vec x) { return {_mm512_max_ps(x.v, _mm512_set1_ps(-200.0f))}; }
+inline Vec nearest(Vec x) { return {_mm512_roundscale_ps(x.v, 0)}; }
+inline Vec times_power(Vec p, Vec n) { return {_mm512_scalef_ps(p.v, n.v)}; }
 
 }  // namespace

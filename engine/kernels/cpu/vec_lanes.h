@@ -64,9 +64,15 @@ inline Vec seconds_of(const uint16_t* pairs) {
   return r;
 }
 
-inline Vec exp2(Vec x) {
-  for (int i = 0; i < kLanes; ++i) x.v[i] = std::exp2(std::max(x.v[i], -200.0f));
+// What exp2 is made of, see vec.h: 0 for all that is below -200, -infinity too.
+inline Vec within_exponents(Vec x) { return larger(x, Vec::all(-200.0f)); }
+inline Vec nearest(Vec x) {
+  for (int i = 0; i < kLanes; ++i) x.v[i] = std::nearbyint(x.v[i]);
   return x;
+}
+inline Vec times_power(Vec p, Vec n) {
+  for (int i = 0; i < kLanes; ++i) p.v[i] *= std::exp2(n.v[i]);
+  return p;
 }
 
 }  // namespace
