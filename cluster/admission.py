@@ -1,10 +1,10 @@
 """Who is admitted, who is held, who is refused and when to come back. Pure.
 
 The prediction covers the whole path: the first token within its budget (queue, prefill and first
-flush) without making another late, the token gap of the batch after it, and the blocks that its
-answer may need. What does not fit is held while it may come to fit, at most for half its budget,
-or refused with a time of its own: when all that is before it will have been computed. Those who
-come back then go first, and nobody is let in who would make one of them late.
+flush) without making another late, its place in the decode batch and the token gap with it, and
+the blocks that its answer may need. What does not fit is held while it may come to fit, at most
+for half its budget, or refused with a time of its own: when all that is before it will have been
+computed. Those who come back then go first, and nobody is let in who would make one of them late.
 
 Work of the batch lane is never refused for being late: it waits.
 """
@@ -21,6 +21,8 @@ Reason = Literal[
     "ttft",
     "token_gap",
     "kv_blocks",
+    "decode_batch",
+    "batch_prompts",
     "held_full",
     "tenant_concurrent",
     "tenant_waiting",
@@ -190,10 +192,12 @@ class Admission:
     ) -> Reason | None:
         if forecast.requests and forecast.blocks_short:
             return "kv_blocks"
+        if forecast.requests and forecast.places_short:
+            return "decode_batch"
         if forecast.requests and forecast.step_s > forecast.gap_s:
             return "token_gap"
         if ask.batch:
-            return None
+            return "batch_prompts" if forecast.prompts_short else None
         if not forecast.fits:
             return "ttft"
         if expected:

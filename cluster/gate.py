@@ -118,8 +118,6 @@ class Gate:
             self._decide(waiter, now, self._held.ahead_s(waiter), late=room)
         if waiter.decided.done():
             return waiter.decided.result()
-        if len(self._held) >= self._max_held:
-            raise self._refusal(ask, "held_full", now)
         capped = self._fairness.wait(ask.tenant, need)
         if capped is not None:
             # What fits needs no place to wait in.
@@ -128,8 +126,8 @@ class Gate:
             if waiter.decided.done():
                 return waiter.decided.result()
             raise self._refusal(ask, capped, now)
-        self._hold(waiter)
         try:
+            self._hold(waiter, now)
             return await waiter.decided
         except asyncio.CancelledError:
             self._withdraw(waiter)
@@ -182,12 +180,26 @@ class Gate:
             self._placement.costs.learn_stream(pair.decode.id, stayed_s)
         placed.release(output_tokens)
 
-    def _hold(self, waiter: Waiter) -> None:
+    def _hold(self, waiter: Waiter, now: float) -> None:
+        """Give it a place to wait in; Refused where there is none, nor anybody to leave one."""
+        if len(self._held) >= self._max_held:
+            other = self._held.gives_way(waiter)
+            if other is None:
+                raise self._refusal(waiter.ask, "held_full", now)
+            self._refuse_full(other, now)
         log.info("request held", extra={"request_id": waiter.ask.request_id})
         self._held.add(waiter)
         metrics.HELD.set(len(self._held))
         if self._look is None:
-            self._look_in(self._look_due_s(time.monotonic()))
+            self._look_in(self._look_due_s(now))
+
+    def _refuse_full(self, waiter: Waiter, now: float) -> None:
+        """It leaves its place to another."""
+        self._held.remove(waiter)
+        try:
+            waiter.decided.set_exception(self._refusal(waiter.ask, "held_full", now))
+        except TandemError as error:
+            waiter.decided.set_exception(error)
 
     def _look_due_s(self, now: float) -> float:
         """Seconds until the next look: sooner where somebody must be told by then."""

@@ -6,6 +6,7 @@ was served the least, then the shortest or, batch, who came first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cluster.cost_model import Pace
@@ -37,6 +38,23 @@ class Held:
     def drop_decided(self) -> None:
         """Those that were decided wait no longer."""
         self._waiters = [waiter for waiter in self._waiters if not waiter.decided.done()]
+
+    def gives_way(self, waiter: Waiter) -> Waiter | None:
+        """Who should leave its place to this newcomer: of the batch lane, or of whom has most.
+
+        As stochastic fairness queueing has it (McKenney, 1990). Nobody that was told to come.
+        """
+        others = [one for one in self._waiters if not (one.expected or one.decided.done())]
+        if not waiter.ask.batch and (batch := [one for one in others if one.ask.batch]):
+            return max(batch, key=self._order)
+        others = [one for one in others if one.ask.batch == waiter.ask.batch]
+        places = Counter(one.ask.tenant for one in others)
+        if not places:
+            return None
+        tenant, most = places.most_common(1)[0]
+        if most <= places[waiter.ask.tenant] + 1:
+            return None
+        return max((one for one in others if one.ask.tenant == tenant), key=self._order)
 
     def in_order(self) -> list[Waiter]:
         """All of them, who goes first to begin with."""

@@ -140,6 +140,11 @@ class PromptQueue:
         paces = (one.pace for one in self._waiting.values() if not one.prompt.batch)
         return min(max(paces, default=Pace.ALONE), Pace.PRESSED)
 
+    @property
+    def batch_prompts(self) -> int:
+        """Prompts of the batch lane from here."""
+        return sum(one.prompt.batch for one in self._waiting.values())
+
     def busy_s(self) -> float:
         """Since when there has been a prompt from here, if there is one."""
         return min((one.placed_s for one in self._waiting.values()), default=float("inf"))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from cluster.affinity import KnownPrefixes
 from cluster.backlog import backlog
 from cluster.cost_model import CostModel, Pace, hurried
+from cluster.decode_room import DecodeRoom, blocks_of
 from cluster.fitting import large_enough, pairs, with_partner
 from cluster.holds import Hold, Holds, Prompt
 from cluster.lending import Computing, Device, is_lent
@@ -47,8 +48,8 @@ class Placement:
     """Plans pairs from what is held and what it costs.
 
     A decode replica beside a prefill pool computes at most `local_tokens` of a prompt (0: none),
-    and only while it has fewer than `decode_batch` requests. `overcommit` times a pool's blocks
-    may be promised.
+    and only while it has fewer than `decode_batch` requests. `overcommit` and `places` are as in
+    DecodeRoom. Of the batch lane `batch_prompts` may wait on a replica for their computing.
     """
 
     def __init__(
@@ -57,15 +58,18 @@ class Placement:
         decode_batch: int = 0,
         *,
         overcommit: float = 1.0,
+        places: bool = True,
+        batch_prompts: int = 64,
         costs: CostModel | None = None,
         holds: Holds | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.costs = costs or CostModel()
         self.holds = holds or Holds()
+        self._decode_room = DecodeRoom(self.holds, overcommit, places=places)
+        self._batch_prompts = batch_prompts
         self._local_tokens = local_tokens
         self._decode_batch = decode_batch
-        self._overcommit = overcommit
         self._chance = chance or random.Random()
         self._known = KnownPrefixes()
 
@@ -140,7 +144,7 @@ class Placement:
         held = self.holds.prompt(pair.prefill.id, prompt, now)
         if pair.prefill_only:
             return held, Hold(_nothing)
-        blocks = _blocks(pair.decode, ask)
+        blocks = blocks_of(pair.decode, ask)
         return held, self.holds.request(pair.decode.id, blocks, ask.gap_s)
 
     def computed(
@@ -267,7 +271,8 @@ class Placement:
             self._forecast(computing, asked),
             step_s=self.costs.step_s(decode.id, requests + ask.choices),
             gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
-            blocks_short=self._short(decode, ask),
+            blocks_short=self._decode_room.blocks_short(decode, ask),
+            places_short=self._decode_room.places_short(decode, ask),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )
@@ -283,16 +288,20 @@ class Placement:
             work_s=found.work_s,
             fits=found.fits,
             pace=computing.pace,
+            prompts_short=self._prompts_short(computing.record, asked.ask),
             learned=self.costs.prefill(computing.record.id).learned,
         )
 
-    def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:
-        """Where decode goes: whether it is short of blocks, then its load."""
-        return self._short(record, ask) > 0, *self._used(record)
+    def _prompts_short(self, record: ReplicaRecord, ask: Ask) -> int:
+        """How many too many prompts of the batch lane would wait there, from here."""
+        if not ask.batch:
+            return 0
+        waiting = self.holds.queue(record.id).batch_prompts + ask.choices
+        return max(0, waiting - max(self._batch_prompts, ask.choices))
 
-    def _short(self, record: ReplicaRecord, ask: Ask) -> int:
-        needed = self.holds.blocks(record) + ask.choices * _blocks(record, ask)
-        return max(0, needed - int(self._overcommit * record.load.blocks_total))
+    def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:
+        """Where decode goes: whether it is full, then its load."""
+        return self._decode_room.full(record, ask), *self._used(record)
 
     def _used(self, record: ReplicaRecord) -> tuple[int, int]:
         return self.holds.requests(record), self.holds.last(record.id)
@@ -326,8 +335,3 @@ def _in_budget(computing: Computing, ask: Ask) -> bool:
 
 def _nothing() -> None:
     """No decode replica holds anything for it."""
-
-
-def _blocks(record: ReplicaRecord, ask: Ask) -> int:
-    size = max(1, record.load.block_size)
-    return -(-ask.most_tokens // size)

@@ -58,8 +58,10 @@ class Forecast:
 
     `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
     for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
-    with it, `gap_s` the most that it may be; `blocks_short` how many blocks were promised already;
-    `pace` is what else is served meanwhile; `learned`: this rests on what was observed.
+    with it, `gap_s` the most that it may be; `blocks_short` and `places_short` are what it needs of
+    KV and decode batch that was promised already, `prompts_short` how many prompts too many of the
+    batch lane wait before it; `pace` is what else is served meanwhile; `learned`: this rests on
+    what was observed.
     """
 
     ttft_s: float
@@ -70,6 +72,8 @@ class Forecast:
     step_s: float = 0.0
     gap_s: float = float("inf")
     blocks_short: int = 0
+    places_short: int = 0
+    prompts_short: int = 0
     requests: int = 0
     interval_s: float = 0.0
     pace: Pace = Pace.ALONE

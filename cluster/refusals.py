@@ -23,6 +23,8 @@ _WHY: dict[Reason, str] = {
     "ttft": "the first token would be late",
     "token_gap": "tokens would be too far apart",
     "kv_blocks": "its answer might find no room in the KV cache",
+    "decode_batch": "the decode batch has no place for it",
+    "batch_prompts": "prompts of the batch lane wait already",
     "held_full": "too many requests wait already",
     "tenant_concurrent": "this tenant has as many requests running as it may",
     "tenant_waiting": "this tenant has as many prompt tokens waiting as it may",

@@ -155,4 +155,5 @@ def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
         batch_tokens_due=report.batch_tokens_due,
         batch_blocks=report.batch_blocks,
         batch_streams=report.batch_streams,
+        batch_limit=report.batch_limit,
     )

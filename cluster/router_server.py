@@ -37,6 +37,7 @@ from cluster.tenant_shares import Shares
 from cluster.turnover import elsewhere
 from engine import telemetry
 from engine.errors import Internal
+from engine.lanes import most_of
 from engine.model import ModelDescription, describe
 from engine.prefix import Chain
 from engine.tokenizer import Tokenizer
@@ -77,6 +78,8 @@ class RouterServer:
             config.local_tokens,
             config.decode.max_batch,
             overcommit=config.router.kv_overcommit,
+            places=config.decode.batching == "continuous",
+            batch_prompts=most_of(config.prefill.max_waiting, batch=True),
         )
         self._reports = Reports(self._heard, self._placement.holds.unreport)
         starts = ColdStarts(config.sleepers, config.scaling.start_s)

@@ -10,7 +10,12 @@ from cluster.membership import Pool
 
 # For so long a refused request counts, and after so long one that is held begins to.
 LATELY_S = 1.0
-_POOLS: dict[Reason, Pool] = {"ttft": "prefill", "token_gap": "decode", "kv_blocks": "decode"}
+_POOLS: dict[Reason, Pool] = {
+    "ttft": "prefill",
+    "token_gap": "decode",
+    "kv_blocks": "decode",
+    "decode_batch": "decode",
+}
 
 
 class Unmet:

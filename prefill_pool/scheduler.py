@@ -14,7 +14,8 @@ begun, between two layers. Nothing is started while too many blocks are parked.
 from __future__ import annotations
 
 from engine.blocks import BlockPool, Phase
-from engine.errors import Overloaded, PromptTooLong
+from engine.errors import PromptTooLong
+from engine.lanes import require_room
 from engine.prefix_cache import PrefixCache
 from engine.prompt_order import PromptOrder
 from engine.prompt_turns import Place, PromptTurns
@@ -89,8 +90,8 @@ class PrefillScheduler:
             raise PromptTooLong(
                 f"the prompt needs {needed} KV blocks, the prefill pool has {self.pool.total}"
             )
-        if self.waiting >= self._max_waiting:
-            raise Overloaded(f"{self._max_waiting} prompts wait already", retry_after_s=1.0)
+        batch = sequence.lane == "batch"
+        require_room(self.waiting, self._max_waiting, "prompts wait", batch=batch)
         self._active[sequence.owner] = sequence
         self._turns.add(sequence, now)
 

@@ -9,7 +9,7 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams")
+    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams", "batch_limit")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Report(_message.Message):
     BATCH_TOKENS_DUE_FIELD_NUMBER: _ClassVar[int]
     BATCH_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BATCH_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_LIMIT_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     prompt_tokens_due: int
@@ -30,4 +31,5 @@ class Report(_message.Message):
     batch_tokens_due: int
     batch_blocks: int
     batch_streams: int
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ...) -> None: ...
+    batch_limit: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ..., batch_limit: _Optional[int] = ...) -> None: ...

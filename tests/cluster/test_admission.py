@@ -30,6 +30,7 @@ def test_what_is_in_time_is_admitted():
         (forecast(ttft_s=5.0, work_s=4.9), "ttft"),
         (forecast(step_s=0.07, gap_s=0.06, requests=4, interval_s=0.5), "token_gap"),
         (forecast(blocks_short=3, requests=4, interval_s=0.5), "kv_blocks"),
+        (forecast(places_short=1, requests=4, interval_s=0.5), "decode_batch"),
     ],
 )
 def test_a_refusal_has_its_reason_and_a_time(found, reason):

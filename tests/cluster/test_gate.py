@@ -175,7 +175,7 @@ async def test_a_tenant_that_had_less_goes_first(pools, placement):
 async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, placement):
     gate = Gate(pools, placement, max_held=99)
     light = (await gate.enter(ask(10, tenant="light")))[0]
-    heavy = (await gate.enter(ask(14000, batch=True, tenant="heavy")))[0]
+    heavy = (await gate.enter(ask(11000, batch=True, tenant="heavy")))[0]
     crowd = [
         asyncio.create_task(gate.enter(ask(100, most=9000, tenant="light", budget_s=600.0)))
         for _ in range(40)

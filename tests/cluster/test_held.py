@@ -45,6 +45,29 @@ def test_who_goes_first(loop):
     assert held.in_order() == [order[0], *order[3:]]
 
 
+def test_who_gives_way_to_a_newcomer(loop):
+    held = Held(lambda tenant: 0.0)
+    waiting = [
+        waiter(loop, arrival=1, left=90),
+        waiter(loop, arrival=2, left=10),
+        waiter(loop, arrival=3, left=99, expected=True),
+        waiter(loop, arrival=4, tenant="other"),
+        waiter(loop, arrival=5, batch=True),
+        waiter(loop, arrival=6, batch=True),
+    ]
+    for one in waiting:
+        held.add(one)
+    assert held.gives_way(waiter(loop)) is waiting[5]
+    assert held.gives_way(waiter(loop, batch=True)) is None
+    assert held.gives_way(waiter(loop, batch=True, tenant="third")) is waiting[5]
+    for one in waiting[4:]:
+        held.remove(one)
+    assert held.gives_way(waiter(loop, batch=True)) is None
+    assert held.gives_way(waiter(loop)) is None
+    assert held.gives_way(waiter(loop, tenant="other")) is None
+    assert held.gives_way(waiter(loop, tenant="third")) is waiting[0]
+
+
 def test_whoever_waits_to_be_computed_presses(loop):
     held = Held(lambda tenant: 0.0)
     for reason, batch in (("ttft", True), ("kv_blocks", False)):

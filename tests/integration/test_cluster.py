@@ -10,6 +10,7 @@ import torch
 
 from cluster import replica
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
+from cluster.config import EndpointConfig
 from cluster.config_version import config_version
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import (
@@ -152,26 +153,27 @@ async def test_choices_differ_and_stage_times_add_up(config):
         assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
 
 
-async def test_the_first_token_needs_no_decode_pool_room(config):
-    """With decode full, a first token still comes at once; the rest follows when there is room."""
-    async with cluster(replace(config, decode=replace(config.decode, max_batch=1))) as local:
-        first_events, second_events = [], []
-        first = local.client.generate("a" * 20, max_tokens=400, ignore_eos=True)
-        second = local.client.generate("b" * 20, max_tokens=4, ignore_eos=True)
-
-        async def read(events, into):
-            async for event in events:
-                into.append(event)
-
-        reading = asyncio.create_task(read(first, first_events))
-        while len(first_events) < 5:
-            await asyncio.sleep(0.01)
-        also_reading = asyncio.create_task(read(second, second_events))
-        while not any(isinstance(event, Tokens) for event in second_events):
-            await asyncio.sleep(0.01)
-        assert not reading.done()
-        await asyncio.gather(reading, also_reading)
-        assert second_events[-1].completion_tokens == 4
+async def test_nobody_is_let_in_who_has_no_place_in_the_decode_batch(config):
+    """Who comes after them waits before its first token, or is refused, and not behind it."""
+    chat = EndpointConfig(ttft_budget_ms=1000, token_gap_budget_ms=1000)
+    decode = replace(config.decode, max_batch=2)
+    async with cluster(replace(config, decode=decode, endpoints={"chat": chat})) as local:
+        options = {"max_tokens": 400, "ignore_eos": True}
+        running = [
+            asyncio.create_task(local.client.complete([number + 1] * 30, **options))
+            for number in range(6)
+        ]
+        while not all(one.done() for one in running):
+            load = local.decode[0].state()
+            assert load.waiting + load.running <= 2
+            await asyncio.sleep(0.001)
+        ended = await asyncio.gather(*running, return_exceptions=True)
+        refused = [one for one in ended if isinstance(one, Overloaded)]
+        assert 0 < len(refused) <= 4
+        assert all("no place for it" in one.message for one in refused)
+        assert all(one.retry_after_s > 0 for one in refused)
+        others = [one for one in ended if one not in refused]
+        assert all(one.summary.completion_tokens == 400 for one in others)
 
 
 @pytest.mark.parametrize("tokens_seen", [0, 1, 5])

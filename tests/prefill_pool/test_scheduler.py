@@ -99,6 +99,15 @@ def test_a_full_queue_refuses_and_says_when_to_come_back():
     assert refusal.value.retry_after_s
 
 
+def test_batch_work_leaves_places_in_the_queue_to_the_others():
+    subject = scheduler(BlockPool(8), waiting=4)
+    for number in range(3):
+        subject.submit(sequence(f"b{number}", 1, lane="batch"), now=1)
+    with pytest.raises(Overloaded, match="3 prompts wait already"):
+        subject.submit(sequence("b3", 1, lane="batch"), now=1)
+    subject.submit(sequence("a", 1), now=1)
+
+
 def test_nothing_starts_while_too_much_is_parked():
     subject = scheduler(BlockPool(8), parked=0.25)
     subject.submit(sequence("a", 12), now=1)
@@ -207,7 +216,7 @@ class PrefillMachine(RuleBasedStateMachine):
         except PromptTooLong:
             assert tokens > 40
         except Overloaded:
-            assert self.subject.waiting == 5
+            assert self.subject.waiting == 5 or (lane == "batch" and self.subject.waiting >= 3)
         else:
             self.alive[new.owner] = new
 
