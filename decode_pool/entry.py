@@ -29,6 +29,16 @@ class Entry:
     preemptions: int = 0
 
     @property
+    def batch(self) -> bool:
+        """Whether it is of the batch lane."""
+        return self.sequence.lane == "batch"
+
+    @property
+    def place(self) -> tuple[bool, int]:
+        """The smallest goes first, the largest gives way; batch work comes behind all other."""
+        return self.batch, self.arrival
+
+    @property
     def is_prompt(self) -> bool:
         """Whether a local one has not given its first token."""
         return self.local and not self.sequence.output_tokens

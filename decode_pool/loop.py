@@ -10,8 +10,9 @@ from decode_pool import metrics
 from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
-from engine.errors import Internal, Overloaded, TandemError
+from engine.errors import Internal, TandemError
 from engine.haste import Haste
+from engine.lanes import require_room
 from engine.metrics import PROMPT_TOKENS
 from engine.prompt_turns import Place
 from engine.sequence import Outcome, Sequence, Span, collected, haste_of
@@ -50,8 +51,8 @@ class DecodeLoop:
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
         self._scheduler.check_fits(job.sequence)
-        if len(self._jobs) >= self._max_jobs:
-            raise Overloaded(f"{self._max_jobs} requests are here already", retry_after_s=1.0)
+        batch = job.sequence.lane == "batch"
+        require_room(len(self._jobs), self._max_jobs, "requests are here", batch=batch)
         self._jobs[job.sequence.owner] = job
         self.wake.set()
 

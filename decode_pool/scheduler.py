@@ -10,7 +10,8 @@ A request's life here:
     take_up ──────────────────────────────────────▶ preempted
 
 A preempted request gives up its blocks and is computed again, in chunks, from its tokens, as far
-as they are no longer in the prefix cache. It goes before every waiting one. So does one that was
+as they are no longer in the prefix cache. It goes before every waiting one, but one of the batch
+lane only before its like, as that lane gives way to the others everywhere. So does one that was
 streaming on a replica that was lost, and is taken up here. A local request, whose prompt is
 computed here, starts at its turn among the prompts, by `engine/prompt_order.py`; a more urgent one
 may overtake a pass that was begun, between two layers. `remove` ends a request in any state.
@@ -19,13 +20,12 @@ may overtake a pass that was begun, between two layers. `remove` ends a request 
 
 from __future__ import annotations
 
-from collections import deque
-
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Batching, Continuous, Queue
 from decode_pool.entry import Entry, State
 from engine.blocks import BlockPool, Phase
-from engine.errors import Overloaded, PromptTooLong
+from engine.errors import PromptTooLong
+from engine.lanes import require_room
 from engine.prefix_cache import PrefixCache
 from engine.prompt_order import PromptOrder
 from engine.prompt_turns import Place, PromptTurns
@@ -58,7 +58,7 @@ class DecodeScheduler:
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
         self._entries: dict[str, Entry] = {}
-        self._offers: deque[Entry] = deque()
+        self._offers: list[Entry] = []
         self._under_way: set[str] = set()
         self._turns = PromptTurns(order)
         self._blocked: Entry | None = None
@@ -84,7 +84,7 @@ class DecodeScheduler:
     def batch_streams(self) -> int:
         """Those of the batch lane among them."""
         running = (one for one in self._in_state(State.RUNNING) if not one.is_prompt)
-        return sum(entry.sequence.lane == "batch" for entry in running)
+        return sum(entry.batch for entry in running)
 
     @property
     def tokens_due(self) -> int:
@@ -160,15 +160,14 @@ class DecodeScheduler:
         return True
 
     def grant(self) -> list[Sequence]:
-        """Give blocks to requests whose KV waits elsewhere, oldest first, while there is room."""
+        """Give blocks to requests whose KV waits elsewhere, in order, while there is room."""
         granted = []
-        while self._offers and not self._count(State.PREEMPTED):
-            entry = self._offers[0]
+        for entry in self._joining():
             # A prompt whose turn it is, and that waits for room for longer.
-            earlier = self._blocked is not None and self._blocked.arrival < entry.arrival
-            if earlier or not self._expect(entry):
+            earlier = self._blocked is not None and self._blocked.place < entry.place
+            if earlier or self._lost_before(entry) or not self._expect(entry):
                 break
-            self._offers.popleft()
+            self._offers.remove(entry)
             granted.append(entry.sequence)
         return granted
 
@@ -263,8 +262,8 @@ class DecodeScheduler:
         return self.batch.limit
 
     def _enter(self, sequence: Sequence, now: float, *, local: bool) -> Entry:
-        if self._count(State.WAITING) >= self._max_waiting:
-            raise Overloaded(f"{self._max_waiting} requests wait already", retry_after_s=1.0)
+        waiting, batch = self._count(State.WAITING), sequence.lane == "batch"
+        require_room(waiting, self._max_waiting, "requests wait", batch=batch)
         self._arrivals += 1
         entry = Entry(sequence, self._arrivals, now, local)
         self._entries[sequence.owner] = entry
@@ -278,7 +277,7 @@ class DecodeScheduler:
         return sum(entry.state is state for entry in self._entries.values())
 
     def _running(self) -> list[Entry]:
-        """Those that a step or a pass could take up, oldest first."""
+        """Those that a step or a pass could take up, in order."""
         entries = self._in_state(State.RUNNING)
         return [entry for entry in entries if entry.sequence.owner not in self._under_way]
 
@@ -322,8 +321,10 @@ class DecodeScheduler:
         entry = self._entries[owner]
         if entry.state is State.RUNNING:
             return entry.sequence.remaining
-        older = bool(self._offers) and self._offers[0].arrival < entry.arrival
-        if self._blocked is not None or older or self._count(State.PREEMPTED):
+        older = any(offer.place < entry.place for offer in self._joining())
+        if self._blocked is not None and (entry.batch or not self._blocked.batch):
+            return 0
+        if older or self._lost_before(entry):
             return 0
         if not self._batching.may_join(owner):
             return 0
@@ -333,13 +334,22 @@ class DecodeScheduler:
         return entry.sequence.remaining
 
     def _in_state(self, state: State) -> list[Entry]:
-        """Entries in that state, oldest first."""
-        entries = (entry for entry in self._entries.values() if entry.state is state)
-        return sorted(entries, key=lambda entry: entry.arrival)
+        """Entries in that state, in order."""
+        return sorted((one for one in self._entries.values() if one.state is state), key=_place)
+
+    def _joining(self) -> list[Entry]:
+        """Those that were offered and may join now, in order."""
+        may_join = self._batching.may_join
+        return sorted((one for one in self._offers if may_join(one.sequence.owner)), key=_place)
+
+    def _lost_before(self, entry: Entry) -> bool:
+        """Whether somebody who lost its blocks goes before one that waits."""
+        return any(entry.batch or not lost.batch for lost in self._in_state(State.PREEMPTED))
 
     def _resume(self) -> None:
+        others_wait = any(not one.batch for one in (*self._joining(), self._blocked) if one)
         for entry in self._in_state(State.PREEMPTED):
-            if not self._start(entry):
+            if (entry.batch and others_wait) or not self._start(entry):
                 break
 
     def _start(self, entry: Entry) -> bool:
@@ -365,7 +375,7 @@ class DecodeScheduler:
         return True
 
     def _make_room(self, entry: Entry, tokens: int) -> bool:
-        """Blocks for that many tokens, preempting the newest where none are free.
+        """Blocks for that many tokens, preempting the last in order where none are free.
 
         False when the request itself was preempted, or must wait: for KV on its way to land, or
         for what is under way, whose blocks are being written.
@@ -375,20 +385,24 @@ class DecodeScheduler:
             if self.pool.can_allocate(missing):
                 sequence.blocks = [*sequence.blocks, *self.pool.allocate(sequence.owner, missing)]
                 continue
-            newest = self._running()[-1]
-            if newest is entry and self._may_wait(entry):
+            last = self._running()[-1]
+            if last is entry and self._may_wait(entry):
                 return False
-            self._preempt(newest)
-            if newest is entry:
+            self._preempt(last)
+            if last is entry:
                 return False
         return True
 
     def _may_wait(self, entry: Entry) -> bool:
-        """Whether blocks will come all the same: it is alone, or a newer one is in a pass."""
+        """Whether blocks will come all the same: it is alone, or a later one is in a pass."""
         others = [other for other in self._in_state(State.RUNNING) if other is not entry]
-        return not others or others[-1].arrival > entry.arrival
+        return not others or others[-1].place > entry.place
 
     def _preempt(self, entry: Entry) -> None:
         self._cache.stop(entry.sequence)
         entry.state = State.PREEMPTED
         entry.preemptions += 1
+
+
+def _place(entry: Entry) -> tuple[bool, int]:
+    return entry.place

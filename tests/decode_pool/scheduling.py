@@ -12,13 +12,13 @@ BLOCK = 4
 MODEL = "model"
 
 
-def sequence(owner: str, prompt: int, max_tokens: int = 8, tenant: str = "default") -> Sequence:
+def sequence(owner: str, prompt: int, max_tokens: int = 8, **more) -> Sequence:
     sampling = SamplingParams(max_tokens=max_tokens)
-    return Sequence(owner, [0] * (prompt + 1), prompt, sampling, tenant=tenant)
+    return Sequence(owner, [0] * (prompt + 1), prompt, sampling, **more)
 
 
-def local_sequence(owner: str, prompt: int, max_tokens: int = 8) -> Sequence:
-    return Sequence(owner, [0] * prompt, prompt, SamplingParams(max_tokens=max_tokens))
+def local_sequence(owner: str, prompt: int, max_tokens: int = 8, **more) -> Sequence:
+    return Sequence(owner, [0] * prompt, prompt, SamplingParams(max_tokens=max_tokens), **more)
 
 
 def scheduler(

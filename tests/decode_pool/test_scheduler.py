@@ -80,6 +80,15 @@ def test_a_full_queue_refuses():
         subject.offer(sequence("b", 4), 0.0)
 
 
+def test_batch_work_leaves_places_in_the_queue_to_the_others():
+    subject = scheduler(BlockPool(9), waiting=4)
+    for number in range(3):
+        subject.offer(sequence(f"b{number}", 4, lane="batch"), 0.0)
+    with pytest.raises(Overloaded, match="3 requests wait already"):
+        subject.offer(sequence("b3", 4, lane="batch"), 0.0)
+    subject.offer(sequence("a", 4), 0.0)
+
+
 def test_the_batch_is_bounded():
     subject = scheduler(BlockPool(90), batch=2)
     for name in "abc":
@@ -196,6 +205,49 @@ def test_nobody_is_overtaken_by_an_early_one():
     assert not subject.grant_early(local_sequence("early", 1))
 
 
+def test_batch_work_gives_its_blocks_up_before_a_newer_stream_of_another_lane():
+    subject = scheduler(BlockPool(6))
+    start(subject, sequence("old", BLOCK, 20, lane="batch"))
+    start(subject, sequence("new", BLOCK, 20))
+    while not subject.preemptions("old"):
+        step(subject)
+    assert subject.preemptions("new") == 0
+    later = sequence("later", 1, 2)
+    subject.offer(later, 0.0)
+    assert subject.grant() == [later]
+    subject.commit("later")
+    ended = []
+    while len(ended) < 3:
+        ended += [one.owner for one in step(subject)]
+    assert ended == ["later", "new", "old"]
+
+
+def test_what_lost_its_blocks_in_the_batch_lane_comes_back_behind_whoever_waits_for_room():
+    subject = scheduler(BlockPool(6))
+    start(subject, sequence("old", BLOCK, 20, lane="batch"))
+    start(subject, sequence("new", BLOCK, 20))
+    while not subject.preemptions("old"):
+        step(subject)
+    large = sequence("large", 5 * BLOCK - 2, 4)
+    subject.offer(large, 0.0)
+    assert subject.grant() == []
+    order = []
+    while len(order) < 3:
+        for granted in subject.grant():
+            subject.commit(granted.owner)
+        order += [one.owner for one in step(subject)]
+    assert order == ["new", "large", "old"]
+
+
+def test_a_batch_prompt_without_room_holds_up_no_other():
+    subject = scheduler(BlockPool(4))
+    start(subject, sequence("running", BLOCK, 40))
+    subject.offer_prompt(local_sequence("large", 3 * BLOCK + 1, 2, lane="batch"), 0.0)
+    step(subject)
+    subject.offer_prompt(local_sequence("small", 2, 2), 1.0)
+    assert [one.owner for _ in range(3) for one in step(subject)] == ["small"]
+
+
 class DecodeMachine(RuleBasedStateMachine):
     """Offers, commits, steps and cancels in any order, over a pool that is too small."""
 
@@ -217,10 +269,16 @@ class DecodeMachine(RuleBasedStateMachine):
     def spans(self):
         return self.step + [span for chunk in self.chunks for span in chunk]
 
-    @rule(prompt=st.integers(1, 40), max_tokens=st.integers(2, 20), local=st.booleans())
-    def offer(self, prompt, max_tokens, local):
+    @rule(
+        prompt=st.integers(1, 40),
+        max_tokens=st.integers(2, 20),
+        local=st.booleans(),
+        lane=st.sampled_from(["interactive", "batch"]),
+    )
+    def offer(self, prompt, max_tokens, local, lane):
         self.count += 1
-        new = (local_sequence if local else sequence)(f"r{self.count}", prompt, max_tokens)
+        make = local_sequence if local else sequence
+        new = make(f"r{self.count}", prompt, max_tokens, lane=lane)
         try:
             self.subject.check_fits(new)
             if local:
