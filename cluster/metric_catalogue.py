@@ -38,9 +38,9 @@ alerts and the dashboard of the chart use Ray's names.
 
 No label has a request's id. `endpoint` and `lane` are configured ones, or `other` for a request
 that named an endpoint which is not there. `tenant` is one of at most `router.metric_tenants` names,
-of which `default` and the configured ones come first; all other tenants are `other`. `pool` is
-`prefill` or `decode`; `role` also `both` or `router`; `replica` is a replica's id as in `tandem
-status`.
+of which `default` and the configured ones come first; all other tenants are `other`. Without
+API keys it is always `default`. `pool` is `prefill` or `decode`; `role` also `both` or `router`;
+`replica` is a replica's id as in `tandem status`.
 """
 
 

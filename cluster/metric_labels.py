@@ -34,14 +34,14 @@ class RequestLabels:
         self._tenants = set(list(known)[:most_tenants])
         self._most_tenants = most_tenants
 
-    def of(self, request: GenerateRequest) -> Labels:
-        """The values of `cluster.metrics.REQUEST` by name."""
+    def of(self, request: GenerateRequest, tenant: str) -> Labels:
+        """The values of `cluster.metrics.REQUEST` by name; `tenant` is whom it counts for."""
         name = endpoint_of(request, self._endpoints, self._default)
         endpoint = self._endpoints.get(name)
         return {
             "endpoint": OTHER if endpoint is None else name,
             "lane": OTHER if endpoint is None else lane_of(request, endpoint),
-            "tenant": self._tenant(request.tenant),
+            "tenant": self._tenant(tenant),
         }
 
     def _tenant(self, name: str) -> str:

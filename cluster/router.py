@@ -59,9 +59,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Running:
-    """A request in this router: its events, and the task that makes them."""
+    """A request in this router: who it counts for, its events, and the task that makes them."""
 
     choices: int
+    tenant: str
     labels: Labels
     events: Outbox = field(default_factory=Outbox)
     task: asyncio.Task[None] | None = None
@@ -179,6 +180,10 @@ class Router:
         """Tokens that the largest decode pool can hold, where one is known."""
         return max((capacity(record) for record in self._pools.healthy("decode")), default=None)
 
+    def _counts_for(self, tenant: str) -> str:
+        """Without keys a tenant is a name that anybody may give: it counts for nobody."""
+        return DEFAULT_TENANT if self._config.api_keys is None else tenant
+
     def _admit(self, request_id: str, request: GenerateRequest) -> _Running:
         """Take the request on, within the router's bound."""
         if request_id in self._running:
@@ -186,11 +191,12 @@ class Router:
                 f"request_id {request_id!r} is running already", field="request_id"
             )
         most = self._config.max_requests
-        labels = self._labels.of(request)
+        tenant = self._counts_for(request.tenant)
+        labels = self._labels.of(request, tenant)
         if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
-        running = self._running[request_id] = _Running(request.n, labels)
+        running = self._running[request_id] = _Running(request.n, tenant, labels)
         self._choices += request.n
         metrics.RUNNING.set(len(self._running))
         log.info("request accepted", extra={"request_id": request_id, **labels})
@@ -211,7 +217,7 @@ class Router:
         """Prepare the request and run its choices; the last event is the summary or the error."""
         began_s, outcome, labels = time.monotonic(), "cancelled", running.labels
         endpoint = self._door.endpoint_of(request)
-        route = self._canaries.route(endpoint, request.tenant, request_id)
+        route = self._canaries.route(endpoint, running.tenant, request_id)
         last: Event | TandemError = Cancelled("the request was cancelled")
         try:
             if route.served_as != request.endpoint:
@@ -230,20 +236,20 @@ class Router:
         finally:
             metrics.REQUESTS.inc(outcome=outcome, **labels)
             self._note(route, running, outcome, last, time.monotonic() - began_s)
-            row = self._row(request, request_id, outcome, last, route)
+            row = self._row(running, request_id, outcome, last, route)
             ledger.write(row.finished(last) if isinstance(last, Summary) else row)
         running.events.put(last)
 
     def _row(
         self,
-        request: GenerateRequest,
+        running: _Running,
         request_id: str,
         outcome: str,
         last: Event | TandemError,
         route: Route,
     ) -> ledger.Row:
         reason = last.message if isinstance(last, TandemError) else None
-        row = ledger.Row(request_id, route.endpoint, route.config, outcome, request.tenant)
+        row = ledger.Row(request_id, route.endpoint, route.config, outcome, running.tenant)
         decided_s = last.decided_s if isinstance(last, Refused) else None
         return replace(row, reason=reason, decided_s=decided_s, arm=route.arm)
 
@@ -273,7 +279,7 @@ class Router:
                     running.events.keep_text()
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
                 tell = running.events.put if prepared.delivery.progress else None
-                placed = await self._gate.enter(self._ask(prepared, began_s), tell)
+                placed = await self._gate.enter(ask_of(prepared, began_s, running.tenant), tell)
                 metrics.PROMPT_TOKENS.inc(prompt_tokens, **running.labels)
                 try:
                     started = Started(request_id, self._card.name, prompt_tokens, seed)
@@ -284,11 +290,6 @@ class Router:
                         one.release()
         except TimeoutError:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
-
-    def _ask(self, prepared: Prepared, began_s: float) -> Ask:
-        """Without keys a tenant is a name that anybody may give: it counts for nobody."""
-        known = self._config.api_keys is not None
-        return ask_of(prepared, began_s, prepared.tenant if known else DEFAULT_TENANT)
 
     async def _run_choices(
         self, prepared: Prepared, placed: list[Placed], running: _Running, began_s: float

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cluster.api import GenerateRequest, TextPrompt
 from cluster.config import EndpointConfig
-from cluster.metric_labels import RequestLabels
+from cluster.metric_labels import Labels, RequestLabels
 
 ENDPOINTS = {"chat": EndpointConfig(), "report": EndpointConfig(lane="batch")}
 
@@ -16,31 +16,32 @@ def labels(most: int = 3, tenants: tuple[str, ...] = ()) -> RequestLabels:
     return RequestLabels(ENDPOINTS, "chat", tenants, most)
 
 
-def asked(endpoint: str = "", tenant: str = "default") -> GenerateRequest:
-    return GenerateRequest(TextPrompt("hi"), endpoint=endpoint, tenant=tenant)
+def found(made: RequestLabels, endpoint: str = "", tenant: str = "default") -> Labels:
+    return made.of(GenerateRequest(TextPrompt("hi"), endpoint=endpoint), tenant)
 
 
 def test_a_request_has_its_endpoint_lane_and_tenant() -> None:
-    assert labels().of(asked()) == {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
-    found = labels().of(asked("report", "acme"))
-    assert found == {"endpoint": "report", "lane": "batch", "tenant": "acme"}
+    chat = {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
+    report = {"endpoint": "report", "lane": "batch", "tenant": "acme"}
+    assert found(labels()) == chat
+    assert found(labels(), "report", "acme") == report
 
 
 def test_an_endpoint_that_nobody_configured_is_other() -> None:
-    found = labels().of(asked("nonsense"))
-    assert (found["endpoint"], found["lane"]) == ("other", "other")
+    other = found(labels(), "nonsense")
+    assert (other["endpoint"], other["lane"]) == ("other", "other")
 
 
 def test_tenants_beyond_the_bound_are_other_and_those_before_stay() -> None:
     made = labels(most=3)
-    seen = [made.of(asked(tenant=name))["tenant"] for name in ("a", "b", "c", "a", "default", "d")]
+    seen = [found(made, tenant=name)["tenant"] for name in ("a", "b", "c", "a", "default", "d")]
     assert seen == ["a", "b", "other", "a", "default", "other"]
 
 
 def test_configured_tenants_come_first() -> None:
     made = labels(most=2, tenants=("acme", "late"))
     names = ("x", "late", "acme", "default")
-    assert [made.of(asked(tenant=name))["tenant"] for name in names] == [
+    assert [found(made, tenant=name)["tenant"] for name in names] == [
         "other",
         "other",
         "acme",
@@ -49,7 +50,7 @@ def test_configured_tenants_come_first() -> None:
 
 
 def test_with_no_tenants_to_tell_apart_all_are_other() -> None:
-    assert labels(most=0).of(asked())["tenant"] == "other"
+    assert found(labels(most=0))["tenant"] == "other"
 
 
 @given(
@@ -61,6 +62,6 @@ def test_clients_make_no_more_labels_than_allowed(
     most: int, configured: list[str], requests: list[tuple[str, str]]
 ) -> None:
     made = labels(most, tuple(configured))
-    found = [made.of(asked(endpoint, tenant)) for endpoint, tenant in requests]
-    assert len({one["tenant"] for one in found} - {"other"}) <= most
-    assert {one["endpoint"] for one in found} <= {*ENDPOINTS, "other"}
+    given_out = [found(made, endpoint, tenant) for endpoint, tenant in requests]
+    assert len({one["tenant"] for one in given_out} - {"other"}) <= most
+    assert {one["endpoint"] for one in given_out} <= {*ENDPOINTS, "other"}

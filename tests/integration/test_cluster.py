@@ -349,7 +349,7 @@ async def test_every_ended_request_has_a_row_in_the_ledger(config, caplog):
     ended = [(row.endpoint, row.tenant, row.outcome) for row in rows]
     assert ended == [
         ("report", "default", "ok"),
-        ("chat", "acme", "ok"),
+        ("chat", "default", "ok"),
         ("none", "default", "NotFound"),
     ]
     assert rows[0].completion_tokens == 2

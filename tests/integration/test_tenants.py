@@ -1,14 +1,17 @@
-"""Two routers in front of one cluster: a tenant's cap is one cap."""
+"""Who a request counts for, and that a tenant's cap is one cap over two routers."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
+from cluster.canary import CanaryConfig
 from cluster.client import Client
 from cluster.router_server import RouterServer
 from cluster.tenant_caps import TenantConfig
 from tests.integration.local import cluster
+from tests.metrics_page import recorded
 
 CAP = 3
 
@@ -45,3 +48,36 @@ async def test_a_cap_holds_over_two_routers_and_all_of_it_is_used(config):
             await local.idle()
         finally:
             await second.stop()
+
+
+async def test_without_keys_another_name_is_no_way_around_a_cap(config):
+    config = replace(config, tenants={"default": TenantConfig(max_concurrent=1)})
+    async with cluster(config) as local:
+        first = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True, tenant="a")
+        await anext(first)
+        asked = local.client.complete([2] * 50, max_tokens=2, tenant="b")
+        second = asyncio.create_task(asked)
+        async with asyncio.timeout(10):
+            while not local.router._router.load().waiting:
+                assert not second.done()
+                await asyncio.sleep(0.005)
+        await first.aclose()
+        await second
+
+
+async def test_without_keys_ledger_metrics_and_canaries_know_no_names(config, caplog):
+    chat = config.endpoints["chat"]
+    trial = replace(chat, canary=CanaryConfig("next", 0.5))
+    config = replace(config, endpoints={"chat": trial, "next": chat})
+    names, ids = ("a", "b", "c"), [f"r-{number}" for number in range(8)]
+    with recorded() as page, caplog.at_level(logging.INFO, "cluster.ledger"):
+        async with cluster(config) as local:
+            for name in names:
+                for one in ids:
+                    await local.client.complete("x", max_tokens=1, tenant=name, request_id=one)
+    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    assert len(rows) == len(names) * len(ids)
+    assert {row.tenant for row in rows} == {"default"}
+    assert {labels["tenant"] for labels, _ in page.series("tandem_requests_total")} == {"default"}
+    # The arm is drawn by the id alone.
+    assert len({(row.request_id, row.arm) for row in rows}) == len(ids)
