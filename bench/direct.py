@@ -76,7 +76,7 @@ class Direct:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
-    async def cancel(self, request_id: str) -> bool:
+    async def cancel(self, request_id: str, tenant: str) -> bool:
         """Nothing runs for long."""
         return False
 

@@ -215,8 +215,8 @@ class Generator(Protocol):
         """
         ...
 
-    async def cancel(self, request_id: str) -> bool:
-        """End a request wherever it is; False where no such request runs."""
+    async def cancel(self, request_id: str, tenant: str) -> bool:
+        """End a tenant's request wherever it is; False where it has none under that id."""
         ...
 
     def token_text(self, token: int) -> str:

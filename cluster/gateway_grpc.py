@@ -108,13 +108,13 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     async def Cancel(  # noqa: N802
         self, request: inference_pb2.CancelRequest | None, context: Context
     ) -> inference_pb2.CancelResponse:
-        """End a request by its id."""
+        """End a request of the caller's own by its id."""
         async with _answering(context):
-            identify(self._keys, _authorization(context), "")
+            tenant = identify(self._keys, _authorization(context), DEFAULT_TENANT)
             request_id = check_request_id(_parsed(request).request_id)
             if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
-            found = await self._generator.cancel(request_id)
+            found = await self._generator.cancel(request_id, tenant)
         return inference_pb2.CancelResponse(found=found)
 
     async def GetModel(  # noqa: N802

@@ -94,7 +94,8 @@ class Router:
         self._streams = CallStreams()
         patience_s = config.resume_s
         self._carrier = Carrier(self._gate, self._streams, pools.suspect, patience_s)
-        self._running: dict[str, _Running] = {}
+        # By whom it counts for, and the id, which is that tenant's own.
+        self._running: dict[tuple[str, str], _Running] = {}
         self._choices = 0
 
     @property
@@ -132,9 +133,9 @@ class Router:
         """The pools without a healthy replica."""
         return self._pools.missing()
 
-    async def cancel(self, request_id: str) -> bool:
-        """End a request wherever it is; False where no such request runs."""
-        running = self._running.get(request_id)
+    async def cancel(self, request_id: str, tenant: str) -> bool:
+        """End a tenant's request wherever it is; False where it has none under that id."""
+        running = self._running.get((self._counts_for(tenant), request_id))
         if running is None or running.task is None:
             return False
         running.task.cancel()
@@ -172,8 +173,8 @@ class Router:
 
     async def close(self) -> None:
         """End every request and close the streams."""
-        for request_id in list(self._running):
-            await self.cancel(request_id)
+        for tenant, request_id in list(self._running):
+            await self.cancel(request_id, tenant)
         await self._streams.close()
 
     def _capacity(self) -> int | None:
@@ -186,17 +187,18 @@ class Router:
 
     def _admit(self, request_id: str, request: GenerateRequest) -> _Running:
         """Take the request on, within the router's bound."""
-        if request_id in self._running:
+        tenant = self._counts_for(request.tenant)
+        if (tenant, request_id) in self._running:
             raise InvalidRequest(
                 f"request_id {request_id!r} is running already", field="request_id"
             )
         most = self._config.max_requests
-        tenant = self._counts_for(request.tenant)
         labels = self._labels.of(request, tenant)
         if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
-        running = self._running[request_id] = _Running(request.n, tenant, labels)
+        running = _Running(request.n, tenant, labels)
+        self._running[tenant, request_id] = running
         self._choices += request.n
         metrics.RUNNING.set(len(self._running))
         log.info("request accepted", extra={"request_id": request_id, **labels})
@@ -205,7 +207,7 @@ class Router:
     async def _release(self, request_id: str, running: _Running) -> None:
         """The one end of a request: its task is over, its name is free. Idempotent."""
         running.events.close()
-        if self._running.pop(request_id, None) is not None:
+        if self._running.pop((running.tenant, request_id), None) is not None:
             self._choices -= running.choices
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:

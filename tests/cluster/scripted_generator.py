@@ -70,7 +70,7 @@ class ScriptedGenerator:
     def text(self, ids: Sequence[int]) -> str:
         return "".join(map(self.token_text, ids))
 
-    async def cancel(self, request_id: str) -> bool:
+    async def cancel(self, request_id: str, tenant: str) -> bool:
         if request_id not in self.running:
             return False
         self.running[request_id].set()

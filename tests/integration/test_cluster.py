@@ -302,7 +302,7 @@ async def test_cancel_at_once_is_an_answer(config):
         events = router.generate(request)
         first = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
-        assert await router.cancel("early")
+        assert await router.cancel("early", "default")
         with pytest.raises(Cancelled):
             async with asyncio.timeout(5):
                 await first

@@ -6,10 +6,15 @@ import asyncio
 import logging
 from dataclasses import replace
 
+import pytest
+import yaml
+
+from cluster.api_keys import hash_of
 from cluster.canary import CanaryConfig
 from cluster.client import Client
 from cluster.router_server import RouterServer
 from cluster.tenant_caps import TenantConfig
+from engine.errors import Cancelled, Unauthenticated
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
 
@@ -81,3 +86,33 @@ async def test_without_keys_ledger_metrics_and_canaries_know_no_names(config, ca
     assert {labels["tenant"] for labels, _ in page.series("tandem_requests_total")} == {"default"}
     # The arm is drawn by the id alone.
     assert len({(row.request_id, row.arm) for row in rows}) == len(ids)
+
+
+async def test_a_key_cancels_its_own_tenants_requests_alone(config, tmp_path):
+    file, names = tmp_path / "keys.yaml", ("a", "b")
+    file.write_text(yaml.safe_dump({"tenants": {name: [hash_of(name)] for name in names}}))
+    config = replace(config, router=replace(config.router, api_keys=str(file)))
+    async with cluster(config) as local:
+        address = local.router.grpc_address
+        async with Client(address, api_key="a") as mine, Client(address, api_key="b") as theirs:
+
+            def begin(client):
+                return client.generate("x", max_tokens=900, ignore_eos=True, request_id="same")
+
+            first = begin(mine)
+            await anext(first)
+            with pytest.raises(Unauthenticated):
+                await local.client.cancel("same")
+            assert not await theirs.cancel("same")
+            second = begin(theirs)
+            await anext(second)
+            assert await theirs.cancel("same")
+            with pytest.raises(Cancelled):
+                [event async for event in second]
+            # The other tenant's goes on.
+            await anext(first)
+            assert not await theirs.cancel("same")
+            assert await mine.cancel("same")
+            with pytest.raises(Cancelled):
+                [event async for event in first]
+        await local.idle()
