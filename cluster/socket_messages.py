@@ -20,6 +20,7 @@ from cluster.openai_forms import CHAT, COMPLETION, Form, Json, progress_json
 from cluster.openai_schema import Call, ChatRequest, CompletionRequest
 from cluster.status import http_error
 from engine.errors import Internal, InvalidRequest, TandemError
+from protos.status import retry_after_ms
 
 _KINDS: dict[str, tuple[Form, type[ChatRequest] | type[CompletionRequest]]] = {
     "chat": (CHAT, ChatRequest),
@@ -74,10 +75,10 @@ def read_call(kind: str, document: dict[str, Any], request_id: str, tenant: str)
 
 def failed(name: str | None, error: TandemError) -> Json:
     """The message that says what went wrong, with the status and body that HTTP would have."""
-    status, body, headers = http_error(error)
-    wait_ms = headers.get("retry-after-ms")
+    status, body, _ = http_error(error)
+    wait_ms = retry_after_ms(error)
     message = {"id": name, "type": "error", "status": status} | body
-    return message if wait_ms is None else message | {"retry_after_ms": int(wait_ms)}
+    return message if wait_ms is None else message | {"retry_after_ms": wait_ms}
 
 
 class Messages:

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from cluster.status import http_error
 from cluster.streams import StallWatch, unless
 from engine.errors import Internal, TandemError
+from protos.status import retry_after_ms
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,9 @@ class EventStream(Response):
     """A response of events, which are closed in any case.
 
     Nothing is sent before the first: an error in its place is answered by what `failed` makes of
-    it. One on the way is sent as an event with OpenAI's error form, after which the stream ends
-    without `[DONE]`. A client that takes nothing for `stall_s` is let go.
+    it. One on the way is sent as an event with OpenAI's error form and `retry_after_ms` where there
+    is a time to come back, after which the stream ends without `[DONE]`. A client that takes
+    nothing for `stall_s` is let go.
     """
 
     media_type = "text/event-stream"
@@ -104,7 +106,16 @@ class EventStream(Response):
             async for event in self._events:
                 yield event
         except TandemError as error:
-            yield data(http_error(error)[1])
+            yield _failed(error)
         except Exception:
             log.exception("a stream ended in a fault")
-            yield data(http_error(Internal("internal error"))[1])
+            yield _failed(Internal("internal error"))
+
+
+def _failed(error: TandemError) -> bytes:
+    """The last event of a stream that has begun: no header can say when to come back any more."""
+    _, body, _ = http_error(error)
+    wait_ms = retry_after_ms(error)
+    if wait_ms is not None:
+        body["error"]["retry_after_ms"] = wait_ms
+    return data(body)

@@ -37,7 +37,7 @@ from protos.status import (
     FIELD_TRAILER,
     RETRY_TRAILER,
     one_line,
-    retry_after,
+    retry_after_ms,
 )
 
 # Of a refusal over HTTP: how long after its arrival it was decided.
@@ -95,10 +95,10 @@ def http_error(error: TandemError) -> tuple[int, dict[str, Any], dict[str, str]]
     """HTTP status, body in OpenAI's form, and headers."""
     status = status_of(error)
     headers = {}
-    wait_s = retry_after(error)
-    if wait_s is not None:
-        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
-        headers["retry-after-ms"] = str(math.ceil(wait_s * 1000))
+    wait_ms = retry_after_ms(error)
+    if wait_ms is not None:
+        headers["retry-after"] = str(max(1, math.ceil(wait_ms / 1000)))
+        headers["retry-after-ms"] = str(wait_ms)
     decided_s = getattr(error, "decided_s", None)
     if decided_s is not None:
         headers[DECIDED_HEADER] = f"{decided_s * 1000:.1f}"

@@ -41,20 +41,19 @@ def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
     field = getattr(error, "field", None)
     if field is not None:
         found.append((FIELD_TRAILER, _printable(field)))
-    wait_s = retry_after(error)
-    if wait_s is not None:
-        found.append((RETRY_TRAILER, str(math.ceil(wait_s * 1000))))
+    wait_ms = retry_after_ms(error)
+    if wait_ms is not None:
+        found.append((RETRY_TRAILER, str(wait_ms)))
     return tuple(found)
 
 
 def failure_to_proto(error: TandemError) -> calls_pb2.Failure:
     """The same within a message: class, text, field, retry time."""
-    wait_s = retry_after(error)
     return calls_pb2.Failure(
         kind=_kind(error),
         message=one_line(error.message),
         field=getattr(error, "field", None),
-        retry_after_ms=None if wait_s is None else math.ceil(wait_s * 1000),
+        retry_after_ms=retry_after_ms(error),
     )
 
 
@@ -63,6 +62,12 @@ def retry_after(error: TandemError) -> float | None:
     if not error.retryable:
         return None
     return DEFAULT_RETRY_S if error.retry_after_s is None else max(0.0, error.retry_after_s)
+
+
+def retry_after_ms(error: TandemError) -> int | None:
+    """The same in whole milliseconds, rounded up."""
+    wait_s = retry_after(error)
+    return None if wait_s is None else math.ceil(wait_s * 1000)
 
 
 def one_line(message: str) -> str:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from cluster.gateway_http import create_app
 from cluster.http_server import start
-from engine.errors import ConfigError, Overloaded
+from engine.errors import ConfigError, InvalidRequest, Overloaded
 from tests.cluster.http_door import CHAT, HELLO, TEXT, asking, door, error_of, metrics, opened
 from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 
@@ -81,6 +81,25 @@ async def test_an_error_in_a_stream_ends_it_without_done(client, generator):
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "internal error"
     assert "[DONE]" not in response.text
     assert "secret" not in response.text
+
+
+async def test_a_refusal_behind_a_heartbeat_says_when_to_come_back(client, generator):
+    generator.heartbeats, generator.after = 1, 2  # behind Started and the heartbeat
+    generator.error = Overloaded("no room", retry_after_s=0.2501)
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    assert response.status_code == 200 and "retry-after-ms" not in response.headers
+    heartbeat, last = response.text.removesuffix("\n\n").split("\n\n")
+    assert heartbeat == ": heartbeat"
+    assert json.loads(last.removeprefix("data: "))["error"] == {
+        "message": "no room",
+        "type": "rate_limit_error",
+        "param": None,
+        "code": "overloaded",
+        "retry_after_ms": 251,
+    }
+    generator.error = InvalidRequest("never")
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    assert "never" in response.text and "retry_after_ms" not in response.text
 
 
 @pytest.mark.parametrize("after", [0, 2])
