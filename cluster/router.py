@@ -44,6 +44,7 @@ from cluster.refusals import Refused, is_fault
 from cluster.stage_times import StageTimes
 from cluster.stream_record import StreamRecord
 from cluster.together import together
+from cluster.vacancies import Vacancies
 from engine.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -64,6 +65,7 @@ class _Running:
     choices: int
     tenant: str
     labels: Labels
+    began_s: float = field(default_factory=time.monotonic)
     events: Outbox = field(default_factory=Outbox)
     task: asyncio.Task[None] | None = None
     ttft_s: float | None = None
@@ -97,6 +99,7 @@ class Router:
         # By whom it counts for, and the id, which is that tenant's own.
         self._running: dict[tuple[str, str], _Running] = {}
         self._choices = 0
+        self._vacancies = Vacancies()
 
     @property
     def model(self) -> ModelCard:
@@ -146,7 +149,11 @@ class Router:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
         request_id = request.request_id or secrets.token_hex(12)
-        running = self._admit(request_id, request)
+        try:
+            running = self._admit(request_id, request)
+        except TandemError as error:
+            self._turned_away(request, request_id, error)
+            raise
         running.task = asyncio.create_task(self._drive(request, request_id, running))
         try:
             while True:
@@ -196,7 +203,8 @@ class Router:
         labels = self._labels.of(request, tenant)
         if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)
-            raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=1.0)
+            wait_s = self._vacancies.wait_s(request.n, self._choices, time.monotonic())
+            raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=wait_s)
         running = _Running(request.n, tenant, labels)
         self._running[tenant, request_id] = running
         self._choices += request.n
@@ -204,11 +212,19 @@ class Router:
         log.info("request accepted", extra={"request_id": request_id, **labels})
         return running
 
+    def _turned_away(self, request: GenerateRequest, request_id: str, error: TandemError) -> None:
+        """Count what never began as the others are at their end; it had no arm of a canary."""
+        tenant, outcome = self._counts_for(request.tenant), type(error).__name__
+        metrics.REQUESTS.inc(outcome=outcome, **self._labels.of(request, tenant))
+        route = self._canaries.route(self._door.endpoint_of(request), tenant, request_id)
+        ledger.write(self._row(tenant, request_id, outcome, error, replace(route, arm=None)))
+
     async def _release(self, request_id: str, running: _Running) -> None:
         """The one end of a request: its task is over, its name is free. Idempotent."""
         running.events.close()
         if self._running.pop((running.tenant, request_id), None) is not None:
             self._choices -= running.choices
+            self._vacancies.ended(time.monotonic() - running.began_s)
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:
             running.task.cancel()
@@ -238,20 +254,20 @@ class Router:
         finally:
             metrics.REQUESTS.inc(outcome=outcome, **labels)
             self._note(route, running, outcome, last, time.monotonic() - began_s)
-            row = self._row(running, request_id, outcome, last, route)
+            row = self._row(running.tenant, request_id, outcome, last, route)
             ledger.write(row.finished(last) if isinstance(last, Summary) else row)
         running.events.put(last)
 
     def _row(
         self,
-        running: _Running,
+        tenant: str,
         request_id: str,
         outcome: str,
         last: Event | TandemError,
         route: Route,
     ) -> ledger.Row:
         reason = last.message if isinstance(last, TandemError) else None
-        row = ledger.Row(request_id, route.endpoint, route.config, outcome, running.tenant)
+        row = ledger.Row(request_id, route.endpoint, route.config, outcome, tenant)
         decided_s = last.decided_s if isinstance(last, Refused) else None
         return replace(row, reason=reason, decided_s=decided_s, arm=route.arm)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import replace
+
+import pytest
 
 from cluster.api import Tokens
 from cluster.config import EndpointConfig
@@ -119,25 +122,32 @@ def check_that_stages_add_up(page: Recorded) -> None:
     assert abs(whole - page.value("tandem_ttft_seconds_sum")) < 0.01
 
 
-async def test_refusals_are_counted_once_with_their_reason(config):
+async def test_refusals_are_counted_once_with_their_reason(config, caplog):
     tight = EndpointConfig(ttft_budget_ms=60_000, token_gap_budget_ms=60_000)
     config = replace(
         config,
         endpoints={"chat": tight},
         router=replace(config.router, max_requests=1),
     )
-    with recorded() as page:
+    with recorded() as page, caplog.at_level(logging.INFO, "cluster.ledger"):
         async with cluster(config) as local:
+            await ask(local, 1)
             events = local.client.generate([7] * 100, max_tokens=900, ignore_eos=True)
             await anext(events)
-            try:
-                await ask(local, 1)
-                raise AssertionError("it was not refused")
-            except Overloaded:
-                pass
+            with pytest.raises(Overloaded) as refused:
+                await ask(local, 2, request_id="late")
             await events.aclose()
         assert page.value("tandem_refused_total", reason="router_full", endpoint="chat") == 1
         assert page.value("tandem_refused_total") == 1
+        assert page.value("tandem_requests_total", outcome="Overloaded", endpoint="chat") == 1
+    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    (row,) = (row for row in rows if row.request_id == "late")
+    assert (row.endpoint, row.tenant, row.outcome) == ("chat", "default", "Overloaded")
+    assert "the most there may" in row.reason
+    # One runs, so there is room when it has stayed as long as the one before.
+    (before,) = (row for row in rows if row.outcome == "ok")
+    wait_s = refused.value.retry_after_s
+    assert wait_s != 1.0 and max(0.05, before.total_s) <= wait_s < before.total_s + 0.5
 
 
 async def test_scored_tokens_are_counted(config):
