@@ -1,7 +1,10 @@
 """Admission on a real cluster: refused with a time, held for room, nothing left behind."""
 
 import asyncio
+import time
 from dataclasses import replace
+
+import pytest
 
 from cluster.config import EndpointConfig
 from engine.errors import Overloaded
@@ -67,3 +70,51 @@ async def test_replicas_report_to_the_router(config):
                 await asyncio.sleep(0.02)
         loads = [record.load for record in local.router._pools.healthy("decode")]
         assert all(load.blocks_total == 400 and load.streams == 0 for load in loads)
+
+
+def with_hasty(config, gap_ms):
+    """Streams of the endpoint `hasty` are promised tokens at most so far apart."""
+    hasty = EndpointConfig(ttft_budget_ms=2000, token_gap_budget_ms=gap_ms)
+    return replace(config, endpoints=config.endpoints | {"hasty": hasty})
+
+
+def slow_steps(replica, seconds):
+    """Each step of the replica's decode batch takes longer by that."""
+    forward = replica._engine.forward
+
+    def slow(spans):
+        time.sleep(seconds)
+        return forward(spans)
+
+    replica._engine.forward = slow
+
+
+async def test_an_endpoints_token_gap_is_what_its_streams_are_admitted_by(config):
+    async with cluster(with_hasty(config, gap_ms=1)) as local:
+        slow_steps(local.decode[0], 0.005)
+        events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)
+        await anext(events)
+        with pytest.raises(Overloaded, match="tokens would be too far apart"):
+            await local.client.complete([2] * 50, max_tokens=3, endpoint="hasty")
+        await local.client.complete([3] * 50, max_tokens=3)
+        await events.aclose()
+        await local.idle()
+
+
+async def test_what_steps_take_is_learned_from_what_replicas_report(config):
+    """They are guessed to take 2.4 ms, which would keep the gap."""
+    async with cluster(with_hasty(config, gap_ms=20)) as local:
+        slow_steps(local.decode[0], 0.04)
+        events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)
+        await anext(events)
+
+        async def until_refused():
+            while True:
+                await local.client.complete([2] * 50, max_tokens=1, endpoint="hasty")
+                await asyncio.sleep(0.05)
+
+        with pytest.raises(Overloaded, match="tokens would be too far apart"):
+            async with asyncio.timeout(20):
+                await until_refused()
+        await events.aclose()
+        await local.idle()

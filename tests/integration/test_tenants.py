@@ -116,3 +116,12 @@ async def test_a_key_cancels_its_own_tenants_requests_alone(config, tmp_path):
             with pytest.raises(Cancelled):
                 [event async for event in first]
         await local.idle()
+
+
+async def test_a_tenant_is_charged_its_prompts_and_its_answers(config):
+    async with cluster(config) as local:
+        await local.client.complete([1] * 50, max_tokens=20, ignore_eos=True)
+        await local.idle()
+        _, charged, _ = local.router._fairness.say()
+    # A token of an answer costs two of a prompt.
+    assert charged == {"default": 50 + 2 * 20}
