@@ -171,6 +171,11 @@ class Door:
         """The name of the endpoint that a request goes to, configured or not."""
         return endpoint_of(request, self._endpoints, self._card.endpoints[0])
 
+    def in_batch_lane(self, request: GenerateRequest) -> bool:
+        """Whether it goes to the batch lane; one to an endpoint that is not configured does not."""
+        endpoint = self._endpoints.get(self.endpoint_of(request))
+        return endpoint is not None and endpoint.lane == "batch"
+
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
         if request.model and request.model != self._card.name:
             raise NotFound(

@@ -53,6 +53,7 @@ from engine.errors import (
     Overloaded,
     TandemError,
 )
+from engine.lanes import most_of
 from engine.prefix import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class Router:
             raise InvalidRequest(
                 f"request_id {request_id!r} is running already", field="request_id"
             )
-        most = self._config.max_requests
+        most = most_of(self._config.max_requests, batch=self._door.in_batch_lane(request))
         labels = self._labels.of(request, tenant)
         if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)

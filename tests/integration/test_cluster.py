@@ -243,6 +243,22 @@ async def test_a_full_router_refuses_and_says_when_to_come_back(config):
         await events.aclose()
 
 
+async def test_a_router_that_is_full_of_batch_work_takes_a_chat(config):
+    endpoints = config.endpoints | {"report": EndpointConfig(lane="batch")}
+    config = replace(config, router=replace(config.router, max_requests=4), endpoints=endpoints)
+    async with cluster(config) as local:
+        report = {"endpoint": "report", "max_tokens": 500, "ignore_eos": True}
+        batch = [local.client.generate("x", **report) for _ in range(3)]
+        for events in batch:
+            await anext(events)
+        with pytest.raises(Overloaded, match="3 requests run here") as refusal:
+            await local.client.complete("y", **report)
+        assert refusal.value.retry_after_s
+        await local.client.complete("y", max_tokens=4)
+        for events in batch:
+            await events.aclose()
+
+
 async def test_a_lost_replica_ends_its_requests_with_a_retryable_error_where_none_goes_on(config):
     router = replace(config.router, resume_s=0)
     config = replace(config, router=router, decode=replace(config.decode, replicas=2))
@@ -273,9 +289,12 @@ def test_the_reference_is_not_degenerate(model):
 
 
 async def test_a_refusal_of_a_replica_reaches_the_client_as_such(config):
-    """With room for three in decode, the others are told to come back, and nothing is left."""
-    config = replace(config, decode=replace(config.decode, max_batch=1, max_waiting=2))
-    async with cluster(config) as local:
+    """With room for three in decode, the others are told to come back, and nothing is left.
+
+    Where batches are formed of those who wait, the router lets more in than there is room for.
+    """
+    decode = replace(config.decode, batching="static", max_batch=1, max_waiting=2)
+    async with cluster(replace(config, decode=decode)) as local:
         requests = (local.client.complete("x", max_tokens=200, ignore_eos=True) for _ in range(12))
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
