@@ -10,10 +10,14 @@ LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
 
 
 class Pools:
-    """Replicas "p0" and "d0" in `records`, which a test may change; those of `starts` may sleep."""
+    """Replicas "p0" and "d0" in `records`, which a test may change; those of `starts` may sleep.
+
+    The state of those in `old` is old.
+    """
 
     def __init__(self, starts=None):
         self.starts = starts or ColdStarts()
+        self.old: set[str] = set()
         self.records = {
             "prefill": [ReplicaRecord("p0", "prefill", "", 1, load=LOAD)],
             "decode": [ReplicaRecord("d0", "decode", "", 1, load=LOAD)],
@@ -30,7 +34,7 @@ class Pools:
         return empty if set(empty) <= self.starts.sleepers else ()
 
     def stale(self):
-        return set()
+        return self.old
 
 
 def make_placement():

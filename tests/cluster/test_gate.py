@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,26 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     placed.release()
     gate.release(first)
     assert placement.holds.requests(placed.plan.pair.decode) == 0
+
+
+class FirstDrawn:
+    """Chance that draws the first ones."""
+
+    def sample(self, records, count):
+        return records[:count]
+
+
+@pytest.mark.parametrize(("old", "used"), [((), 3), (("p2", "d2"), 2)])
+async def test_of_replicas_whose_state_is_old_two_are_drawn(pools, old, used):
+    for pool, records in pools.records.items():
+        pools.records[pool] = [replace(records[0], id=f"{pool[0]}{n}") for n in range(3)]
+    pools.old = set(old)
+    gate = Gate(pools, Placement(chance=FirstDrawn()), max_held=2)
+    placed = [(await gate.enter(ask(100)))[0] for _ in range(6)]
+    assert {one.plan.pair.prefill.id for one in placed} == {f"p{n}" for n in range(used)}
+    assert {one.plan.pair.decode.id for one in placed} == {f"d{n}" for n in range(used)}
+    for one in placed:
+        one.release()
 
 
 async def test_a_prompt_that_waits_is_pressed(gate):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import quantiles
 
 import pytest
@@ -265,6 +266,20 @@ async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
     paced = engine.gaps(joined_s + late_s + STEP_S / 2)
     assert len(paced) > 10
     assert paced == pytest.approx([gap_s] * len(paced))
+
+
+async def test_as_many_share_a_step_as_keep_the_budget(monkeypatch):
+    async with running(monkeypatch, 2.0, budget_s=0.06) as (subject, engine):
+
+        async def most(name, step_s):
+            """Of twenty that come at once."""
+            engine.step_s, engine.tokens_s = step_s, {}
+            await asyncio.gather(*(stream(subject, f"{name}{n}", 30) for n in range(20)))
+            return max(Counter(chain(*engine.tokens_s.values())).values())
+
+        assert await most("before", 0.07) == 20
+        assert await most("slow", 0.07) == 18
+        assert await most("fast", STEP_S) == 20
 
 
 async def test_who_joins_has_the_slice_under_way_end_with_its_layer(monkeypatch):
