@@ -147,14 +147,17 @@ class EndpointConfig:
     """What one kind of traffic may expect and may ask for.
 
     Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
-    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. `stream`
-    says in which pieces a streamed answer comes (`cluster/delivery.py`); `flush` makes `chunks`. A
-    `canary` serves a share of them as those of another endpoint.
+    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. With
+    `decode.batching: window` alone, a decode batch may wait for `batch_window_ms` to fill; None:
+    for `decode.window_ms`. `stream` says in which pieces a streamed answer comes
+    (`cluster/delivery.py`); `flush` makes `chunks`. A `canary` serves a share of them as those of
+    another endpoint.
     """
 
     lane: Lane = "interactive"
     ttft_budget_ms: float = 500.0
     token_gap_budget_ms: float = 60.0
+    batch_window_ms: float | None = None
     max_output_tokens: int = 1024
     stream: StreamMode = "chunks"
     flush: FlushConfig = field(default_factory=FlushConfig)
@@ -163,11 +166,20 @@ class EndpointConfig:
     def __post_init__(self) -> None:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
         require(self.token_gap_budget_ms > 0, "token_gap_budget_ms must be positive")
+        require(
+            self.batch_window_ms is None or self.batch_window_ms > 0,
+            "batch_window_ms must be positive",
+        )
         require(self.max_output_tokens >= 1, "max_output_tokens must be at least 1")
         require(
             self.stream == "chunks" or self.flush == FlushConfig(),
             f"flush is for stream: chunks, not {self.stream}",
         )
+
+    @property
+    def batch_window_s(self) -> float | None:
+        """`batch_window_ms` in seconds."""
+        return None if self.batch_window_ms is None else self.batch_window_ms / 1000
 
 
 # Where none are configured: what people wait for, scoring, and work that nobody waits for.

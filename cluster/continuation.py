@@ -81,6 +81,7 @@ class Continuation:
             lane=self.prepared.lane,
             ttft_budget_s=self.prepared.ttft_budget_s,
             haste=haste_to_proto(self.prepared.haste),
+            batch_window_s=self.prepared.batch_window_s,
             progress=self.prepared.delivery.progress,
             scoring=self._scoring(),
         )

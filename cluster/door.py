@@ -56,6 +56,7 @@ class Prepared:
     scored_from: int | None = None
     top: int = 0
     haste: Haste = Haste.PROMPTS
+    batch_window_s: float | None = None
 
     @property
     def most_tokens(self) -> int:
@@ -122,6 +123,7 @@ class Door:
             token_gap_s=endpoint.token_gap_budget_ms / 1000,
             lane=endpoint.lane,
             delivery=delivery_of(endpoint, request.progress),
+            batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),
         )
@@ -154,6 +156,7 @@ class Door:
             choices=1,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
             lane=lane_of(request, endpoint),
+            batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
             chain=self._chain(request.tenant, ids),
             scored_from=scored_from,

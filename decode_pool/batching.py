@@ -3,7 +3,8 @@
 Continuous batching (Yu et al., "Orca", OSDI 2022) lets a request join at any step. The other two
 are what it is compared with. A batch is formed of the requests that wait, oldest first, and runs
 until all of them have ended; only then the next one is formed. *static* forms it at once; with a
-*window* it waits for more, from the arrival of its first request on, unless it is full.
+*window* it waits for more, until one of those that wait has done so for its window, unless it is
+full.
 
 A member that ended takes part in no further step, and one that lost its blocks comes back.
 """
@@ -18,14 +19,22 @@ from decode_pool.config import BatchingName
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who waits, since when, and for how long at most (s); None: for the pool's window."""
+
+    owner: str
+    arrived_s: float
+    window_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
-    """Who waits, oldest first, since when the first of them, and for how many there is room.
+    """Who waits, oldest first, and for how many there is room.
 
     More than wait: the batch would not be full.
     """
 
-    owners: Sequence[str]
-    first_s: float
+    waiting: Sequence[Candidate]
     room: int
 
 
@@ -68,22 +77,25 @@ class Continuous:
 
 
 class Formed:
-    """One batch after the other; `window_s` after its first request's arrival, or when full."""
+    """One batch after the other, when full or when the first window of those that wait has ended.
+
+    A request that has none of its own has `window_s`; None: there are no windows.
+    """
 
     continuous = False
 
-    def __init__(self, window_s: float = 0.0) -> None:
+    def __init__(self, window_s: float | None = None) -> None:
         self._window_s = window_s
         self._members: set[str] = set()
 
     def form(self, queue: Queue, now: float) -> float | None:
         """See Batching; nothing is due while a member of the last batch is here."""
-        if self._members or not queue.owners:
+        if self._members or not queue.waiting:
             return None
-        due_s = queue.first_s + self._window_s
-        if now < due_s and len(queue.owners) < queue.room:
-            return due_s - now
-        self._members = set(queue.owners[: max(1, queue.room)])
+        left_s = min(self._ends_s(one) for one in queue.waiting) - now
+        if left_s > 0 and len(queue.waiting) < queue.room:
+            return left_s
+        self._members = {one.owner for one in queue.waiting[: max(1, queue.room)]}
         return None
 
     def may_join(self, owner: str) -> bool:
@@ -94,9 +106,15 @@ class Formed:
         """With the last one the batch is over."""
         self._members.discard(owner)
 
+    def _ends_s(self, one: Candidate) -> float:
+        """When its window ends."""
+        if self._window_s is None:
+            return one.arrived_s
+        return one.arrived_s + (self._window_s if one.window_s is None else one.window_s)
+
 
 def make_batching(name: BatchingName, window_s: float) -> Batching:
     """The policy of that name."""
     if name == "continuous":
         return Continuous()
-    return Formed(window_s if name == "window" else 0.0)
+    return Formed(window_s if name == "window" else None)

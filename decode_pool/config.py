@@ -21,8 +21,9 @@ class DecodeConfig:
     prompts in haste the gap may be longer, within the budget.
 
     `batching` other than `continuous` is there to be compared with it: a batch runs until all of
-    its requests have ended, and only then the next one is formed, with `window` not before
-    `window_ms` after the arrival of its first request, or when it is full.
+    its requests have ended, and only then the next one is formed, with `window` not before one of
+    those that wait has done so for `window_ms`, or its endpoint's `batch_window_ms`, or when it is
+    full.
     """
 
     replicas: int = 1

@@ -21,7 +21,7 @@ may overtake a pass that was begun, between two layers. `remove` ends a request 
 from __future__ import annotations
 
 from decode_pool.batch_size import BatchSize
-from decode_pool.batching import Batching, Continuous, Queue
+from decode_pool.batching import Batching, Candidate, Continuous, Queue
 from decode_pool.entry import Entry, State
 from engine.blocks import BlockPool, Phase
 from engine.errors import PromptTooLong
@@ -141,8 +141,11 @@ class DecodeScheduler:
         waiting = [] if self._batching.continuous else self._in_state(State.WAITING)
         if not waiting:
             return None
-        owners = [entry.sequence.owner for entry in waiting]
-        return self._batching.form(Queue(owners, waiting[0].arrived_s, self._room(waiting)), now)
+        candidates = [
+            Candidate(entry.sequence.owner, entry.arrived_s, entry.sequence.batch_window_s)
+            for entry in waiting
+        ]
+        return self._batching.form(Queue(candidates, self._room(waiting)), now)
 
     def grant_early(self, sequence: Sequence) -> bool:
         """Give blocks at once to a request whose prompt is still being computed elsewhere.

@@ -26,7 +26,9 @@ class Sequence:
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
     `ttft_budget_s`, from arrival to first token, order the prompts. `haste` says what streams
     that are served beside the prompt leave it; those that wait with it share in it.
-    `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's own tokens.
+    `batch_window_s` is how long it may wait for a decode batch to fill; None: as long as the pool
+    lets others. `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's
+    own tokens.
     """
 
     owner: str
@@ -43,6 +45,7 @@ class Sequence:
     lane: Lane = "interactive"
     ttft_budget_s: float = 0.5
     haste: Haste = Haste.PROMPTS
+    batch_window_s: float | None = None
     request_id: str = ""
     scoring: Scoring | None = None
 

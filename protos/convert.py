@@ -98,7 +98,11 @@ def sequence_from_proto(
     Internal where both are said, as the first token would be there twice.
     """
     scoring, tokens = request.scoring, len(request.prompt_ids)
-    output = request.output_ids if isinstance(request, decode_pb2.DecodeRequest) else ()
+    output: Sequence[int] = ()
+    window_s = None
+    if isinstance(request, decode_pb2.DecodeRequest):
+        output = request.output_ids
+        window_s = request.batch_window_s if request.HasField("batch_window_s") else None
     if output and not request.local_prefill:
         raise Internal(f"{request.transfer}: output of its own, and KV with a first token to come")
     return TokenSequence(
@@ -111,6 +115,7 @@ def sequence_from_proto(
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
         haste=_HASTE_FROM_WIRE.get(request.haste, Haste.URGENT),
+        batch_window_s=window_s,
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )

@@ -187,6 +187,15 @@ def test_no_first_token_is_promised_to_who_must_wait_for_a_batch(batching):
     assert usual.local_tokens == usual.prefill.local_tokens
 
 
+def test_an_endpoint_may_have_a_batch_window_of_its_own():
+    endpoints = {"chat": {"batch_window_ms": 20.0}, "report": {}}
+    config = parse_config({"endpoints": endpoints, "decode": {"batching": "window"}})
+    found = {name: one.batch_window_s for name, one in config.promised_endpoints.items()}
+    assert found == {"chat": 0.02, "report": None}
+    with pytest.raises(ConfigError, match="batch_window_ms must be positive"):
+        parse_config({"endpoints": {"chat": {"batch_window_ms": 0.0}}})
+
+
 def test_a_batching_mode_that_does_not_exist_is_refused():
     for wrong in ({"batching": "dynamic"}, {"window_ms": 0.0}):
         with pytest.raises(ConfigError):

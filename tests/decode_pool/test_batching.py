@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from decode_pool.batching import Continuous, Formed, Queue, make_batching
+from decode_pool.batching import Candidate, Continuous, Formed, Queue, make_batching
 from engine.blocks import BlockPool
 from tests.decode_pool.scheduling import local_sequence, scheduler, sequence, start, step
 from tests.decode_pool.test_scheduler import DecodeMachine
@@ -21,7 +21,7 @@ WINDOW_S = 0.625
 class Watched(Formed):
     """Checks every batch against what a batch is; `alive` is whom the scheduler still has."""
 
-    def __init__(self, window_s=0.0):
+    def __init__(self, window_s=None):
         super().__init__(window_s)
         self.alive = {}
         self.batch = ()
@@ -29,24 +29,25 @@ class Watched(Formed):
     def form(self, queue, now):
         over = not self.alive.keys() & set(self.batch)
         due_s = super().form(queue, now)
-        joining = tuple(owner for owner in queue.owners if self.may_join(owner))
-        waited_s = now - queue.first_s
+        owners = [one.owner for one in queue.waiting]
+        joining = tuple(owner for owner in owners if self.may_join(owner))
+        ends_s = min(one.arrived_s for one in queue.waiting) + (self._window_s or 0.0)
         if not over:
             assert due_s is None and set(joining) <= set(self.batch)
         elif joining:
             # The oldest, as many as there is room for, and not before their time.
-            assert joining == tuple(queue.owners[: max(1, queue.room)])
-            assert waited_s >= self._window_s or len(queue.owners) >= queue.room
+            assert joining == tuple(owners[: max(1, queue.room)])
+            assert now >= ends_s or len(owners) >= queue.room
             self.batch = joining
         else:
-            assert due_s == pytest.approx(self._window_s - waited_s) and due_s > 0
+            assert due_s == pytest.approx(ends_s - now) and due_s > 0
         return due_s
 
 
 class StaticMachine(DecodeMachine):
     """The same in batches."""
 
-    window_s = 0.0
+    window_s: float | None = None
 
     def __init__(self):
         self.batching = Watched(self.window_s)
@@ -57,7 +58,7 @@ class StaticMachine(DecodeMachine):
     def form(self, later):
         self.now += later
         due_s = self.subject.form_batch(self.now)
-        assert due_s is None or 0 < due_s <= self.window_s
+        assert due_s is None or 0 < due_s <= (self.window_s or 0.0)
 
     @invariant()
     def nobody_joins_who_is_no_member(self):
@@ -172,7 +173,53 @@ def test_names():
     assert make_batching("continuous", 0.1).continuous
     for name, first in (("static", None), ("window", 0.1)):
         made = make_batching(name, 0.1)
-        assert made.form(Queue(["a"], 0.0, 8), 0.0) == first
+        assert made.form(Queue([Candidate("a", 0.0)], 8), 0.0) == first
+
+
+def test_a_batch_is_due_when_the_first_window_of_those_that_wait_has_ended():
+    subject = scheduler(BlockPool(50), batching=Formed(0.5))
+    for name, own_s, due_s in (
+        ("patient", 2.0, 2.0),
+        ("usual", None, 0.5),
+        ("hasty", 0.125, 0.125),
+    ):
+        new = sequence(name, 4)
+        new.batch_window_s = own_s
+        subject.offer(new, 1.0)
+        assert subject.form_batch(1.0) == due_s
+    # Who left has no say any more.
+    subject.remove("hasty")
+    assert subject.form_batch(1.25) == 0.25
+    assert subject.form_batch(1.5) is None
+    assert owners(subject) == ["patient", "usual"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(1, 15)), min_size=1, max_size=4),
+    st.integers(1, 15),
+    st.integers(0, 8),
+)
+def test_a_batch_forms_when_full_or_when_a_window_of_those_that_wait_is_over(
+    waiting, window_s, room
+):
+    """Of each its age and its own window."""
+    now = 16.0
+    aged = sorted(waiting, key=lambda one: -one[0])
+    queue = Queue([Candidate(str(n), now - age, own) for n, (age, own) in enumerate(aged)], room)
+    left_s = min((own or window_s) - age for age, own in waiting)
+    policy = Formed(window_s)
+    due_s = policy.form(queue, now)
+    assert due_s == (left_s if left_s > 0 and len(waiting) < room else None)
+    assert policy.may_join("0") == (due_s is None)
+    if due_s is not None:
+        assert policy.form(queue, now + due_s / 2) == due_s / 2
+        assert policy.form(queue, now + due_s) is None and policy.may_join("0")
+
+
+def test_where_there_are_no_windows_that_of_a_request_means_nothing():
+    policy = make_batching("static", 0.1)
+    policy.form(Queue([Candidate("a", 0.0, window_s=9.0)], 8), 0.0)
+    assert policy.may_join("a")
 
 
 @given(
@@ -187,7 +234,7 @@ def test_everybody_joins_once_in_order_and_a_batch_never_grows(arrivals, window_
         if number < len(arrivals):
             waiting.append((str(number), now))
         if waiting:
-            policy.form(Queue([name for name, _ in waiting], waiting[0][1], room), now)
+            policy.form(Queue([Candidate(*one) for one in waiting], room), now)
         new = [name for name, _ in waiting if policy.may_join(name)]
         if new:
             assert not running and len(new) <= room

@@ -85,6 +85,24 @@ async def test_who_comes_while_a_batch_runs_waits_for_its_end(config, prefill):
         assert seen[:begins].count("long") > 200
 
 
+@pytest.mark.parametrize("prefill", [0, 1])
+async def test_a_batch_waits_no_longer_than_an_endpoint_of_its_requests_has_it_wait(
+    config, prefill
+):
+    chat = config.endpoints["chat"]
+    hasty = replace(chat, batch_window_ms=1.0)
+    config = replace(config, endpoints={"chat": chat, "hasty": hasty})
+    async with cluster(batched(config, "window", prefill, window_ms=600_000.0)) as local:
+        client, options = local.client, {"max_tokens": 4, "ignore_eos": True}
+        async with asyncio.timeout(60):
+            patient = asyncio.create_task(client.complete([5], **options))
+            while not patient.done():
+                await client.complete([6], endpoint="hasty", **options)
+            await patient
+            await client.score([[7, 8]], endpoint="hasty")
+        await local.idle()
+
+
 async def test_with_a_cancelled_batch_the_next_one_begins(config):
     async with cluster(batched(config, "static", 0)) as local:
         client = local.client
