@@ -1,7 +1,7 @@
 """Who may join the decode batch now: anyone (continuous), or the members of a batch. Pure.
 
 Continuous batching (Yu et al., "Orca", OSDI 2022) lets a request join at any step. The other two
-are what it is compared with. A batch is formed of the requests that wait, oldest first, and runs
+are what it is compared with. A batch is formed of the requests that wait, in order, and runs
 until all of them have ended; only then the next one is formed. *static* forms it at once; with a
 *window* it waits for more, until one of those that wait has done so for its window, unless it is
 full.
@@ -29,7 +29,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Who waits, oldest first, and for how many there is room.
+    """Who waits, in order, and for how many there is room.
 
     More than wait: the batch would not be full.
     """

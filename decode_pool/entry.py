@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -42,3 +43,20 @@ class Entry:
     def is_prompt(self) -> bool:
         """Whether a local one has not given its first token."""
         return self.local and not self.sequence.output_tokens
+
+
+class Entries(dict[str, Entry]):
+    """The requests in a scheduler, by owner."""
+
+    def count(self, state: State) -> int:
+        """How many are in that state."""
+        return sum(entry.state is state for entry in self.values())
+
+    def in_state(self, state: State) -> list[Entry]:
+        """Those in that state, in order."""
+        return in_order(entry for entry in self.values() if entry.state is state)
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Who goes first to begin with."""
+    return sorted(entries, key=lambda entry: entry.place)

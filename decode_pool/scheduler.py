@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Batching, Candidate, Continuous, Queue
-from decode_pool.entry import Entry, State
+from decode_pool.entry import Entries, Entry, State, in_order
 from engine.blocks import BlockPool, Phase
 from engine.errors import PromptTooLong
 from engine.lanes import require_room
@@ -57,7 +57,7 @@ class DecodeScheduler:
         self._cache = PrefixCache(pool, block_size, identity, "decode")
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
-        self._entries: dict[str, Entry] = {}
+        self._entries = Entries()
         self._offers: list[Entry] = []
         self._under_way: set[str] = set()
         self._turns = PromptTurns(order)
@@ -68,22 +68,22 @@ class DecodeScheduler:
     @property
     def waiting(self) -> int:
         """Requests that hold no blocks: offered, or preempted."""
-        return self._count(State.WAITING) + self._count(State.PREEMPTED)
+        return self._entries.count(State.WAITING) + self._entries.count(State.PREEMPTED)
 
     @property
     def running(self) -> int:
         """Requests in the batch or with their KV on the way."""
-        return self._count(State.RUNNING) + self._count(State.ARRIVING)
+        return self._entries.count(State.RUNNING) + self._entries.count(State.ARRIVING)
 
     @property
     def streams(self) -> int:
         """Requests that a step gives a token, once what they lost is computed again."""
-        return sum(not entry.is_prompt for entry in self._in_state(State.RUNNING))
+        return sum(not entry.is_prompt for entry in self._entries.in_state(State.RUNNING))
 
     @property
     def batch_streams(self) -> int:
         """Those of the batch lane among them."""
-        running = (one for one in self._in_state(State.RUNNING) if not one.is_prompt)
+        running = (one for one in self._entries.in_state(State.RUNNING) if not one.is_prompt)
         return sum(entry.batch for entry in running)
 
     @property
@@ -138,7 +138,7 @@ class DecodeScheduler:
 
     def form_batch(self, now: float) -> float | None:
         """Let the next batch form; the seconds until one is due by time alone, or None."""
-        waiting = [] if self._batching.continuous else self._in_state(State.WAITING)
+        waiting = [] if self._batching.continuous else self._entries.in_state(State.WAITING)
         if not waiting:
             return None
         candidates = [
@@ -154,7 +154,7 @@ class DecodeScheduler:
         prompt alone; the first one is to be there at `commit`.
         """
         entry = Entry(sequence, self._arrivals + 1)
-        if self._offers or self._count(State.PREEMPTED):
+        if self._offers or self._entries.count(State.PREEMPTED):
             return False
         if not self._expect(entry, reserve=self.pool.total // 4):
             return False
@@ -265,7 +265,7 @@ class DecodeScheduler:
         return self.batch.limit
 
     def _enter(self, sequence: Sequence, now: float, *, local: bool) -> Entry:
-        waiting, batch = self._count(State.WAITING), sequence.lane == "batch"
+        waiting, batch = self._entries.count(State.WAITING), sequence.lane == "batch"
         require_room(waiting, self._max_waiting, "requests wait", batch=batch)
         self._arrivals += 1
         entry = Entry(sequence, self._arrivals, now, local)
@@ -276,12 +276,9 @@ class DecodeScheduler:
         """Whether a step or a pass still writes to the blocks of a request that was removed."""
         return owner in self._leaving
 
-    def _count(self, state: State) -> int:
-        return sum(entry.state is state for entry in self._entries.values())
-
     def _running(self) -> list[Entry]:
         """Those that a step or a pass could take up, in order."""
-        entries = self._in_state(State.RUNNING)
+        entries = self._entries.in_state(State.RUNNING)
         return [entry for entry in entries if entry.sequence.owner not in self._under_way]
 
     def _span(self, entry: Entry, count: int) -> list[Span]:
@@ -314,7 +311,7 @@ class DecodeScheduler:
             return []
         self._blocked = None
         in_step = self._under_way - self._turns.owners
-        lost = (entry.sequence.owner for entry in self._in_state(State.PREEMPTED))
+        lost = (entry.sequence.owner for entry in self._entries.in_state(State.PREEMPTED))
         spans = self._turns.take(now, self._admit, {*in_step, *lost}, most_tokens)
         self._under_way.update(span.sequence.owner for span in spans)
         return spans
@@ -336,22 +333,20 @@ class DecodeScheduler:
             return 0
         return entry.sequence.remaining
 
-    def _in_state(self, state: State) -> list[Entry]:
-        """Entries in that state, in order."""
-        return sorted((one for one in self._entries.values() if one.state is state), key=_place)
-
     def _joining(self) -> list[Entry]:
         """Those that were offered and may join now, in order."""
         may_join = self._batching.may_join
-        return sorted((one for one in self._offers if may_join(one.sequence.owner)), key=_place)
+        return in_order(one for one in self._offers if may_join(one.sequence.owner))
 
     def _lost_before(self, entry: Entry) -> bool:
         """Whether somebody who lost its blocks goes before one that waits."""
-        return any(entry.batch or not lost.batch for lost in self._in_state(State.PREEMPTED))
+        return any(
+            entry.batch or not lost.batch for lost in self._entries.in_state(State.PREEMPTED)
+        )
 
     def _resume(self) -> None:
         others_wait = any(not one.batch for one in (*self._joining(), self._blocked) if one)
-        for entry in self._in_state(State.PREEMPTED):
+        for entry in self._entries.in_state(State.PREEMPTED):
             if (entry.batch and others_wait) or not self._start(entry):
                 break
 
@@ -398,14 +393,10 @@ class DecodeScheduler:
 
     def _may_wait(self, entry: Entry) -> bool:
         """Whether blocks will come all the same: it is alone, or a later one is in a pass."""
-        others = [other for other in self._in_state(State.RUNNING) if other is not entry]
+        others = [other for other in self._entries.in_state(State.RUNNING) if other is not entry]
         return not others or others[-1].place > entry.place
 
     def _preempt(self, entry: Entry) -> None:
         self._cache.stop(entry.sequence)
         entry.state = State.PREEMPTED
         entry.preemptions += 1
-
-
-def _place(entry: Entry) -> tuple[bool, int]:
-    return entry.place
