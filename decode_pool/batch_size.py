@@ -1,9 +1,10 @@
 """How many requests may share a step, so that a step keeps the budget. Pure.
 
 The limit falls when steps take longer than the budget, and rises again, at most to `most`, when
-they take clearly less while the batch is full. A size that was too slow is not tried again for a
-while, so that the limit rests below it; unless steps got so much faster, as when somebody else on
-the cores came to rest, that it would keep the budget however its time grows with it.
+they take clearly less while the batch is full: at three quarters, as no more are let in than the
+limit, and some of these are on their way. A size that was too slow is not tried again for a while,
+so that the limit rests below it; unless steps got so much faster, as when somebody else on the
+cores came to rest, that it would keep the budget however its time grows with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from statistics import median
 _WINDOW = 8
 # Below that part of the budget there is room for more.
 _ROOMY = 0.85
+# Of the limit, what a full batch has at least: the part that the batch lane may fill.
+_FULL = 0.75
 # Windows for which a size that was too slow is not tried again.
 _SHY_WINDOWS = 16
 # Fewer share a step for nothing: what it takes is the weights' reading, or somebody else's doing.
@@ -45,18 +48,19 @@ class BatchSize:
         self._shy = max(0, self._shy - 1)
         if usual_s > self._budget_s:
             self._shrink(batch)
-        elif usual_s < _ROOMY * self._budget_s and batch >= self.limit:
+        elif usual_s < _ROOMY * self._budget_s:
             # A step's time grows with its requests at most in proportion: part of it does not grow.
-            self._grow(safe=int(self.limit * _ROOMY * self._budget_s / max(usual_s, _LEAST_S)))
+            safe = int(batch * _ROOMY * self._budget_s / max(usual_s, _LEAST_S))
+            self._grow(safe, full=batch >= int(_FULL * self.limit))
 
     def _shrink(self, batch: int) -> None:
         self._too_slow, self._shy = batch, _SHY_WINDOWS
         least = min(_LEAST, self._most)
         self.limit = max(least, min(self.limit, batch - max(1, batch // 8)))
 
-    def _grow(self, safe: int) -> None:
+    def _grow(self, safe: int, *, full: bool) -> None:
         ceiling = self._most
         if self._too_slow is not None and self._shy:
             ceiling = min(ceiling, self._too_slow - 1)
-        tried = min(ceiling, self.limit + max(1, self.limit // 8))
+        tried = min(ceiling, self.limit + max(1, self.limit // 8)) if full else 0
         self.limit = max(self.limit, tried, min(self._most, safe))

@@ -10,11 +10,11 @@ from decode_pool.batch_size import BatchSize
 BUDGET_S = 0.06
 
 
-def run(subject, step_s, steps, waiting=1000):
-    """That many steps of a batch as large as it may be; the limits on the way."""
+def run(subject, step_s, steps, waiting=1000, part=1.0):
+    """That many steps of a batch as large as it may be, or part of it; the limits on the way."""
     limits = []
     for _ in range(steps):
-        batch = min(subject.limit, waiting)
+        batch = min(int(part * subject.limit), waiting)
         subject.stepped(batch, step_s(batch))
         limits.append(subject.limit)
     return limits
@@ -53,6 +53,21 @@ def test_it_rises_again_when_steps_get_faster():
     assert subject.limit <= 30
     run(subject, lambda batch: 0.0005 * batch, 2000)
     assert subject.limit == 64
+
+
+def test_it_rises_again_though_some_of_those_let_in_are_on_their_way():
+    subject = BatchSize(64, BUDGET_S)
+    run(subject, lambda batch: 0.06 + 0.002 * batch, 500)
+    assert subject.limit == 8
+    run(subject, lambda batch: 0.02 + 0.0005 * batch, 2000, part=0.8)
+    assert subject.limit == 64
+
+
+def test_it_rises_again_where_half_of_those_let_in_are_prompts_yet():
+    subject = BatchSize(64, BUDGET_S)
+    run(subject, lambda batch: 0.06 + 0.002 * batch, 500)
+    run(subject, lambda batch: 0.001 * batch, 2000, part=0.5)
+    assert subject.limit > 40
 
 
 def test_a_neighbour_s_rest_is_seen_within_a_few_steps():
