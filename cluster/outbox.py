@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from cluster.api import Event, Heartbeat, Progress, Summary, Tokens
+from cluster.api import Event, Heartbeat, Progress, Started, Summary, Tokens
 from engine.errors import TandemError
 from engine.sequence import FinishReason, SampledToken
 
@@ -49,7 +49,7 @@ class Outbox:
     """Takes events without waiting; a slow reader gets larger ones. Ends with `end_with`.
 
     What it holds is bounded by the request's `max_tokens` for each choice. A Heartbeat is added
-    wherever nothing came for `heartbeat_s`, until `close`.
+    wherever nothing came for `heartbeat_s` that every door writes to its client, until `close`.
     """
 
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
@@ -61,7 +61,7 @@ class Outbox:
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._heartbeat_s = heartbeat_s
-        self._put_s = self._loop.time()
+        self._heard_s = self._loop.time()
         self._beating = self._loop.call_later(heartbeat_s, self._beat)
 
     @property
@@ -87,7 +87,8 @@ class Outbox:
             if isinstance(event, Summary) and self._at_end:
                 self._events.extend(self._runs.values())
             self._events.append(event)
-        self._put_s = self._loop.time()
+        if _is_written(event):
+            self._heard_s = self._loop.time()
         self._wake()
 
     def end_with(self, error: TandemError) -> None:
@@ -136,7 +137,7 @@ class Outbox:
         self._events.append(progress)
 
     def _beat(self) -> None:
-        due = self._put_s + self._heartbeat_s
+        due = self._heard_s + self._heartbeat_s
         if self._loop.time() >= due:
             # A reader that has not taken what is here is not helped by more.
             if not self._events:
@@ -147,3 +148,10 @@ class Outbox:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+def _is_written(event: Event | TandemError) -> bool:
+    """Whether every door writes bytes for it: over HTTP some events are no chunk."""
+    if isinstance(event, Tokens):
+        return bool(event.text or event.sampled or event.finish_reason)
+    return not isinstance(event, Started)

@@ -12,8 +12,10 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from cluster.api import Started, Summary, Tokens
 from cluster.gateway_http import create_app
 from cluster.http_server import start
+from cluster.outbox import Outbox
 from engine.errors import ConfigError, InvalidRequest, Overloaded
 from tests.cluster.http_door import CHAT, HELLO, TEXT, asking, door, error_of, metrics, opened
 from tests.cluster.scripted_generator import ScriptedGenerator, eventually
@@ -53,6 +55,34 @@ async def test_heartbeats_are_comments_in_a_stream_and_nothing_elsewhere(client,
     assert events[-1] == "data: [DONE]"
     whole = (await client.post(CHAT, json=HELLO)).json()
     assert whole["choices"][0]["message"]["content"] == "one two three four"
+
+
+async def test_a_stream_of_events_without_text_is_never_silent_for_long(client, generator):
+    async def textless(request):
+        outbox = Outbox(heartbeat_s=0.1)
+        outbox.put(Started(request.request_id, "demo", 1, 7))
+
+        async def fill():
+            for index in range(20):
+                await asyncio.sleep(0.04)
+                outbox.put(Tokens(0, index, (1,), ""))
+            outbox.put(Tokens(0, 20, (1,), "end", "stop"))
+            outbox.put(Summary(1, 21, (), 1.0))
+
+        filling = asyncio.create_task(fill())
+        while True:
+            event = await outbox.get()
+            yield event
+            if isinstance(event, Summary):
+                break
+        await filling
+        outbox.close()
+
+    generator.generate = textless
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    events = response.text.removesuffix("\n\n").split("\n\n")
+    assert 4 <= events.count(": heartbeat") <= 8
+    assert events[-1] == "data: [DONE]"
 
 
 async def test_progress_is_a_comment_that_carries_json(client):

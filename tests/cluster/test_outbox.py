@@ -145,3 +145,14 @@ async def test_text_that_is_kept_is_silence_to_be_filled():
         await asyncio.sleep(0.005)
     assert await outbox.get() == Heartbeat()
     outbox.close()
+
+
+async def test_what_is_no_chunk_over_http_is_silence_to_be_filled():
+    outbox = Outbox(heartbeat_s=0.05)
+    await asyncio.sleep(0.03)
+    outbox.put(STARTED)
+    outbox.put(Tokens(0, 0, (1,), ""))
+    assert [await outbox.get() for _ in range(2)] == [STARTED, Tokens(0, 0, (1,), "")]
+    async with asyncio.timeout(0.04):  # of 0.05 s, 0.03 had passed
+        assert await outbox.get() == Heartbeat()
+    outbox.close()
