@@ -27,7 +27,7 @@ class Answer:
         """When text arrived and how many tokens it was; raises BadAnswer."""
         arrived = []
         for moment, event in self.events():
-            tokens = sum(count_tokens(choice.get("text") or "") for choice in choices(event))
+            tokens = sum(count_tokens(text_of(choice)) for choice in choices(event))
             if tokens:
                 arrived.append((moment, tokens))
         return arrived
@@ -91,6 +91,11 @@ class Answer:
 def choices(event: Event) -> list[dict[str, Any]]:
     """The choices of an event, of which there may be none."""
     return event.get("choices") or []
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """The text of a completion's choice, or of a chat's."""
+    return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
 
 
 def headers(answer: bytes) -> dict[str, str]:

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from bench.answer import BadAnswer
@@ -90,14 +91,22 @@ async def _door(options: argparse.Namespace) -> Door:
     extra: dict[str, object] = {"stream_options": {"include_usage": True}}
     if not options.stop_at_eos:
         extra["ignore_eos"] = True
+    if options.endpoint:
+        extra["endpoint"] = options.endpoint
     try:
         model = options.model or await first_model(target)
-        door = Door(target, model, options.vocabulary, extra)
+        door = Door(target, model, options.vocabulary, extra, options.chat)
         warm = prompt_ids(_WARM_TOKENS, options.vocabulary, f"{options.seed}/warm")
-        (await ask(target, door.completion(warm, 2), _ASK_S)).events()
+        with_ids = replace(door, extra=extra | {"return_token_ids": True})
+        try:
+            (await ask(target, with_ids.completion(warm, 2), _ASK_S)).events()
+            return with_ids
+        except BadAnswer:
+            # A server may refuse a field that it does not know.
+            (await ask(target, door.completion(warm, 2), _ASK_S)).events()
+            return door
     except (OSError, BadAnswer) as error:
         raise Unavailable(f"{options.url}: {error or type(error).__name__}") from None
-    return door
 
 
 async def first_model(target: Target) -> str:

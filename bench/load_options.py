@@ -22,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="an OpenAI-compatible API")
     parser.add_argument("--model", metavar="NAME", help="default: the first one it lists")
     parser.add_argument(
+        "--chat", action="store_true", help="post to /v1/chat/completions, a user message each"
+    )
+    parser.add_argument(
+        "--endpoint", metavar="NAME", help="of Tandem's endpoints; default: the server's"
+    )
+    parser.add_argument(
         "--key-env", metavar="VARIABLE", help="environment variable with the API key"
     )
     parser.add_argument("--out", type=Path, default=Path("bench-report"), help="without a suffix")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from bench.answer import BadAnswer, choices
+from bench.answer import BadAnswer, choices, text_of
 from bench.arrivals import Arrival
 from bench.open_loop import TOO_MANY, Try
 
@@ -147,7 +147,7 @@ def _stream(events: list[tuple[float, dict[str, Any]]], zero: float, count: Coun
         for choice in choices(event):
             finish = choice.get("finish_reason") or finish
         tokens = sum(_tokens(choice, count) for choice in choices(event))
-        if not messages and choices(event):
+        if not messages and not all(map(_only_opens, choices(event))):
             # A first token whose text is not whole yet is a token all the same.
             tokens = max(tokens, 1)
         if not tokens:
@@ -168,8 +168,13 @@ def _stream(events: list[tuple[float, dict[str, Any]]], zero: float, count: Coun
 
 def _tokens(choice: dict[str, Any], count: Count) -> int:
     ids = choice.get("token_ids")
-    return len(ids) if ids is not None else count(choice.get("text") or "")
+    return len(ids) if ids is not None else count(text_of(choice))
+
+
+def _only_opens(choice: dict[str, Any]) -> bool:
+    """Whether it names a chat's role and brings no token."""
+    return "role" in (choice.get("delta") or {}) and not text_of(choice)
 
 
 def _means(choice: dict[str, Any]) -> bool:
-    return any(letter.isalnum() for letter in choice.get("text") or "")
+    return any(map(str.isalnum, text_of(choice)))

@@ -16,12 +16,16 @@ _DEADLINE_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a server is asked: where, its name for the model, and what it wants in the body."""
+    """How a server is asked: where, its name for the model, and what it wants in the body.
+
+    With `chat` a prompt is a chat of one user message, as text.
+    """
 
     target: Target
     model: str
     vocabulary: int
     extra: Mapping[str, object] = field(default_factory=dict)
+    chat: bool = False
 
     def request(self, tokens: int, new: int, name: str) -> bytes:
         """A greedy completion, streamed, of a prompt of that many tokens, as text."""
@@ -29,15 +33,22 @@ class Door:
 
     def completion(self, prompt: str | list[int], new: int) -> bytes:
         """The same of a given prompt, a text or token ids."""
-        return self.target.post({**self._body(prompt, new), "stream": True, **self.extra})
+        return self._post({**self._body(prompt, new), "stream": True, **self.extra})
 
     def whole(self, prompt: str | list[int], new: int) -> bytes:
         """The same in one piece, not streamed."""
         extra = {name: value for name, value in self.extra.items() if name != "stream_options"}
-        return self.target.post({**self._body(prompt, new), **extra})
+        return self._post({**self._body(prompt, new), **extra})
+
+    def _post(self, body: Mapping[str, object]) -> bytes:
+        return self.target.post(body, "/v1/chat/completions" if self.chat else "/v1/completions")
 
     def _body(self, prompt: str | list[int], new: int) -> dict[str, object]:
-        return {"model": self.model, "prompt": prompt, "max_tokens": new, "temperature": 0.0}
+        asked: dict[str, object] = {"prompt": prompt}
+        if self.chat:
+            text = prompt if isinstance(prompt, str) else as_text(prompt)
+            asked = {"messages": [{"role": "user", "content": text}]}
+        return {"model": self.model, **asked, "max_tokens": new, "temperature": 0.0}
 
 
 async def figures(door: Door, plan: Plan, name: str) -> Figures:

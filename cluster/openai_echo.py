@@ -63,7 +63,10 @@ class EchoReply:
         if self._logprobs is not None:
             listing, _ = COMPLETION.logprobs(tokens, self._generator.token_text, 0)
         finish = one.behind.finish_reason if self._longer else "length"
-        return COMPLETION.whole(place, text, listing, finish)
+        choice = COMPLETION.whole(place, text, listing, finish)
+        if self._call.token_ids:
+            choice["token_ids"] = [token.token for token in tokens]
+        return choice
 
     def _text(self, place: int, one: ScoredText) -> str:
         """The prompt as it was sent, or else as its tokens read."""

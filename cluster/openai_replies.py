@@ -20,6 +20,7 @@ class _Choice:
     """One choice as it grows."""
 
     texts: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     listings: list[Json] = field(default_factory=list)
     offset: int = 0
     finish: FinishReason | None = None
@@ -48,20 +49,13 @@ class Reply:
                 if isinstance(event, Tokens):
                     choice = self._choices[self._number(place, event)]
                     choice.texts.append(event.text)
+                    choice.ids += event.ids
                     choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
                     choice.finish = event.finish_reason
                 elif isinstance(event, Started | Summary):
                     self._note(event)
         self._check_whole()
-        choices = [
-            self._form.whole(
-                number,
-                "".join(choice.texts),
-                self._form.join(choice.listings) if choice.listings else None,
-                choice.finish,
-            )
-            for number, choice in enumerate(self._choices)
-        ]
+        choices = [self._whole_choice(number, one) for number, one in enumerate(self._choices)]
         return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -84,6 +78,11 @@ class Reply:
             envelope = self._envelope(self._form.chunk_object, [])
             yield data(envelope | {"usage": self._whole_usage()})
         yield DONE
+
+    def _whole_choice(self, number: int, choice: _Choice) -> Json:
+        listing = self._form.join(choice.listings) if choice.listings else None
+        whole = self._form.whole(number, "".join(choice.texts), listing, choice.finish)
+        return whole | {"token_ids": choice.ids} if self._call.token_ids else whole
 
     def _merged(self) -> AsyncIterator[tuple[int, Event]]:
         return merge([self._generator.generate(request) for request in self._call.requests])
@@ -116,8 +115,11 @@ class Reply:
         if opening is not None:
             written = self._chunk(opening)
         logprobs = self._logprobs(choice, event)
-        if first or event.text or event.finish_reason or logprobs:
+        ids = self._call.token_ids
+        if first or event.text or event.finish_reason or logprobs or ids:
             delta = self._form.delta(number, event.text, logprobs, event.finish_reason)
+            if ids:
+                delta["token_ids"] = event.ids
             written += self._chunk(delta)
         return written
 

@@ -45,6 +45,7 @@ class Call:
     request_id: str
     stream: bool
     include_usage: bool
+    token_ids: bool = False
 
     @property
     def n(self) -> int:
@@ -86,6 +87,7 @@ class _Request(BaseModel):
     endpoint: str = ""
     request_id: str = ""
     progress: bool = False
+    return_token_ids: bool = False
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -111,6 +113,7 @@ class _Request(BaseModel):
             request_id=name,
             stream=self.stream,
             include_usage=self.stream_options is not None and self.stream_options.include_usage,
+            token_ids=self.return_token_ids,
         )
 
     def _requests(self, name: str, tenant: str) -> tuple[GenerateRequest, ...]:

@@ -13,7 +13,10 @@ from bench.load_command import run
 from bench.load_options import add_arguments, read_budgets, read_load, read_scale
 from bench.traces import FITTED
 from cluster import cli
+from cluster.api import ChatPrompt
 from engine.errors import ConfigError, Unavailable
+from tests.cluster.http_door import door
+from tests.cluster.scripted_generator import ScriptedGenerator
 
 _METRICS = b"# TYPE tandem_router_running_requests gauge\ntandem_router_running_requests 2.0\n"
 
@@ -28,12 +31,12 @@ class Server:
     """Lists a model, has metrics, and answers each completion with its tokens at once."""
 
     def __init__(self):
-        self.heads, self.bodies = [], []
+        self.heads, self.bodies, self.unknown = [], [], ()
 
     async def serve(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         self.heads.append(head)
-        path = head.split()[1]
+        path, status = head.split()[1], "200 OK"
         if path == "/v1/models":
             body = json.dumps({"data": [{"id": "tiny"}]}).encode()
         elif path == "/metrics":
@@ -42,7 +45,9 @@ class Server:
             size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
             self.bodies.append(json.loads(await reader.readexactly(size)))
             body = self.stream(self.bodies[-1]["max_tokens"])
-        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n"
+            if any(name in self.bodies[-1] for name in self.unknown):
+                status = "400 Bad Request"
+        head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         writer.close()
         await writer.wait_closed()
@@ -78,6 +83,32 @@ async def test_a_run_writes_json_and_a_page(tmp_path, capsys):
     assert "requests in 0.4 s: Poisson at 40/s" in captured.err
     assert {body["model"] for body in server.bodies} == {"tiny"}
     assert all(body["ignore_eos"] for body in server.bodies)
+
+
+async def test_ids_are_asked_for_unless_they_are_refused(tmp_path):
+    given = ("--out", str(tmp_path / "x"), *_SHORT)
+    async with _listening() as (server, url):
+        await asyncio.to_thread(run, _options("--url", url, *given))
+        assert all(body["return_token_ids"] for body in server.bodies)
+        server.bodies.clear()
+        server.unknown = ("return_token_ids",)
+        assert await asyncio.to_thread(run, _options("--url", url, *given)) == 0
+    assert [body.get("return_token_ids") for body in server.bodies[:2]] == [True, None]
+    assert not any("return_token_ids" in body for body in server.bodies[1:])
+
+
+async def test_chats_of_an_endpoint_on_tandems_own_door(tmp_path):
+    generator = ScriptedGenerator()
+    out = tmp_path / "chat"
+    async with door(generator) as port:
+        given = ("--chat", "--endpoint", "report", "--vocabulary", "200", "--new-tokens", "3")
+        url = ("--url", f"http://127.0.0.1:{port}", "--out", str(out))
+        assert await asyncio.to_thread(run, _options(*given, *url, *_SHORT)) == 0
+    assert {request.endpoint for request in generator.requests} == {"report"}
+    assert {type(request.prompt) for request in generator.requests} == {ChatPrompt}
+    for request in json.loads(out.with_name("chat.json").read_text())["requests"]:
+        # The role opens the reply and is no token.
+        assert sum(count for _, count in request["messages"]) == request["tokens"] == 3
 
 
 async def test_a_sweep_names_its_knee(tmp_path, capsys):

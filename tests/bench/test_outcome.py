@@ -70,6 +70,15 @@ def test_or_the_ids_that_came():
     assert found.messages == ((3.0, 1), (4.0, 3))
 
 
+def test_a_chats_role_is_no_token():
+    role = _chunk({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+    said = [_chunk({"choices": [{"delta": {"content": text}}]}) for text in ("w3", " w4 w5")]
+    reads = [(12.8, _HEAD + role), (13.0, said[0]), (14.0, said[1] + _usage(3))]
+    found = _read([*reads, (14.0, b"0\r\n\r\n")], count_tokens)
+    assert found.messages == ((3.0, 1), (4.0, 2))
+    assert found.ttfmt_s == 1.0
+
+
 def test_events_of_one_read_are_one_message():
     reads = [(13.0, _HEAD + _text("w3")), (14.0, _text(" w4") + _text(" w5"))]
     reads += [(15.0, _text(" w6", "length") + b"0\r\n\r\n")]

@@ -212,7 +212,7 @@ KEYS = [
     "messages", "prompt", "model", "n", "stream", "stream_options", "max_tokens", "temperature",
     "top_p", "top_k", "min_p", "stop", "seed", "logprobs", "top_logprobs", "logit_bias",
     "repetition_penalty", "stop_token_ids", "ignore_eos", "endpoint", "request_id", "echo",
-    "user", "tools", "best_of", "role", "content",
+    "return_token_ids", "user", "tools", "best_of", "role", "content",
 ]  # fmt: skip
 scalars = (
     st.none()

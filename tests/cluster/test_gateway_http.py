@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -83,6 +84,24 @@ async def test_a_stream_of_events_without_text_is_never_silent_for_long(client, 
     events = response.text.removesuffix("\n\n").split("\n\n")
     assert 4 <= events.count(": heartbeat") <= 8
     assert events[-1] == "data: [DONE]"
+
+
+async def test_ids_come_also_where_there_is_no_text_yet(client, generator):
+    generate = generator.generate
+
+    async def held_back(request):
+        async for event in generate(request):
+            if isinstance(event, Tokens) and not event.finish_reason:
+                event = replace(event, text="")
+            yield event
+
+    generator.generate = held_back
+    response = await client.post(
+        TEXT, json={"prompt": "a", "stream": True, "return_token_ids": True}
+    )
+    *events, _ = response.text.removesuffix("\n\n").split("\n\n")
+    choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+    assert [one["token_ids"] for one in choices] == [[0], [1], [2], [3]]
 
 
 async def test_progress_is_a_comment_that_carries_json(client):

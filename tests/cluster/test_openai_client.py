@@ -200,6 +200,22 @@ async def test_completions_logprobs(client):
     assert logprobs.text_offset == [0, 3]
 
 
+@pytest.mark.parametrize("chat", [True, False])
+async def test_token_ids_are_there_where_they_are_asked_for(client, generator, chat):
+    many = client.chat.completions if chat else client.completions
+    given = {"messages": HELLO} if chat else {"prompt": "hello"}
+    asked = given | {"model": "demo", "n": 2, "extra_body": {"return_token_ids": True}}
+    reply = await many.create(**asked)
+    assert [choice.token_ids for choice in reply.choices] == [[0, 1, 2, 3]] * 2
+    found = {0: [], 1: []}
+    async for chunk in await many.create(**asked, stream=True):
+        for choice in chunk.choices:
+            found[choice.index] += getattr(choice, "token_ids", [])
+    assert found == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+    plain = await many.create(model="demo", **given)
+    assert not hasattr(plain.choices[0], "token_ids")
+
+
 async def test_models(client):
     (card,) = (await client.models.list()).data
     assert (card.id, card.object, card.created) == ("demo", "model", 1_700_000_000)

@@ -108,6 +108,13 @@ async def test_a_token_that_cannot_come_is_a_number_over_http_too():
     assert listing["top_logprobs"][1] == {" eight": -9999.0, " two": -9999.0}
 
 
+async def test_an_echo_has_its_ids_too():
+    body = {"prompt": [0, 1, 2], "echo": True, "max_tokens": 1, "return_token_ids": True}
+    async with asking(ScriptedGenerator()) as client:
+        reply = await client.post(TEXT, json=body)
+    assert reply.json()["choices"][0]["token_ids"] == [0, 1, 2, 0]
+
+
 async def test_over_grpc_texts_keep_their_forms():
     generator = ScriptedGenerator()
     server = await start(generator)
