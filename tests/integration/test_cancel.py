@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
 from cluster.api import Tokens
+from cluster.client import Client
 from cluster.metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
@@ -83,8 +90,8 @@ def hold_passes(replica) -> asyncio.Event:
     return go_on
 
 
-async def eventually(holds):
-    async with asyncio.timeout(30):
+async def eventually(holds, within_s=30.0):
+    async with asyncio.timeout(within_s):
         while not holds():
             await asyncio.sleep(0.002)
 
@@ -142,5 +149,60 @@ async def test_clients_that_go_away_in_every_phase_are_timed(config):
                 assert not left(local, "")
                 # Blocks that KV was being written to are cleared in between two steps.
                 await eventually(lambda: not any(replica.load().used for replica in local.replicas))
+    finally:
+        telemetry.uninstall(times)
+
+
+@asynccontextmanager
+async def over_http(local: LocalCluster, asked):
+    """A stream whose first piece has come; its connection is closed on the way out."""
+    url = f"http://{local.router.http_address}/v1/completions"
+    async with httpx.AsyncClient() as client, client.stream("POST", url, json=asked) as reply:
+        lines = reply.aiter_lines()
+        await anext(lines)
+        yield
+
+
+@asynccontextmanager
+async def over_grpc(local: LocalCluster, asked):
+    options = {name: asked[name] for name in ("max_tokens", "ignore_eos", "request_id")}
+    async with Client(local.router.grpc_address) as client:
+        events = client.generate(asked["prompt"], **options)
+        while not isinstance(await anext(events), Tokens):
+            pass
+        yield
+
+
+@asynccontextmanager
+async def over_websocket(local: LocalCluster, asked):
+    url = f"ws://{local.router.http_address}/v1/stream"
+    async with connect(url) as socket:
+        await socket.send(json.dumps(asked | {"type": "completion", "id": "mine"}))
+        while json.loads(await socket.recv())["type"] != "tokens":
+            pass
+        yield
+
+
+@pytest.mark.parametrize("opened", [over_http, over_grpc, over_websocket])
+async def test_streams_whose_connections_close_end_on_both_pools_and_are_timed(config, opened):
+    times, asked = Times(), {"ignore_eos": True, "stream": True}
+    telemetry.install(times)
+    try:
+        async with cluster(config) as local:
+            stays = asyncio.create_task(
+                local.client.complete([9] * 40, max_tokens=200, ignore_eos=True)
+            )
+            async with AsyncExitStack() as streams:
+                for number in range(3):
+                    mine = {"prompt": [number + 1] * 40, "request_id": f"gone-{number}"}
+                    stream = opened(local, asked | mine | {"max_tokens": 1900})
+                    await streams.enter_async_context(stream)
+                assert len(left(local, "gone")) >= 3
+            # Hundreds of tokens before they would end by themselves.
+            await eventually(lambda: len(times.seen) == 3 and not left(local, "gone"), 2.0)
+            assert max(times.seen) < 2.0
+            assert (await stays).summary.completion_tokens == 200
+            await local.idle()
+            assert len(times.seen) == 3
     finally:
         telemetry.uninstall(times)
