@@ -201,6 +201,8 @@ class Router:
                 f"request_id {request_id!r} is running already", field="request_id"
             )
         most = most_of(self._config.max_requests, batch=self._door.in_batch_lane(request))
+        if request.n > most:
+            raise InvalidRequest(f"n is {request.n}: at most {most} choices run here", field="n")
         labels = self._labels.of(request, tenant)
         if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)

@@ -243,6 +243,14 @@ async def test_a_full_router_refuses_and_says_when_to_come_back(config):
         await events.aclose()
 
 
+async def test_more_choices_than_a_router_runs_are_an_error_that_no_wait_mends(config):
+    config = replace(config, router=replace(config.router, max_requests=2))
+    async with cluster(config) as local:
+        with pytest.raises(InvalidRequest, match="at most 2 choices"):
+            await local.client.complete("x", n=3, max_tokens=2)
+        await local.client.complete("x", n=2, max_tokens=2)
+
+
 async def test_a_router_that_is_full_of_batch_work_takes_a_chat(config):
     endpoints = config.endpoints | {"report": EndpointConfig(lane="batch")}
     config = replace(config, router=replace(config.router, max_requests=4), endpoints=endpoints)
