@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from operator import mul
 
 _FARTHEST = 3.0
 _SWEEPS = 12
@@ -59,7 +60,7 @@ class NonNegativeFit:
     ) -> None:
         self._memory = memory
         self._guess = tuple(guess)
-        self._factors = list(guess)
+        self.factors = list(guess)
         self._seen = 0
         seconds = sum(factor * value for factor, value in zip(guess, typical, strict=True))
         self._anchors = [_GUESS_WEIGHT * value * value / seconds for value in typical]
@@ -72,8 +73,8 @@ class NonNegativeFit:
         return self._seen >= _TRUSTED_AFTER
 
     def predict(self, features: Sequence[float]) -> float:
-        """Seconds for these features."""
-        return sum(factor * value for factor, value in zip(self._factors, features, strict=True))
+        """Seconds for these features; the last may be left out, and are 0 then."""
+        return sum(map(mul, self.factors, features))
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         """Something with these features took so long."""
@@ -95,11 +96,11 @@ class NonNegativeFit:
                 moments = self._moments[row]
                 others = sum(
                     moments[column] * factor
-                    for column, factor in enumerate(self._factors)
+                    for column, factor in enumerate(self.factors)
                     if column != row
                 )
                 wanted = self._targets[row] + anchor * self._guess[row] - others
-                self._factors[row] = max(0.0, wanted / (moments[row] + anchor))
+                self.factors[row] = max(0.0, wanted / (moments[row] + anchor))
 
 
 class PrefillCost:
@@ -123,14 +124,18 @@ class PrefillCost:
         """
         if tokens <= 0:
             return 0.0
-        found_s = self._fit.predict(_prefill_features(tokens, cached, pace))
-        if pace <= Pace.BESIDE:
-            return found_s
-        slower_s = self.seconds(tokens, cached, Pace(pace - 1))
-        if self._seen[pace] < _TRUSTED_AFTER:
-            # Not known yet: streams take half of what they take at the pace before.
-            return (self.seconds(tokens, cached) + slower_s) / 2
-        return min(found_s, slower_s)
+        alone_s = self._fit.predict((1.0, tokens, _pairs(tokens, cached)))
+        if pace is Pace.ALONE:
+            return alone_s
+        beside, *slower = self._fit.factors[-len(_SLOWER) :]
+        found_s = alone_s + beside * tokens
+        for one, factor in zip(_SLOWER[1:pace], slower, strict=False):
+            if self._seen[one] < _TRUSTED_AFTER:
+                # Not known yet: streams take half of what they take at the pace before.
+                found_s = (alone_s + found_s) / 2
+            else:
+                found_s = min(found_s, alone_s + factor * tokens)
+        return found_s
 
     def learn(
         self,
@@ -167,7 +172,12 @@ class PrefillCost:
 
 def _prefill_features(tokens: float, cached: float, pace: Pace) -> tuple[float, ...]:
     slower = (tokens * (pace is one) for one in _SLOWER)
-    return 1.0, tokens, tokens * (cached + tokens / 2), *slower
+    return 1.0, tokens, _pairs(tokens, cached), *slower
+
+
+def _pairs(tokens: float, cached: float) -> float:
+    """Pairs of a token to be computed and one before it, which attention sees."""
+    return tokens * (cached + tokens / 2)
 
 
 class CostModel:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
+
+import torch
 
 from engine.blocks import BlockPool
 from engine.haste import Haste
 from engine.sequence import Outcome, Span
 
 T = TypeVar("T")
+
+# An event loop takes little of a core, and somebody waits for it; an engine takes all there is.
+_NICENESS = 5
 
 
 class Slices(Protocol):
@@ -76,8 +83,16 @@ def engine_thread() -> ThreadPoolExecutor:
 
     All on one: each thread that computes keeps a pool of OpenMP threads, and where these are more
     than the cores they sleep between operations instead of spinning, which halves the speed.
+
+    On a CPU it gives way, as do the threads that it starts: whoever is woken has a core at once.
     """
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+    return ThreadPoolExecutor(1, thread_name_prefix="engine", initializer=_give_way)
+
+
+def _give_way() -> None:
+    if not torch.cuda.is_available():
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)
 
 
 class EngineWorker:

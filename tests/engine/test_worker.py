@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
-from engine.worker import EngineWorker
+from engine.worker import EngineWorker, engine_thread
 from tests.held_engine import LAYERS, HeldEngine
 
 
@@ -86,3 +89,18 @@ async def test_a_fault_of_a_later_slice_is_raised(worker):
     run = Scripted([], fault=RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
         await worker.pursue(run, 0.0, lambda: False, lambda: None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a thread that launches kernels is in haste")
+def test_on_a_cpu_an_engines_threads_give_way_to_event_loops():
+    def niceness():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def of_one_started_here():
+        with ThreadPoolExecutor(1) as helper:
+            return helper.submit(niceness).result()
+
+    with engine_thread() as thread:
+        assert thread.submit(niceness).result() > niceness()
+        assert thread.submit(of_one_started_here).result() > niceness()
+    assert of_one_started_here() == niceness()
