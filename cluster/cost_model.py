@@ -74,7 +74,8 @@ class NonNegativeFit:
 
     def predict(self, features: Sequence[float]) -> float:
         """Seconds for these features; the last may be left out, and are 0 then."""
-        return sum(map(mul, self.factors, features))
+        seconds: float = sum(map(mul, self.factors, features))
+        return seconds
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         """Something with these features took so long."""
