@@ -11,6 +11,7 @@ import torch
 from engine.choose import Improvement, choose_runner
 from engine.config import KvConfig, ModelConfig
 from engine.cores import Cores
+from engine.device import best_device
 from engine.errors import ConfigError, Internal
 from engine.haste import Haste
 from engine.kv_cache import KvCache
@@ -158,11 +159,6 @@ class Engine:
     def clear(self, blocks: list[int]) -> None:
         """Overwrite blocks with zeros."""
         self.cache.clear(blocks)
-
-
-def best_device() -> torch.device:
-    """The CUDA device where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _fit_blocks(

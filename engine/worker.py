@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-import torch
-
 from engine.blocks import BlockPool
+from engine.device import best_device
 from engine.haste import Haste
 from engine.sequence import Outcome, Span
 
@@ -90,7 +89,7 @@ def engine_thread() -> ThreadPoolExecutor:
 
 
 def _give_way() -> None:
-    if not torch.cuda.is_available():
+    if best_device().type == "cpu":
         own = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)
 

