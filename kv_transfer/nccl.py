@@ -42,7 +42,11 @@ class NcclLane:
         # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
         options._timeout = timedelta(seconds=100 * spec.timeout_s)
         try:
-            group: Any = dist.ProcessGroupNCCL(open_store_client(spec), spec.rank, 2, options)
+            store = open_store_client(spec)
+            # NCCL itself would wait for a peer that never comes, without an end.
+            store.set(f"{spec.rank} is here", "")
+            store.get(f"{spec.peer} is here")
+            group: Any = dist.ProcessGroupNCCL(store, spec.rank, 2, options)
             group.eager_connect_single_device(spec.device)
         except RuntimeError as error:
             raise LaneBroken(f"nccl join: {error}") from error
@@ -50,7 +54,7 @@ class NcclLane:
         self._stream = torch.cuda.Stream(spec.device)
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`; the buffer lies on the GPU and is complete when this is called."""
+        """See `Lane.send`; the buffer lies on the GPU, and must be kept until the wait is over."""
         return self._post("send", buffer)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
@@ -69,6 +73,8 @@ class NcclLane:
     def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
             raise LaneBroken("the nccl lane is closed")
+        # What the caller has begun with the buffer comes first.
+        self._stream.wait_stream(torch.cuda.current_stream(self.staging_device))
         try:
             with torch.cuda.stream(self._stream):
                 work = getattr(self._group, call)([buffer], self._peer, 0)

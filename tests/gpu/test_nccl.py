@@ -1,0 +1,130 @@
+"""The NCCL lane between two processes, on one GPU if there is no other.
+
+NCCL takes ranks of one host on one GPU for a mistake. Told that each is a host of its own, it goes
+over a socket: its speed is nothing to go by, but all calls of the lane are the real ones.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+import torch
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.gloo import open_store_server
+from kv_transfer.nccl import NcclLane, nccl_available
+from kv_transfer.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not nccl_available(), reason="needs NCCL and a CUDA device"),
+]
+HOST = "127.0.0.1"
+SIZES = (1, 4097, 8 << 20, 7)
+JOIN_S, WAIT_S, ENDS_S = 60.0, 20.0, 120.0
+
+
+def lane_of(port, prefix, rank):
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    return NcclLane(LaneSpec("nccl", HOST, int(port), prefix, rank, HOST, device, JOIN_S))
+
+
+def random_bytes(size):
+    generator = torch.Generator().manual_seed(size)
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator).cuda()
+
+
+def echo(lane):
+    """Send back what comes, each byte one more; then what was posted ahead, in its order."""
+    into = torch.empty(max(SIZES), dtype=torch.uint8, device=lane.staging_device)
+    for size in SIZES:
+        arrived = lane.receive(into, size)(WAIT_S)
+        answer = arrived.data + 1
+        lane.send(answer)(WAIT_S)
+        arrived.taken()
+    buffers = [torch.empty(5000, dtype=torch.uint8, device=lane.staging_device) for _ in range(4)]
+    receipts = [lane.receive(buffer, 5000) for buffer in buffers]
+    for number, receipt in enumerate(receipts):
+        assert int(receipt(WAIT_S).data.sum()) == 5000 * number
+
+
+def ask(lane):
+    for size in SIZES:
+        data = random_bytes(size).to(lane.staging_device)
+        lane.send(data)(WAIT_S)
+        arrived = lane.receive(torch.empty_like(data), size)(WAIT_S)
+        assert torch.equal(arrived.data, data + 1)
+        arrived.taken()
+    full = [torch.full((5000,), n, dtype=torch.uint8, device=data.device) for n in range(4)]
+    for wait in [lane.send(buffer) for buffer in full]:
+        wait(WAIT_S)
+
+
+def ask_nobody(lane):
+    """The peer is there and sends nothing: the wait ends, the lane is broken, closing is quick."""
+    into, began = torch.empty(100, dtype=torch.uint8, device=lane.staging_device), time.monotonic()
+    with pytest.raises(LaneBroken, match="took longer than"):
+        lane.receive(into, 100)(0.5)
+    with pytest.raises(LaneBroken):
+        lane.send(into)
+    print(f"a lane without a sender was closed after {time.monotonic() - began:.2f} s")
+    assert time.monotonic() - began < 10
+
+
+def stay(lane):
+    time.sleep(15)
+
+
+def die(lane):
+    os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [(ask, echo), (ask_nobody, stay), (ask_nobody, die)],
+    ids=lambda side: side.__name__,
+)
+def test_two_processes(here, there):
+    store, prefix = open_store_server(HOST, JOIN_S), uuid.uuid4().hex
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.gpu.test_nccl", f"{store.port}", prefix, f"{rank}", name],
+            env=os.environ | {"NCCL_HOSTID": f"rank-{rank}", "NCCL_SOCKET_IFNAME": "lo"},
+        )
+        for rank, name in ((SENDER_RANK, here.__name__), (RECEIVER_RANK, there.__name__))
+    ]
+    try:
+        assert both[0].wait(ENDS_S) == 0
+        assert both[1].wait(ENDS_S) == 0
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+
+
+def test_joining_alone_ends_in_time():
+    """In a process of its own: a call into NCCL that hangs could not be ended."""
+    store = open_store_server(HOST, JOIN_S)
+    code = (
+        "import tests.gpu.test_nccl as test; test.JOIN_S = 1.0\n"
+        f"try: test.lane_of({store.port}, 'alone', 0)\n"
+        "except test.LaneBroken as error: print(error)\n"
+        "else: raise SystemExit('joined nobody')"
+    )
+    alone = subprocess.run([sys.executable, "-c", code], timeout=ENDS_S, check=True)
+    assert alone.returncode == 0
+
+
+def main(port, prefix, rank, name):
+    lane = lane_of(port, prefix, int(rank))
+    try:
+        globals()[name](lane)
+    finally:
+        lane.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
