@@ -25,25 +25,21 @@ Tensor = torch.Tensor
 
 # Rows by keys, warps, depth; and how often keys are split (None: as chosen).
 _DECODE_VARIANTS: tuple[tuple[Tiles, int | None], ...] = (
+    (Tiles(16, 128, 4, 2), None),
+    (Tiles(16, 128, 4, 4), None),
+    (Tiles(16, 128, 8, 3), None),
     (Tiles(16, 64, 4, 3), None),
-    (Tiles(16, 64, 4, 7), None),
-    (Tiles(16, 32, 4, 5), None),
-    (Tiles(16, 128, 4, 3), None),
-    (Tiles(16, 128, 8, 5), None),
-    (Tiles(16, 32, 2, 5), None),
-    (Tiles(16, 64, 4, 5), 1),
-    (Tiles(16, 64, 4, 5), 4),
-    (Tiles(16, 64, 4, 5), 16),
-    (Tiles(16, 64, 4, 5), 32),
+    (Tiles(16, 64, 4, 5), None),
+    (Tiles(16, 128, 4, 3), 1),
+    (Tiles(16, 128, 4, 3), 2),
+    (Tiles(16, 128, 4, 3), 4),
+    (Tiles(16, 128, 4, 3), 16),
 )
 _PREFILL_VARIANTS = (
-    Tiles(128, 64, 8, 2),
-    Tiles(128, 64, 8, 4),
+    Tiles(128, 64, 4, 2),
+    Tiles(128, 64, 8, 3),
     Tiles(128, 128, 8, 2),
-    Tiles(128, 128, 8, 3),
-    Tiles(128, 64, 4, 3),
     Tiles(64, 64, 4, 3),
-    Tiles(64, 128, 4, 3),
 )
 
 

@@ -12,10 +12,10 @@ from engine.batch import PackedBatch
 
 Tensor = torch.Tensor
 
-_TILE_BYTES = 16384
+_TILE_BYTES = 32768
 _MOST_SPLITS = 64
-# Enough that each of a device's processors has several reads under way, short and long rows mixed.
-_PROGRAMS_PER_PROCESSOR = 4
+# On an H200 one is enough where rows are equally long; more cost time (docs/performance.md).
+_PROGRAMS_PER_PROCESSOR = 2
 
 
 class PagedAttention(Protocol):
@@ -48,11 +48,11 @@ class Tiles:
 
 
 def decode_tiles(group: int, size: int, itemsize: int) -> Tiles:
-    """The heads of a group, and keys that fill 16 KiB: two programs fit a processor."""
+    """The heads of a group, and keys that fill 32 KiB: it takes 74 KB, which any processor has."""
     rows = max(16, power_of_two(group))
     keys = max(16, min(128, _TILE_BYTES // (power_of_two(size) * itemsize)))
     # Loads that go through a table pass through the pipeline in two steps.
-    return Tiles(rows, keys, warps=4, stages=5)
+    return Tiles(rows, keys, warps=4, stages=3)
 
 
 def prefill_tiles(queries: int, group: int, size: int, itemsize: int) -> Tiles:
@@ -62,8 +62,9 @@ def prefill_tiles(queries: int, group: int, size: int, itemsize: int) -> Tiles:
     if itemsize == 4:
         return Tiles(min(32, few) if group <= 32 else few, 32 if dims <= 128 else 16, 4, 2)
     rows = min(128, few)
-    keys = 64 if dims <= 128 else 32
-    return Tiles(rows, keys, warps=8 if rows == 128 else 4, stages=3 if dims <= 128 else 2)
+    if dims <= 128:
+        return Tiles(rows, 64, warps=4, stages=3)
+    return Tiles(rows, 32, warps=8 if rows == 128 else 4, stages=2)
 
 
 def splits(rows: int, kv_heads: int, processors: int, keys: int, tile: int) -> int:
@@ -73,7 +74,8 @@ def splits(rows: int, kv_heads: int, processors: int, keys: int, tile: int) -> i
     """
     wanted = _PROGRAMS_PER_PROCESSOR * processors / (rows * kv_heads)
     most = min(_MOST_SPLITS, power_of_two(-(-keys // tile)))
-    return min(most, power_of_two(math.ceil(wanted)))
+    # Two at least: among short rows there may be a long one.
+    return min(most, 1 << max(1, round(math.log2(wanted))))
 
 
 def power_of_two(number: int) -> int:
