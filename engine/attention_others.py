@@ -1,6 +1,7 @@
 """Other ways to attend to blocks, behind the same interface, to be measured against Triton's.
 
-Neither has run on a GPU yet; tests check what they hand over, with stand-ins for the libraries.
+On an H200 torch's varlen was slower (docs/performance.md); FlashInfer has not run on a GPU. Tests
+check what they hand over, with stand-ins for the libraries.
 """
 
 from __future__ import annotations

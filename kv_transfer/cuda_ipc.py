@@ -3,7 +3,7 @@
 The sender lends its staging by a CUDA IPC handle (torch.UntypedStorage._share_cuda_, what
 torch.multiprocessing sends tensors with). Pipes say where to read and that it was read.
 
-UNVERIFIED: never run by its authors; the `gpu`-marked contract tests run it where a GPU is.
+UNVERIFIED: no run of the `gpu`-marked contract tests, which run it where a GPU is, is on record.
 """
 
 from __future__ import annotations

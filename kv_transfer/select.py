@@ -81,7 +81,7 @@ def choose(
     if same_process:
         return Choice("loopback", "both ends are in one process")
     if one_gpu:
-        # `cuda_ipc` has never run: only who asks for it gets it.
+        # `cuda_ipc` is unverified: only who asks for it gets it.
         return Choice("gloo", "both ends are on one GPU, which NCCL refuses")
     if both_cuda:
         return Choice("nccl", "CUDA on both ends")
