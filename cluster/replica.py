@@ -129,8 +129,11 @@ class Replica:
         replica = cls(config, role, replica_id, host, engine, thread, tokenizer)
         await replica._serve()
         stages.ended("doors")
-        await replica._register(directory, stages.took)
         replica._improving = asyncio.create_task(replica._improve())
+        if engine.is_improved_first:
+            await replica._improving
+            stages.ended("improvement")
+        await replica._register(directory, stages.took)
         replica._warm()
         log.info(
             "replica ready",

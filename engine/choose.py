@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 class Improvement(Protocol):
     """Something that makes steps faster, but takes too long to make before the first one."""
 
+    @property
+    def stalls(self) -> bool:
+        """Whether streams would stand still for a piece of it: it is for before there are any."""
+        ...
+
     def prepare(self) -> str | None:
         """Do the slow part, on any thread; why it cannot be done, or None."""
         ...
@@ -44,6 +49,7 @@ class CpuOperations:
 
     runner: CompactRunner
     decoder: Decoder
+    stalls: ClassVar[bool] = False
 
     def prepare(self) -> str | None:
         """See Improvement: half a minute of compiling."""
@@ -60,6 +66,7 @@ class RecordedSteps:
 
     runner: CompactRunner
     context_tokens: int
+    stalls: ClassVar[bool] = True
 
     def prepare(self) -> str | None:
         """See Improvement: nothing to do before."""

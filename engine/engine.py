@@ -134,6 +134,11 @@ class Engine:
         if self._cores is not None:
             self._cores.rest()
 
+    @property
+    def is_improved_first(self) -> bool:
+        """Whether `improve` is for before there are streams; see `Improvement.stalls`."""
+        return self._improvement is not None and self._improvement.stalls
+
     def prepare_improvement(self) -> bool:
         """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""
         if self._improvement is None:

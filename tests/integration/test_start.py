@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from engine import choose
+from engine.choose import RecordedSteps
 from tests.integration.local import cluster
+from tests.integration.test_prefixes import PROMPT, ask, expected
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 # Before the replica's own code, so that only Ray's shell has it.
 BEFORE = {"import"}
+ON_A_GPU = {"improvement"}
 
 
 def described() -> set[str]:
@@ -31,10 +35,40 @@ async def test_a_start_tells_its_stages_and_when_it_took_too_long(config, caplog
         records = {record.id: record for record in await local.directory.members()}
     for replica in ("prefill-0", "decode-0"):
         took_s = records[replica].start_s
-        assert took_s.keys() | BEFORE == described()
+        assert took_s.keys() | BEFORE | ON_A_GPU == described()
         assert all(seconds >= 0 for seconds in took_s.values())
     late = [r for r in caplog.records if r.getMessage() == "start beyond its budget"]
     assert len(late) == (2 if budget_s < 1 else 0)
     for told in map(vars, late):
         assert told["longest"] in described()
         assert told["seconds"] > told["budget_s"] == budget_s
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_streams_would_stand_still_for_is_done_before(
+    config, model, monkeypatch, caplog, fails
+):
+    """Recorded steps, with a stand-in for the graphs; where they fail, steps stay as they were."""
+    caplog.set_level(logging.INFO, "engine.graphs")
+    choose_runner = choose.choose_runner
+    used = []
+
+    def recorder(device):
+        if fails:
+            raise ValueError("no graphs here")
+        return lambda step: lambda: used.append(step.args) or step()
+
+    def chosen(description, *others):
+        runner, _ = choose_runner(description, *others)
+        return runner, RecordedSteps(runner, description.context_tokens)
+
+    monkeypatch.setattr("engine.engine.choose_runner", chosen)
+    monkeypatch.setattr(choose, "CudaGraphs", recorder)
+    async with cluster(config) as local:
+        for record in await local.directory.members():
+            assert ("improvement" in record.start_s) == (record.role != "router")
+        recorded = [r for r in caplog.records if "recorded in" in r.getMessage()]
+        assert len(recorded) == (0 if fails else 22)
+        tokens, _ = await ask(local, PROMPT)
+        assert tokens == expected(model, PROMPT)
+    assert bool(used) != fails
