@@ -1,4 +1,4 @@
-"""What a decode replica has room for: the KV of whole answers, and places in its batch. Pure.
+"""What decode replicas have room for: the KV of whole answers, and places in a batch. Pure.
 
 Both are promised before they are needed, so that no stream stands still for want of one. Of either
 the batch lane leaves a part to the others.
@@ -6,9 +6,11 @@ the batch lane leaves a part to the others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cluster.holds import Holds
 from cluster.membership import ReplicaRecord
-from cluster.plan import Ask
+from cluster.plan import Ask, one_of
 from engine.lanes import most_of
 
 
@@ -23,22 +25,38 @@ class DecodeRoom:
         self._overcommit = overcommit
         self._places = places
 
-    def blocks_short(self, record: ReplicaRecord, ask: Ask) -> int:
-        """Blocks for prompt and answer that were promised already."""
-        needed = self._holds.blocks(record) + ask.choices * blocks_of(record, ask)
-        there = int(self._overcommit * record.load.blocks_total)
-        return max(0, needed - most_of(there, batch=ask.batch))
+    def blocks_short(self, records: Sequence[ReplicaRecord], ask: Ask) -> int:
+        """Choices for which these replicas together have no blocks for prompt and answer."""
+        return self._short(records, ask, places=False)
 
-    def places_short(self, record: ReplicaRecord, ask: Ask) -> int:
-        """Places in the batch that were promised already; none where its size is not known."""
-        if not self._places or record.load.batch_limit == 0:
-            return 0
-        needed = self._holds.requests(record) + ask.choices
-        return max(0, needed - most_of(record.load.batch_limit, batch=ask.batch))
+    def places_short(self, records: Sequence[ReplicaRecord], ask: Ask) -> int:
+        """Choices for which they have no blocks, or no place in a batch."""
+        return self._short(records, ask, places=self._places)
 
     def full(self, record: ReplicaRecord, ask: Ask) -> bool:
-        """Whether it has no room for this request."""
-        return self.blocks_short(record, ask) > 0 or self.places_short(record, ask) > 0
+        """Whether it has no room for one choice of this request."""
+        return self.places_short([record], one_of(ask)) > 0
+
+    def _short(self, records: Sequence[ReplicaRecord], ask: Ask, *, places: bool) -> int:
+        def fitting(batch: bool, *, empty: bool = False) -> int:
+            return sum(self._fitting(r, ask, batch, places=places, empty=empty) for r in records)
+
+        # What its part could never hold may have the whole, or it would wait for ever.
+        batch = ask.batch and fitting(True, empty=True) >= ask.choices
+        return max(0, ask.choices - fitting(batch))
+
+    def _fitting(
+        self, record: ReplicaRecord, ask: Ask, batch: bool, *, places: bool, empty: bool
+    ) -> int:
+        """Choices that fit beside those that are there; beside nobody, if it is to be `empty`."""
+        load, there = record.load, int(self._overcommit * record.load.blocks_total)
+        blocks = most_of(there, batch=batch) - (0 if empty else self._holds.blocks(record))
+        fit = max(0, blocks) // max(1, blocks_of(record, ask))
+        # Whose batch has no known size has places for all.
+        if not places or load.batch_limit == 0:
+            return fit
+        requests = 0 if empty else self._holds.requests(record)
+        return min(fit, max(0, most_of(load.batch_limit, batch=batch) - requests))
 
 
 def blocks_of(record: ReplicaRecord, ask: Ask) -> int:

@@ -42,12 +42,13 @@ class Held:
     def gives_way(self, waiter: Waiter) -> Waiter | None:
         """Who should leave its place to this newcomer: of the batch lane, or of whom has most.
 
-        As stochastic fairness queueing has it (McKenney, 1990). Nobody that was told to come.
+        As stochastic fairness queueing has it (McKenney, 1990). Nobody that was told to come for
+        one of its own lane: that would be promised the same again, for ever.
         """
-        others = [one for one in self._waiters if not (one.expected or one.decided.done())]
+        others = [one for one in self._waiters if not one.decided.done()]
         if not waiter.ask.batch and (batch := [one for one in others if one.ask.batch]):
             return max(batch, key=self._order)
-        others = [one for one in others if one.ask.batch == waiter.ask.batch]
+        others = [o for o in others if o.ask.batch == waiter.ask.batch and not o.expected]
         places = Counter(one.ask.tenant for one in others)
         if not places:
             return None

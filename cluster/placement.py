@@ -109,18 +109,20 @@ class Placement:
         found = _hurried(best, asked)
         here = found.record
         if here.role == "both":
-            return self._planned(found, here, asked)
+            others = [record for record in elsewhere if record.role == "both"]
+            return self._planned(found, here, others, asked)
         if here.role == "decode":
-            return self._planned(found, here, asked, apart=here.device not in devices)
+            return self._planned(found, here, second, asked, apart=here.device not in devices)
         rated = self._drawn([record for record in second if pairs(here, record)], stale)
-        return self._planned(found, min(rated, key=lambda one: self._room(one, ask)), asked)
+        chosen = min(rated, key=lambda one: self._room(one, ask))
+        return self._planned(found, chosen, rated, asked)
 
     def plan_rest(self, decode: Sequence[ReplicaRecord], ask: Ask, now: float) -> Plan:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
         able = large_enough("decode", decode, ask.most_tokens)
         chosen = min(able, key=lambda record: self._room(record, ask))
         asked = _Asked(ask, now, 0.0, Pace.BESIDE)
-        return self._planned(self._computing(chosen, asked), chosen, asked)
+        return self._planned(self._computing(chosen, asked), chosen, able, asked)
 
     def left(self, replicas: Sequence[ReplicaRecord], ask: Ask) -> int:
         """Tokens of the prompt to be computed on the one that has most of it cached."""
@@ -180,7 +182,7 @@ class Placement:
         able = self._drawn(large_enough("prefill", prefill, asked.ask.prompt_tokens), stale)
         best = self._soonest(able, asked)
         if best.record.role == "both":
-            return self._planned(best, best.record, asked)
+            return self._planned(best, best.record, [best.record], asked)
         pair = Pair(best.record, best.record, best.cached, prefill_only=True)
         return Plan(pair, self._forecast(best, asked))
 
@@ -199,9 +201,17 @@ class Placement:
         return Pace.BESIDE if ask.batch else least
 
     def _soonest(self, records: Sequence[ReplicaRecord], asked: _Asked) -> Computing:
-        """The best place for it, of replicas that can compute it."""
-        computing = [self._computing(record, asked) for record in records]
-        return min(computing, key=lambda one: (one.cost_s, *self._used(one.record)))
+        """The best place for it, of replicas that can compute it.
+
+        One of role `both` that has no room for its answer is so only where there is no other.
+        """
+
+        def order(one: Computing) -> tuple[bool, float, int, int]:
+            record = one.record
+            full = record.role == "both" and self._decode_room.full(record, asked.ask)
+            return full, one.cost_s, *self._used(record)
+
+        return min((self._computing(record, asked) for record in records), key=order)
 
     def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
@@ -234,6 +244,8 @@ class Placement:
             requests = self.holds.requests(record)
             if missing > self._local_tokens or requests >= self._decode_batch:
                 continue
+            if self._decode_room.full(record, ask):
+                continue
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
             if is_lent(here, elsewhere, devices.get(record.device, Device.OWN), requests):
                 found.append(here)
@@ -263,16 +275,23 @@ class Placement:
         return known_s / cost.seconds(tokens) / slack
 
     def _planned(
-        self, computing: Computing, decode: ReplicaRecord, asked: _Asked, *, apart: bool = False
+        self,
+        computing: Computing,
+        decode: ReplicaRecord,
+        others: Sequence[ReplicaRecord],
+        asked: _Asked,
+        *,
+        apart: bool = False,
     ) -> Plan:
+        """On that replica; `others`, it among them, are those its choices may go to."""
         requests, ask = self.holds.requests(decode), asked.ask
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
             self._forecast(computing, asked),
             step_s=self.costs.step_s(decode.id, requests + ask.choices),
             gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
-            blocks_short=self._decode_room.blocks_short(decode, ask),
-            places_short=self._decode_room.places_short(decode, ask),
+            blocks_short=self._decode_room.blocks_short(others, ask),
+            places_short=self._decode_room.places_short(others, ask),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )

@@ -307,7 +307,7 @@ class Replica:
         return loop
 
     async def _improve(self) -> None:
-        """Make the engine faster while it serves already; it goes on as it is where that fails."""
+        """Make the engine faster; it goes on as it is where that fails."""
         try:
             await self._worker.improve()
         except Exception:

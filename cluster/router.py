@@ -204,9 +204,9 @@ class Router:
         if request.n > most:
             raise InvalidRequest(f"n is {request.n}: at most {most} choices run here", field="n")
         labels = self._labels.of(request, tenant)
-        if self._choices + request.n > most:
+        if (beyond := self._choices + request.n - most) > 0:
             metrics.REFUSED.inc(reason="router_full", **labels)
-            wait_s = self._vacancies.wait_s(request.n, self._choices, time.monotonic())
+            wait_s = self._vacancies.wait_s(beyond, self._choices, time.monotonic())
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=wait_s)
         running = _Running(request.n, tenant, labels)
         self._running[tenant, request_id] = running
@@ -227,7 +227,9 @@ class Router:
         running.events.close()
         if self._running.pop((running.tenant, request_id), None) is not None:
             self._choices -= running.choices
-            self._vacancies.ended(time.monotonic() - running.began_s)
+            # Who was refused is gone at once, and is not what fills a router.
+            if running.ttft_s is not None:
+                self._vacancies.ended(time.monotonic() - running.began_s)
         metrics.RUNNING.set(len(self._running))
         if running.task is not None:
             running.task.cancel()

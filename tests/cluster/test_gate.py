@@ -12,14 +12,12 @@ from cluster import places
 from cluster.admission import Admission
 from cluster.api import Progress
 from cluster.cost_model import Pace
-from cluster.fairness import Fairness
 from cluster.gate import Gate
 from cluster.placed import FirstToken
 from cluster.placement import Placement
 from cluster.plan import Ask
 from cluster.refusals import Refused
-from cluster.tenant_caps import TenantConfig
-from engine.errors import InvalidRequest, Unavailable
+from engine.errors import Unavailable
 from engine.haste import Haste
 from tests.cluster.gate_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
@@ -177,22 +175,6 @@ async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(gate):
     (await waiting[1])[0].release()
 
 
-async def test_a_tenant_that_had_less_goes_first(pools, placement):
-    gate = Gate(pools, placement, max_held=9)
-    big = [(await gate.enter(ask(14000, batch=True, tenant="big")))[0]]
-    # All want the room that one has.
-    held = {
-        name: asyncio.create_task(gate.enter(ask(5000, most=9000, tenant=tenant)))
-        for name, tenant in (("big-1", "big"), ("big-2", "big"), ("small", "small"))
-    }
-    await eventually(lambda: gate.held == 3)
-    big[0].release()
-    await eventually(held["small"].done)
-    for task in held.values():
-        task.cancel()
-    await asyncio.gather(*held.values(), return_exceptions=True)
-
-
 async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, placement):
     gate = Gate(pools, placement, max_held=99)
     light = (await gate.enter(ask(10, tenant="light")))[0]
@@ -211,35 +193,6 @@ async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, 
     await asyncio.gather(*crowd, return_exceptions=True)
     light.release()
     heavy.release()
-
-
-async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):
-    caps = TenantConfig(max_concurrent=1, max_waiting_tokens=5500)
-    gate = Gate(pools, placement, 9, Fairness({"default": caps}))
-    first = (await gate.enter(ask(100)))[0]
-    held = asyncio.create_task(gate.enter(ask(100)))
-    await eventually(lambda: gate.held == 1)
-    other = (await gate.enter(ask(100, tenant="other")))[0]
-    with pytest.raises(Refused) as refused:
-        await gate.enter(ask(5401))
-    assert refused.value.reason == "tenant_waiting"
-    first.release()
-    (await held)[0].release()
-    other.release()
-
-
-async def test_what_a_tenant_may_need_of_the_kv_cache_is_capped(pools, placement):
-    gate = Gate(pools, placement, 9, Fairness({"default": TenantConfig(max_kv_tokens=400)}))
-    first = (await gate.enter(ask(100, most=150, choices=2)))[:2]
-    held = asyncio.create_task(gate.enter(ask(50, most=101)))
-    await eventually(lambda: gate.held == 1)
-    other = (await gate.enter(ask(100, most=300, tenant="other")))[0]
-    with pytest.raises(InvalidRequest):
-        await gate.enter(ask(100, most=201, choices=2))
-    gate.release(first[0])
-    (await held)[0].release()
-    first[1].release()
-    other.release()
 
 
 async def test_every_choice_is_counted_by_itself(gate, placement, pools):
@@ -360,21 +313,6 @@ async def test_what_fits_is_admitted_where_there_is_no_place_to_wait(pools, plac
     assert second.plan.forecast.fits
     first.release()
     second.release()
-
-
-async def test_those_at_their_tenants_cap_are_in_nobodys_way(pools, placement):
-    """More of them than are looked at in one go."""
-    fairness = Fairness({"default": TenantConfig(), "capped": TenantConfig(max_concurrent=1)})
-    gate = Gate(pools, placement, 99, fairness)
-    one = (await gate.enter(ask(10, tenant="capped")))[0]
-    held = [asyncio.create_task(gate.enter(ask(10, tenant="capped"))) for _ in range(40)]
-    await eventually(lambda: gate.held == 40)
-    other = await asyncio.wait_for(gate.enter(ask(10, batch=True)), 2)
-    for task in held:
-        task.cancel()
-    await asyncio.gather(*held, return_exceptions=True)
-    one.release()
-    other[0].release()
 
 
 async def test_the_wait_is_told_whole_wherever_prompts_wait(gate, pools, placement):

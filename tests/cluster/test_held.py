@@ -62,6 +62,11 @@ def test_who_gives_way_to_a_newcomer(loop):
     assert held.gives_way(waiter(loop, batch=True, tenant="third")) is waiting[5]
     for one in waiting[4:]:
         held.remove(one)
+    promised = waiter(loop, arrival=7, batch=True, expected=True)
+    held.add(promised)
+    assert held.gives_way(waiter(loop)) is promised
+    assert held.gives_way(waiter(loop, batch=True, tenant="third")) is None
+    held.remove(promised)
     assert held.gives_way(waiter(loop, batch=True)) is None
     assert held.gives_way(waiter(loop)) is None
     assert held.gives_way(waiter(loop, tenant="other")) is None

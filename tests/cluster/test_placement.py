@@ -248,27 +248,6 @@ def test_decode_is_lent_nothing_beside_a_prefill_replica_that_is_not_the_best():
     assert (found.prefill.id, found.local) == ("p0", False)
 
 
-def test_one_pool_computes_prompts_of_any_length_where_they_are_decoded():
-    pool = [replica("b0", "both"), replica("b1", "both")]
-    placement = Placement()
-    first = placement.choose(pool, pool, 900, 1000)
-    placement.held(first.prefill, 900)
-    second = placement.choose(pool, pool, 900, 1000)
-    assert first.local
-    assert second.local
-    assert {first.decode.id, second.decode.id} == {"b0", "b1"}
-
-
-def test_a_replica_that_does_both_must_hold_the_answer_too():
-    prefill, both = replica("p0", "prefill"), replica("b0", "both", blocks=10)
-    decode = replica("d0", "decode")
-    placement = Placement()
-    placement.held(prefill, 500)
-    assert placement.choose([prefill, both], [decode, both], 100, 160).local
-    pair = placement.choose([prefill, both], [decode, both], 100, 161)
-    assert (pair.prefill.id, pair.decode.id) == ("p0", "d0")
-
-
 def test_what_is_known_is_bounded_and_ends_with_the_replica():
     pool = [replica("p0", "prefill", blocks=10)]
     decode = [replica("d0", "decode")]

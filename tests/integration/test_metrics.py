@@ -12,7 +12,8 @@ import pytest
 from cluster.api import Tokens
 from cluster.config import EndpointConfig
 from cluster.metric_catalogue import all_metrics, samples
-from engine.errors import NotFound, Overloaded
+from cluster.vacancies import Vacancies
+from engine.errors import InvalidRequest, NotFound, Overloaded
 from tests.integration.local import LocalCluster, cluster
 from tests.metrics_page import Recorded, recorded
 
@@ -148,6 +149,41 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
     (before,) = (row for row in rows if row.outcome == "ok")
     wait_s = refused.value.retry_after_s
     assert wait_s != 1.0 and max(0.05, before.total_s) <= wait_s < before.total_s + 0.5
+
+
+async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(config, monkeypatch):
+    """More have to end for it, as it may fill three quarters; who was refused tells nothing."""
+    asked, ended = [], []
+
+    class Noted(Vacancies):
+        def wait_s(self, choices, running, now):
+            asked.append((choices, running))
+            return super().wait_s(choices, running, now)
+
+        def ended(self, stayed_s):
+            ended.append(stayed_s)
+
+    monkeypatch.setattr("cluster.router.Vacancies", Noted)
+    config = replace(
+        config,
+        endpoints={**config.endpoints, "report": replace(config.endpoints["chat"], lane="batch")},
+        router=replace(config.router, max_requests=8),
+    )
+    async with cluster(config) as local:
+        events = local.client.generate([7] * 100, n=7, max_tokens=300, ignore_eos=True)
+        while not isinstance(await anext(events), Tokens):
+            pass
+        with pytest.raises(Overloaded):
+            await ask(local, 2, endpoint="report")
+        with pytest.raises(Overloaded):
+            await ask(local, 3, n=2)
+        await events.aclose()
+        with pytest.raises(InvalidRequest):
+            await local.client.complete([7] * 100, max_tokens=10**6)
+        assert len(ended) == 1
+        await ask(local, 5)
+        assert len(ended) == 2
+    assert asked == [(2, 7), (1, 7)]
 
 
 async def test_scored_tokens_are_counted(config):
