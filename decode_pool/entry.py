@@ -56,6 +56,11 @@ class Entries(dict[str, Entry]):
         """Those in that state, in order."""
         return in_order(entry for entry in self.values() if entry.state is state)
 
+    def lost_before(self, entry: Entry) -> bool:
+        """Whether somebody who lost its blocks goes before one that waits."""
+        lost = (one for one in self.values() if one.state is State.PREEMPTED)
+        return any(entry.batch or not one.batch for one in lost)
+
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Who goes first to begin with."""

@@ -5,7 +5,7 @@ A request's life here:
     grant_early ───────────────────┐
     offer ─▶ waiting ──grant──▶ arriving ──commit──▶ running ─▶ gone
                                                      ▲ │  ▲
-    offer_prompt ─▶ waiting ────── its turn ─────────┘ (out of blocks: the newest)
+    offer_prompt ─▶ waiting ────── its turn ─────────┘ (out of blocks: the last)
                                                        ▼  │
     take_up ──────────────────────────────────────▶ preempted
 
@@ -33,7 +33,7 @@ from engine.sequence import Sequence, Span
 
 
 class DecodeScheduler:
-    """Batching over a block pool, with preemption of the newest; continuous unless said otherwise.
+    """Batching over a block pool, with preemption of the last; continuous unless said otherwise.
 
     `identity` is that of the model and its KV layout; without it there is no prefix cache.
     """
@@ -150,11 +150,11 @@ class DecodeScheduler:
     def grant_early(self, sequence: Sequence) -> bool:
         """Give blocks at once to a request whose prompt is still being computed elsewhere.
 
-        Only out of plenty: nobody waits, and a quarter of the pool is left. Its tokens are the
-        prompt alone; the first one is to be there at `commit`.
+        Only out of plenty: nobody waits who goes before it, and a quarter of the pool is left. Its
+        tokens are the prompt alone; the first one is to be there at `commit`.
         """
         entry = Entry(sequence, self._arrivals + 1)
-        if self._offers or self._entries.count(State.PREEMPTED):
+        if self._entries.lost_before(entry) or any(o.place < entry.place for o in self._offers):
             return False
         if not self._expect(entry, reserve=self.pool.total // 4):
             return False
@@ -168,7 +168,7 @@ class DecodeScheduler:
         for entry in self._joining():
             # A prompt whose turn it is, and that waits for room for longer.
             earlier = self._blocked is not None and self._blocked.place < entry.place
-            if earlier or self._lost_before(entry) or not self._expect(entry):
+            if earlier or self._entries.lost_before(entry) or not self._expect(entry):
                 break
             self._offers.remove(entry)
             granted.append(entry.sequence)
@@ -324,7 +324,7 @@ class DecodeScheduler:
         older = any(offer.place < entry.place for offer in self._joining())
         if self._blocked is not None and (entry.batch or not self._blocked.batch):
             return 0
-        if older or self._lost_before(entry):
+        if older or self._entries.lost_before(entry):
             return 0
         if not self._batching.may_join(owner):
             return 0
@@ -337,12 +337,6 @@ class DecodeScheduler:
         """Those that were offered and may join now, in order."""
         may_join = self._batching.may_join
         return in_order(one for one in self._offers if may_join(one.sequence.owner))
-
-    def _lost_before(self, entry: Entry) -> bool:
-        """Whether somebody who lost its blocks goes before one that waits."""
-        return any(
-            entry.batch or not lost.batch for lost in self._entries.in_state(State.PREEMPTED)
-        )
 
     def _resume(self) -> None:
         others_wait = any(not one.batch for one in (*self._joining(), self._blocked) if one)

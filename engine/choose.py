@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Improvement(Protocol):
-    """Something that makes steps faster, but takes too long to make before the first one."""
+    """Something that makes steps faster, and takes long to make."""
 
     @property
     def stalls(self) -> bool:
@@ -39,7 +39,7 @@ class Improvement(Protocol):
         ...
 
     def pieces(self, cache: KvCache) -> Iterator[None]:
-        """Swap it in, piece by piece, each between two steps or two layers."""
+        """Swap it in, piece by piece; between any two may be steps, or layers of one."""
         ...
 
 

@@ -144,10 +144,18 @@ class EngineWorker:
         return self._run(work)
 
     async def improve(self) -> None:
-        """Make steps faster: slow preparations beside them, the rest piece by piece between."""
-        if await asyncio.to_thread(self._engine.prepare_improvement):
-            while await self._run(self._engine.improve):
-                pass
+        """Make steps faster: slow preparations beside them, the rest piece by piece between.
+
+        What is prepared, a compiler's work say, gives way as the engine does.
+        """
+        thread = ThreadPoolExecutor(1, thread_name_prefix="improvement", initializer=_give_way)
+        try:
+            preparing = thread.submit(self._engine.prepare_improvement)
+            prepared = await asyncio.wrap_future(preparing)
+        finally:
+            thread.shutdown(wait=False)
+        while prepared and await self._run(self._engine.improve):
+            pass
 
     async def scrub(self, pool: BlockPool) -> None:
         """Clear the blocks that a faulty request left; before every step, as NaNs would spread."""

@@ -1,7 +1,7 @@
 """A lane over NCCL, for KV in the memory of two GPUs. Two ranks on one GPU are refused by NCCL.
 
-UNVERIFIED: written from the documentation of ProcessGroupNCCL and never run by its authors; the
-`gpu`-marked contract tests run it where two GPUs are.
+UNVERIFIED: written from the documentation of ProcessGroupNCCL, with no run on record that passed.
+The `gpu`-marked tests run it: the contract's where two GPUs are, `tests/gpu/test_nccl.py` on one.
 """
 
 from __future__ import annotations

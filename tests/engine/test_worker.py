@@ -104,3 +104,17 @@ def test_on_a_cpu_an_engines_threads_give_way_to_event_loops():
         assert thread.submit(niceness).result() > niceness()
         assert thread.submit(of_one_started_here).result() > niceness()
     assert of_one_started_here() == niceness()
+
+
+@pytest.mark.skipif(best_device().type != "cpu", reason="who launches kernels gives way to nobody")
+async def test_what_is_prepared_beside_steps_gives_way_as_they_do():
+    class Preparing(HeldEngine):
+        def prepare_improvement(self):
+            self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            return False
+
+    engine = Preparing()
+    worker = EngineWorker(engine)
+    await worker.improve()
+    worker.close()
+    assert engine.niceness > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
