@@ -1,7 +1,7 @@
 """What decode replicas have room for: the KV of whole answers, and places in a batch. Pure.
 
 Both are promised before they are needed, so that no stream stands still for want of one. Of either
-the batch lane leaves a part to the others.
+the batch lane leaves a part to the others, but for a request that is larger than the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DecodeRoom:
         def fitting(batch: bool, *, empty: bool = False) -> int:
             return sum(self._fitting(r, ask, batch, places=places, empty=empty) for r in records)
 
-        # What its part could never hold may have the whole, or it would wait for ever.
+        # What its part could never hold may have what is free of the whole.
         batch = ask.batch and fitting(True, empty=True) >= ask.choices
         return max(0, ask.choices - fitting(batch))
 

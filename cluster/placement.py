@@ -1,8 +1,9 @@
 """Which pair of replicas serves a request, and what that would mean for it. Pure.
 
 Prefill goes where the prompt's first token is predicted first, what is cached there and the wait
-of those that it passes taken into account; decode where there is room for the blocks, and the
-fewest requests are; the replica that was used longest ago wins a tie.
+of those that it passes taken into account; where the same replica decodes, its answer must have
+room, too, if it has anywhere. Decode goes where there is room, and the fewest requests are; the
+replica that was used longest ago wins a tie.
 
 A decode replica computes some prompts itself, beside its streams (`cluster/lending.py`), one of
 role `both` every prompt that it is given.
@@ -26,7 +27,7 @@ from cluster.holds import Hold, Holds, Prompt
 from cluster.lending import Computing, Device, is_lent
 from cluster.membership import ReplicaRecord
 from cluster.outlook import Due, outlook
-from cluster.plan import Ask, Forecast, Pair, Plan
+from cluster.plan import Ask, Forecast, Pair, Plan, one_of
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
 _ALONE = 1.2
@@ -108,14 +109,16 @@ class Placement:
 
         found = _hurried(best, asked)
         here = found.record
+        # Other choices are planned anew, and go wherever there is room then.
+        lone = all(record.role == "both" for record in first)
+        others = first if lone else second
         if here.role == "both":
-            others = [record for record in elsewhere if record.role == "both"]
             return self._planned(found, here, others, asked)
         if here.role == "decode":
-            return self._planned(found, here, second, asked, apart=here.device not in devices)
+            return self._planned(found, here, others, asked, apart=here.device not in devices)
         rated = self._drawn([record for record in second if pairs(here, record)], stale)
         chosen = min(rated, key=lambda one: self._room(one, ask))
-        return self._planned(found, chosen, rated, asked)
+        return self._planned(found, chosen, others, asked)
 
     def plan_rest(self, decode: Sequence[ReplicaRecord], ask: Ask, now: float) -> Plan:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
@@ -203,12 +206,14 @@ class Placement:
     def _soonest(self, records: Sequence[ReplicaRecord], asked: _Asked) -> Computing:
         """The best place for it, of replicas that can compute it.
 
-        One of role `both` that has no room for its answer is so only where there is no other.
+        One of role `both` is so where its answer has room, too; else only where there is no other
+        that has, and where it is in time.
         """
 
         def order(one: Computing) -> tuple[bool, float, int, int]:
-            record = one.record
-            full = record.role == "both" and self._decode_room.full(record, asked.ask)
+            record, full = one.record, False
+            if record.role == "both":
+                full = not one.outlook.fits or self._decode_room.full(record, asked.ask)
             return full, one.cost_s, *self._used(record)
 
         return min((self._computing(record, asked) for record in records), key=order)
@@ -283,15 +288,16 @@ class Placement:
         *,
         apart: bool = False,
     ) -> Plan:
-        """On that replica; `others`, it among them, are those its choices may go to."""
+        """The first choice on that replica; all may go to `others`, it among them."""
+        room, one = self._decode_room, one_of(asked.ask)
         requests, ask = self.holds.requests(decode), asked.ask
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
             self._forecast(computing, asked),
-            step_s=self.costs.step_s(decode.id, requests + ask.choices),
+            step_s=self.costs.step_s(decode.id, requests + -(-ask.choices // len(others))),
             gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
-            blocks_short=self._decode_room.blocks_short(others, ask),
-            places_short=self._decode_room.places_short(others, ask),
+            blocks_short=max(room.blocks_short(others, ask), room.blocks_short([decode], one)),
+            places_short=max(room.places_short(others, ask), room.places_short([decode], one)),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )

@@ -58,10 +58,10 @@ class Forecast:
 
     `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
     for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
-    with it, `gap_s` the most that it may be; `blocks_short` and `places_short` say for how many of
-    its choices KV and decode batches were promised already, `prompts_short` how many prompts too
-    many of the batch lane wait before it; `pace` is what else is served meanwhile; `learned`: this
-    rests on what was observed.
+    with it, `gap_s` the most that it may be; `blocks_short` and `places_short` say how many of its
+    choices find no KV, and no KV or no place in a decode batch, that was not promised already,
+    `prompts_short` how many prompts too many of the batch lane wait before it; `pace` is what else
+    is served meanwhile; `learned`: this rests on what was observed.
     """
 
     ttft_s: float

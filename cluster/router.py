@@ -204,9 +204,10 @@ class Router:
         if request.n > most:
             raise InvalidRequest(f"n is {request.n}: at most {most} choices run here", field="n")
         labels = self._labels.of(request, tenant)
-        if (beyond := self._choices + request.n - most) > 0:
+        if self._choices + request.n > most:
             metrics.REFUSED.inc(reason="router_full", **labels)
-            wait_s = self._vacancies.wait_s(beyond, self._choices, time.monotonic())
+            now, beyond = time.monotonic(), max(0, self._choices - most)
+            wait_s = self._vacancies.wait_s(request.n, self._choices, now, beyond)
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=wait_s)
         running = _Running(request.n, tenant, labels)
         self._running[tenant, request_id] = running
@@ -227,7 +228,7 @@ class Router:
         running.events.close()
         if self._running.pop((running.tenant, request_id), None) is not None:
             self._choices -= running.choices
-            # Who was refused is gone at once, and is not what fills a router.
+            # Who got no first token tells nothing of how long those stay that fill a router.
             if running.ttft_s is not None:
                 self._vacancies.ended(time.monotonic() - running.began_s)
         metrics.RUNNING.set(len(self._running))

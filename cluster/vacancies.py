@@ -24,14 +24,15 @@ class Vacancies:
         known = stayed_s if self._stay_s is None else self._stay_s
         self._stay_s = known + _SMOOTHING * (stayed_s - known)
 
-    def wait_s(self, choices: int, running: int, now: float) -> float:
+    def wait_s(self, choices: int, running: int, now: float, beyond: int = 0) -> float:
         """Seconds until so many of the `running` choices will have made room for a request.
 
-        At most about what one stays: of those told before, not all come back.
+        So many `beyond` these must end before for its lane, whoever else comes. At most about what
+        one stays: of those told before, not all come back.
         """
         if self._stay_s is None:
             return _UNKNOWN_S
-        ahead_s = max(0.0, self._told_s - now) + choices * self._stay_s / max(running, 1)
-        wait_s = max(_SOONEST_S, min(ahead_s, self._stay_s))
-        self._told_s = now + min(ahead_s, wait_s)
-        return wait_s
+        each_s = self._stay_s / max(running, 1)
+        ahead_s = max(0.0, self._told_s - now) + choices * each_s
+        self._told_s = now + min(ahead_s, max(_SOONEST_S, self._stay_s))
+        return max(_SOONEST_S, min(ahead_s + beyond * each_s, self._stay_s))

@@ -58,8 +58,7 @@ class Entries(dict[str, Entry]):
 
     def lost_before(self, entry: Entry) -> bool:
         """Whether somebody who lost its blocks goes before one that waits."""
-        lost = (one for one in self.values() if one.state is State.PREEMPTED)
-        return any(entry.batch or not one.batch for one in lost)
+        return any(entry.batch or not lost.batch for lost in self.in_state(State.PREEMPTED))
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

@@ -150,8 +150,9 @@ class DecodeScheduler:
     def grant_early(self, sequence: Sequence) -> bool:
         """Give blocks at once to a request whose prompt is still being computed elsewhere.
 
-        Only out of plenty: nobody waits who goes before it, and a quarter of the pool is left. Its
-        tokens are the prompt alone; the first one is to be there at `commit`.
+        Only out of plenty: nobody who goes before it was offered or lost its blocks, and a quarter
+        of the pool is left. Its tokens are the prompt alone; the first one is to be there at
+        `commit`.
         """
         entry = Entry(sequence, self._arrivals + 1)
         if self._entries.lost_before(entry) or any(o.place < entry.place for o in self._offers):

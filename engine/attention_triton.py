@@ -48,7 +48,7 @@ class Tiles:
 
 
 def decode_tiles(group: int, size: int, itemsize: int) -> Tiles:
-    """The heads of a group, and keys that fill 32 KiB: it takes 74 KB, which any processor has."""
+    """The heads of a group, and keys that fill 32 KiB: 74 KB in use, which fit from Ampere on."""
     rows = max(16, power_of_two(group))
     keys = max(16, min(128, _TILE_BYTES // (power_of_two(size) * itemsize)))
     # Loads that go through a table pass through the pipeline in two steps.

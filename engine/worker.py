@@ -150,8 +150,8 @@ class EngineWorker:
         """
         thread = ThreadPoolExecutor(1, thread_name_prefix="improvement", initializer=_give_way)
         try:
-            preparing = thread.submit(self._engine.prepare_improvement)
-            prepared = await asyncio.wrap_future(preparing)
+            loop = asyncio.get_running_loop()
+            prepared = await loop.run_in_executor(thread, self._engine.prepare_improvement)
         finally:
             thread.shutdown(wait=False)
         while prepared and await self._run(self._engine.improve):

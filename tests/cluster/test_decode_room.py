@@ -54,8 +54,8 @@ def test_choices_may_go_to_all_replicas():
     assert not room.full(pool[0], ask(choices=4))
 
 
-def test_what_its_part_could_never_hold_may_have_the_whole():
-    """Or a large request of the batch lane would wait, and all behind it, while chats come."""
+def test_what_its_part_could_never_hold_may_have_what_is_free_of_the_whole():
+    """Or a large request of the batch lane, and all behind it, would wait until nobody is there."""
     room, busy = DecodeRoom(Holds()), record(running=1, blocks_promised=1)
     assert room.places_short([busy], ask(choices=7, batch=True)) == 0
     assert room.places_short([record(running=2)], ask(choices=7, batch=True)) == 1

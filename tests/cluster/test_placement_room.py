@@ -1,5 +1,7 @@
 """Placement where the replica that computes a prompt must have room for its answer, too."""
 
+import random
+
 import pytest
 
 from cluster.plan import Ask
@@ -47,3 +49,39 @@ def test_a_replica_that_does_both_must_hold_the_answer_too():
     assert placement.choose([prefill, both], [decode, both], 100, 160).local
     pair = placement.choose([prefill, both], [decode, both], 100, 161)
     assert (pair.prefill.id, pair.decode.id) == ("p0", "d0")
+
+
+def test_a_replica_with_room_and_a_queue_that_is_too_long_is_no_better_than_a_full_one():
+    """A place is free when somebody has ended, sooner than the other is done."""
+    pool = [replica("b0", "both", running=8, batch_limit=8), replica("b1", "both", batch_limit=8)]
+    placement = Placement()
+    for record in pool:
+        for second in range(-20, 0):
+            placement.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
+    for _ in range(9):
+        placement.held(pool[1], 900)
+    found = placement.plan(pool, pool, Ask(100, 120, budget_s=1.0), 0.0)
+    assert (found.pair.decode.id, found.forecast.fits) == ("b0", True)
+    assert found.forecast.places_short
+
+
+def test_choices_may_go_to_whoever_has_room():
+    """Beside prefill to all that decode, though the first is computed where it is decoded."""
+    prefill = [replica("p0", "prefill"), replica("p1", "both", running=6, batch_limit=8)]
+    decode = [prefill[1], replica("d0", "decode", running=1, batch_limit=11)]
+    placement = Placement()
+    placement.held(prefill[0], 900)
+    found = placement.plan(prefill, decode, Ask(10, 20, choices=4), 0.0)
+    assert (found.pair.prefill.id, found.forecast.places_short) == ("p1", 0)
+    assert placement.plan(prefill, decode, Ask(10, 20, choices=13), 0.0).forecast.places_short == 1
+
+
+def test_of_replicas_whose_state_is_old_the_drawn_one_must_have_room_itself():
+    prefill = [replica("p0", "prefill")]
+    full = [replica(f"d{n}", "decode", running=2, batch_limit=2) for n in range(3)]
+    decode = [*full, replica("d3", "decode", batch_limit=2)]
+    placement = Placement(chance=random.Random(1))
+    stale = {record.id for record in decode}
+    for _ in range(20):
+        found = placement.plan(prefill, decode, Ask(10, 20), 0.0, stale=stale)
+        assert (found.pair.decode.id == "d3") != (found.forecast.places_short > 0)

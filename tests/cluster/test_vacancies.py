@@ -29,6 +29,13 @@ def test_each_is_told_its_turn_and_time_that_passes_is_theirs():
     assert vacancies.wait_s(1, 16, 200.0) == pytest.approx(0.5)
 
 
+def test_whose_lane_may_fill_less_waits_for_more_and_puts_nobody_off():
+    """Of 16 that run 4 must end, and then one; for a chat one is enough, right behind it."""
+    vacancies = after(*[8.0] * 5)
+    assert [vacancies.wait_s(1, 16, 0.0, 4) for _ in range(2)] == pytest.approx([2.5, 3.0])
+    assert vacancies.wait_s(1, 16, 0.0) == pytest.approx(1.5)
+
+
 def test_it_follows_how_long_requests_stay():
     vacancies = after(*[1.0] * 50, *[10.0] * 50)
     assert vacancies.wait_s(1, 10, 0.0) == pytest.approx(1.0, rel=0.02)

@@ -156,9 +156,9 @@ async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(conf
     asked, ended = [], []
 
     class Noted(Vacancies):
-        def wait_s(self, choices, running, now):
-            asked.append((choices, running))
-            return super().wait_s(choices, running, now)
+        def wait_s(self, choices, running, now, beyond=0):
+            asked.append((choices, running, beyond))
+            return super().wait_s(choices, running, now, beyond)
 
         def ended(self, stayed_s):
             ended.append(stayed_s)
@@ -183,7 +183,7 @@ async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(conf
         assert len(ended) == 1
         await ask(local, 5)
         assert len(ended) == 2
-    assert asked == [(2, 7), (1, 7)]
+    assert asked == [(1, 7, 1), (2, 7, 0)]
 
 
 async def test_scored_tokens_are_counted(config):
