@@ -27,7 +27,7 @@ from cluster.holds import Hold, Holds, Prompt
 from cluster.lending import Computing, Device, is_lent
 from cluster.membership import ReplicaRecord
 from cluster.outlook import Due, outlook
-from cluster.plan import Ask, Forecast, Pair, Plan, one_of
+from cluster.plan import Ask, Forecast, Pair, Plan
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
 _ALONE = 1.2
@@ -110,8 +110,8 @@ class Placement:
         found = _hurried(best, asked)
         here = found.record
         # Other choices are planned anew, and go wherever there is room then.
-        lone = all(record.role == "both" for record in first)
-        others = first if lone else second
+        handed_over = any(record.role != "both" for record in first)
+        others = second if handed_over else first
         if here.role == "both":
             return self._planned(found, here, others, asked)
         if here.role == "decode":
@@ -289,15 +289,16 @@ class Placement:
         apart: bool = False,
     ) -> Plan:
         """The first choice on that replica; all may go to `others`, it among them."""
-        room, one = self._decode_room, one_of(asked.ask)
+        room = self._decode_room
         requests, ask = self.holds.requests(decode), asked.ask
+        judged = others if ask.choices > 1 and not room.full(decode, ask) else [decode]
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
             self._forecast(computing, asked),
             step_s=self.costs.step_s(decode.id, requests + -(-ask.choices // len(others))),
             gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
-            blocks_short=max(room.blocks_short(others, ask), room.blocks_short([decode], one)),
-            places_short=max(room.places_short(others, ask), room.places_short([decode], one)),
+            blocks_short=room.blocks_short(judged, ask),
+            places_short=room.places_short(judged, ask),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )

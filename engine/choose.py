@@ -136,7 +136,6 @@ def _choose_on_cuda(
     if reason is None:
         ops = TritonOps(decoder, attention_named(operations, weights.device))
         runner = CompactRunner(decoder, ops)
-        log.info("%s", ops.name)
         return runner, RecordedSteps(runner, context_tokens) if ops.recordable else None
     if operations != "auto":
         raise UnsupportedModel(f"model.operations: {operations}: {reason}")

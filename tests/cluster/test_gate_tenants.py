@@ -16,18 +16,12 @@ from tests.cluster.scripted_generator import eventually
 from tests.cluster.test_gate import ask
 
 
-@pytest.fixture
-def pools():
-    return Pools()
+def make_gate(max_held, tenants=None):
+    return Gate(Pools(), make_placement(), max_held, Fairness(tenants or {}))
 
 
-@pytest.fixture
-def placement():
-    return make_placement()
-
-
-async def test_a_tenant_that_had_less_goes_first(pools, placement):
-    gate = Gate(pools, placement, max_held=9)
+async def test_a_tenant_that_had_less_goes_first():
+    gate = make_gate(9)
     big = [(await gate.enter(ask(14000, batch=True, tenant="big")))[0]]
     # All want the room that one has.
     held = {
@@ -42,9 +36,9 @@ async def test_a_tenant_that_had_less_goes_first(pools, placement):
     await asyncio.gather(*held.values(), return_exceptions=True)
 
 
-async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):
+async def test_a_tenant_at_its_cap_waits_for_itself():
     caps = TenantConfig(max_concurrent=1, max_waiting_tokens=5500)
-    gate = Gate(pools, placement, 9, Fairness({"default": caps}))
+    gate = make_gate(9, {"default": caps})
     first = (await gate.enter(ask(100)))[0]
     held = asyncio.create_task(gate.enter(ask(100)))
     await eventually(lambda: gate.held == 1)
@@ -57,8 +51,8 @@ async def test_a_tenant_at_its_cap_waits_for_itself(pools, placement):
     other.release()
 
 
-async def test_what_a_tenant_may_need_of_the_kv_cache_is_capped(pools, placement):
-    gate = Gate(pools, placement, 9, Fairness({"default": TenantConfig(max_kv_tokens=400)}))
+async def test_what_a_tenant_may_need_of_the_kv_cache_is_capped():
+    gate = make_gate(9, {"default": TenantConfig(max_kv_tokens=400)})
     first = (await gate.enter(ask(100, most=150, choices=2)))[:2]
     held = asyncio.create_task(gate.enter(ask(50, most=101)))
     await eventually(lambda: gate.held == 1)
@@ -71,10 +65,10 @@ async def test_what_a_tenant_may_need_of_the_kv_cache_is_capped(pools, placement
     other.release()
 
 
-async def test_those_at_their_tenants_cap_are_in_nobodys_way(pools, placement):
+async def test_those_at_their_tenants_cap_are_in_nobodys_way():
     """More of them than are looked at in one go."""
-    fairness = Fairness({"default": TenantConfig(), "capped": TenantConfig(max_concurrent=1)})
-    gate = Gate(pools, placement, 99, fairness)
+    caps = {"default": TenantConfig(), "capped": TenantConfig(max_concurrent=1)}
+    gate = make_gate(99, caps)
     one = (await gate.enter(ask(10, tenant="capped")))[0]
     held = [asyncio.create_task(gate.enter(ask(10, tenant="capped"))) for _ in range(40)]
     await eventually(lambda: gate.held == 40)

@@ -114,8 +114,7 @@ def test_joining_alone_ends_in_time():
         "except test.LaneBroken as error: print(error)\n"
         "else: raise SystemExit('joined nobody')"
     )
-    alone = subprocess.run([sys.executable, "-c", code], timeout=ENDS_S, check=True)
-    assert alone.returncode == 0
+    subprocess.run([sys.executable, "-c", code], timeout=ENDS_S, check=True)
 
 
 def main(port, prefix, rank, name):
