@@ -330,7 +330,7 @@ class Gate:
     def _note_work(self, waiter: Waiter, alone_s: float, now: float) -> None:
         """What it takes of the replicas; the first time it counts as having come."""
         if waiter.alone_s is None and not waiter.ask.batch:
-            self._demand.add(alone_s, now)
+            self._demand.add(alone_s, now, waiter.ask.budget_s)
         waiter.alone_s = alone_s
 
     def _plan(self, ask: Ask, now: float, prefill: Sequence[ReplicaRecord] | None = None) -> Plan:

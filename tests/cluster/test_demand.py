@@ -22,6 +22,26 @@ def test_a_burst_is_pressure_and_four_long_prompts_are_not():
     assert not demand.pressed(116.0)
 
 
+def test_long_prompts_with_time_for_them_are_no_pressure_however_slow_the_machine():
+    demand = Demand()
+    for _ in range(4):
+        demand.add(5.0, 100.0, budget_s=600.0)
+    assert not demand.pressed(100.0)
+    demand.add(5.0, 100.0, budget_s=1.0)
+    assert demand.pressed(100.0)
+
+
+@pytest.mark.parametrize("slow", [1, 2, 8])
+def test_a_burst_in_slow_motion_is_the_same_pressure(slow):
+    """All of it, budgets too, takes as many times as long."""
+    plain, slowed = Demand(), Demand()
+    for tick in range(30):
+        plain.add(0.3, 100 + tick / 11, budget_s=2.0)
+        slowed.add(0.3 * slow, 100 + slow * tick / 11, budget_s=2.0 * slow)
+        now = 100 + (tick + 0.5) / 11
+        assert slowed.load(100 + slow * (now - 100)) == pytest.approx(plain.load(now))
+
+
 @pytest.mark.parametrize("load", [0.3, 0.9])
 def test_what_can_be_done_is_no_pressure(load):
     demand = Demand()
@@ -31,16 +51,16 @@ def test_what_can_be_done_is_no_pressure(load):
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=50),
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6)), max_size=50),
     st.floats(0, 1),
     st.floats(0, 10),
 )
 def test_more_work_is_never_less_pressure_and_time_relieves(arrivals, more, later):
     less, demand, now = Demand(), Demand(), 0.0
-    for wait_s, work_s in arrivals:
+    for wait_s, work_s, budget_s in arrivals:
         now += wait_s
-        less.add(work_s, now)
-        demand.add(work_s, now)
+        less.add(work_s, now, budget_s)
+        demand.add(work_s, now, budget_s)
     demand.add(more, now)
     assert demand.load(now) >= less.load(now)
     assert demand.load(now + later) <= demand.load(now)
