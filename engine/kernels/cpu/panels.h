@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,8 @@ constexpr int kPanel = 2 * kLanes;
 // it is multiplied.
 constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
 constexpr int kTileRows = kSums * kLanes / kPanel;
+// How far ahead the lines of weights are asked for that one tile of pairs goes through, by its rows.
+constexpr int64_t kFewAheadBytes = 4096, kTileAheadBytes = 8192;
 
 struct Panels {
   const uint16_t* data;
@@ -39,19 +42,32 @@ struct Sums {
   alignas(64) float at[kTileRows][kPanel];
 };
 
+// Lines that will be read next, which the cache is asked for meanwhile; the first one if they are `soon`.
+struct Ahead {
+  const char* from;
+  int64_t lines;
+  bool soon = false;
+
+  void ask(int64_t line) const {
+    if (soon)
+      __builtin_prefetch(from + line * 64, 0, 3);
+    else
+      __builtin_prefetch(from + line * 64, 0, 2);
+  }
+};
+
 #ifdef TANDEM_AVX512_BF16
-// Sums of R rows of x (`stride` apart) with a panel, as dot products of pairs. Meanwhile the cache is
-// asked for `lines` lines from `ahead` on: those of what will be read next.
+// Sums of R rows of x (`stride` apart) with a panel, as dot products of pairs.
 template <int R>
 void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int64_t inputs,
-                   const char* ahead, int64_t lines, Sums& sums) {
+                   const Ahead& ahead, Sums& sums) {
   Vec low[R], high[R];
   for (int r = 0; r < R; ++r) low[r] = high[r] = Vec::zero();
   const int64_t pairs = inputs / 2;
   int64_t asked = 0;
   // Two pairs at a time, as there are more rows than registers for their addresses.
   for (int64_t d = 0; d < pairs; d += 2, panel += 4 * kPanel) {
-    for (; asked * pairs < lines * d; ++asked) __builtin_prefetch(ahead + asked * 64, 0, 2);
+    for (; asked * pairs < ahead.lines * d; ++asked) ahead.ask(asked);
     for (int r = 0; r < R; ++r) {
       const auto* row = reinterpret_cast<const uint32_t*>(x + r * stride) + d;
       low[r] = dot_pairs(low[r], row[0], panel);
@@ -71,7 +87,7 @@ void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int
 // The same of rows in float32; a panel's pairs are taken apart as they are read.
 template <int R>
 void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
-                   const char* ahead, int64_t lines, Sums& sums) {
+                   const Ahead& ahead, Sums& sums) {
   Vec low[R], high[R];
   for (int r = 0; r < R; ++r) low[r] = high[r] = Vec::zero();
   const auto take = [&](int64_t d, auto numbers_of) {
@@ -93,7 +109,7 @@ void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_
   };
   int64_t asked = 0;
   for (int64_t d = 0; d < inputs; d += 2, panel += 2 * kPanel) {
-    for (; asked * inputs < lines * d; ++asked) __builtin_prefetch(ahead + asked * 64, 0, 2);
+    for (; asked * inputs < ahead.lines * d; ++asked) ahead.ask(asked);
     take(d, firsts_of);
     take(d + 1, seconds_of);
   }
@@ -112,8 +128,7 @@ inline const float* widen(const uint16_t* x, int64_t numbers) {
 }
 
 template <typename In>
-using MultiplyTile = void (*)(const In*, int64_t, const uint16_t*, int64_t, const char*, int64_t,
-                              Sums&);
+using MultiplyTile = void (*)(const In*, int64_t, const uint16_t*, int64_t, const Ahead&, Sums&);
 
 template <typename In, int... R>
 constexpr std::array<MultiplyTile<In>, sizeof...(R)> tiles_of(std::integer_sequence<int, R...>) {
@@ -129,13 +144,20 @@ void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
                     const uint16_t* next, Finish finish) {
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   const int64_t lines = next ? weights.inputs : 0;  // a panel has as many as it has inputs
+  const auto ahead_of = [&](int64_t t) -> Ahead {
+    if (std::is_same_v<In, uint16_t> && tiles == 1) {
+      const auto* own = reinterpret_cast<const char*>(weights.panel(p));
+      const bool few = rows <= kFewRows;
+      return {own + (few ? kFewAheadBytes : kTileAheadBytes), weights.inputs, few};
+    }
+    const int64_t line = lines * t / tiles;
+    return {reinterpret_cast<const char*>(next) + line * 64, lines * (t + 1) / tiles - line};
+  };
   Sums sums;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t row = rows * t / tiles, count = rows * (t + 1) / tiles - row;
-    const int64_t line = lines * t / tiles;
     kMultiplyTile<In>[count - 1](x + row * weights.inputs, weights.inputs, weights.panel(p),
-                                 weights.inputs, reinterpret_cast<const char*>(next) + line * 64,
-                                 lines * (t + 1) / tiles - line, sums);
+                                 weights.inputs, ahead_of(t), sums);
     for (int64_t r = 0; r < count; ++r) finish(row + r, sums.at[r]);
   }
 }
