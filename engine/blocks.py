@@ -106,7 +106,8 @@ class BlockPool:
                 f"{count} blocks wanted, {self.free} of {self.total} free, "
                 f"{len(self._cached)} cached"
             )
-        blocks = [self._take() for _ in range(count)]
+        # In order, as what lies one behind the other is read sooner.
+        blocks = sorted(self._take() for _ in range(count))
         for block in blocks:
             self._generations[block] += 1
         self._hold(owner, blocks)

@@ -150,7 +150,7 @@ class Burst:
             least=self._least_pace(),
         )
         if call.alone_s is None:
-            self.demand.add(plan.forecast.alone_s, self.now)
+            self.demand.add(plan.forecast.alone_s, self.now, BUDGET_S)
         call.alone_s, call.fits = plan.forecast.alone_s, plan.forecast.fits
         verdict = self.admission.judge(
             ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s

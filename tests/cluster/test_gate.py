@@ -125,6 +125,16 @@ async def test_more_than_can_be_computed_is_urgent(gate):
     stream.release()
 
 
+async def test_as_much_with_time_for_it_is_not_urgent(gate):
+    (stream,) = await gate.enter(ask(10))
+    stream.prefilled()
+    for _ in range(8):
+        (placed,) = await gate.enter(ask(budget_s=600.0))
+        assert placed.haste is Haste.PROMPTS
+        placed.release()
+    stream.release()
+
+
 async def test_a_choice_that_was_moved_says_nothing_of_predictions(gate, monkeypatch):
     learned = []
     monkeypatch.setattr(Admission, "learn", lambda admission, late, budget_s: learned.append(late))

@@ -36,6 +36,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         blocks = self.pool.allocate(owner, count)
         assert len(set(blocks)) == count
+        assert blocks == sorted(blocks)
         evicted = self.cached[: max(0, count - len(free))]
         assert set(blocks) <= free | set(evicted)
         assert set(evicted) <= set(blocks)

@@ -303,7 +303,7 @@ async def test_a_refusal_of_a_replica_reaches_the_client_as_such(config):
     """
     decode = replace(config.decode, batching="static", max_batch=1, max_waiting=2)
     async with cluster(replace(config, decode=decode)) as local:
-        first = local.client.generate("x", max_tokens=1500, ignore_eos=True)
+        first = local.client.generate("x", max_tokens=1000, ignore_eos=True)
         async for event in first:
             if isinstance(event, Tokens) and event.index > 2:
                 break

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kChunk = 128;  // keys per round of the online softmax
 constexpr int kMostRows = 32;  // of a tile, however its products are made
+constexpr int kFewRows = 4;    // that wait for memory rather than compute
 constexpr int kMaxHead = 256;
 
 struct Span {
@@ -27,7 +28,8 @@ struct Shape {
   int64_t window;  // 0: none
 };
 
-// Rows r of a tile: query first + r / heads of the span, head first_head + r % heads.
+// Rows r of a tile: query first + r / heads of the span, head first_head + r % heads of those that share
+// KV head `kv`. One of more heads than share it has those of the KV heads after it, too.
 struct Tile {
   int64_t kv, first, first_head, heads;
 };

@@ -195,11 +195,14 @@ class Step {
       attend(shape, spans_, work, w.blocks, rows_.query, rows_.attended);
     };
     if (singles_) {  // nobody needs another's keys
-      team_.share(phase + kAttend, me, spans_.count * shape.kv_heads, [&](int64_t i) {
-        const int64_t span = i / shape.kv_heads, kv = i % shape.kv_heads;
-        rotate(span, kv);
-        each_tile(shape, kv, 0,
-                  [&](const Tile& tile) { attend_to({static_cast<int32_t>(span), tile}); });
+      const int64_t together = kv_heads_at_once(shape, spans_, team_.threads());
+      const int64_t parts = shape.kv_heads / together;
+      team_.share(phase + kAttend, me, spans_.count * parts, [&](int64_t i) {
+        const auto span = static_cast<int32_t>(i / parts);
+        const int64_t kv = i % parts * together;
+        for (int64_t k = kv; k < kv + together; ++k) rotate(span, k);
+        if (together > 1) return attend_to({span, Tile{kv, 0, 0, shape.heads}});
+        each_tile(shape, kv, 0, [&](const Tile& tile) { attend_to({span, tile}); });
       });
       return;
     }

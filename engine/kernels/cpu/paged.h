@@ -35,6 +35,14 @@ inline int64_t heads_of(const Shape& shape) {
 // With few heads a tile takes several queries.
 inline int64_t queries_of(const Shape& shape) { return most_rows() / heads_of(shape); }
 
+// KV heads that one query of a span is computed with at once: all, where its rows are few for each, there are
+// spans enough for all threads, and products are those for which it was measured (decision 8).
+inline int64_t kv_heads_at_once(const Shape& shape, const Spans& spans, int threads) {
+  const bool few = shape.heads / shape.kv_heads <= kFewRows && shape.heads <= kMostRows;
+  const bool shared_out = threads == 1 || spans.count >= 2 * threads;
+  return few && shared_out && kProducts == Products::kPairs ? shape.kv_heads : 1;
+}
+
 // Calls add(tile) for those that begin with that query of a span.
 template <typename Add>
 void each_tile(const Shape& shape, int64_t kv, int64_t first, Add add) {
@@ -88,6 +96,12 @@ void attend_in(const Shape& shape, const Spans& spans, const Work& work, const B
       return attend_tile(InTiles(tiles, rows), scratch, shape, span, blocks.keys, blocks.values,
                          tile, query, out);
     }
+#endif
+#ifdef TANDEM_AVX512_BF16
+  if constexpr (std::is_same_v<Number, uint16_t>)
+    if (const int64_t group = shape.heads / shape.kv_heads; tile.heads > group)
+      return kAttendHeads[group - 1](scratch, shape, span, blocks.keys, blocks.values, tile, query,
+                                     out);
 #endif
   kAttendTile<Number>[rows - 1](scratch, shape, span, blocks.keys, blocks.values, tile, query, out);
 }

@@ -26,8 +26,9 @@ constexpr int kPanel = 2 * kLanes;
 // it is multiplied.
 constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
 constexpr int kTileRows = kSums * kLanes / kPanel;
-// How far ahead the lines of weights are asked for that one tile of pairs goes through, by its rows.
-constexpr int64_t kFewAheadBytes = 4096, kTileAheadBytes = 8192;
+// Where all rows are one tile of pairs, how far ahead its lines of weights are asked for (decision 8).
+constexpr int kNearRows = 4;
+constexpr int64_t kNearBytes = 4096, kFarBytes = 8192;  // with no more rows than that, and with more
 
 struct Panels {
   const uint16_t* data;
@@ -42,7 +43,8 @@ struct Sums {
   alignas(64) float at[kTileRows][kPanel];
 };
 
-// Lines that will be read next, which the cache is asked for meanwhile; the first one if they are `soon`.
+// Lines that will be read next, which are asked for meanwhile: into the first cache where that is `soon`,
+// else into the second.
 struct Ahead {
   const char* from;
   int64_t lines;
@@ -138,7 +140,8 @@ template <typename In>
 constexpr auto kMultiplyTile = tiles_of<In>(std::make_integer_sequence<int, kTileRows>());
 
 // Panel p times `rows` rows of x, which is [rows, inputs]; finish(row, sums of that row) for each.
-// `next` is the panel that this thread will want after this one.
+// `next` is the panel that this thread will want after this one, and is asked for where rows are more than
+// one tile of pairs.
 template <typename In, typename Finish>
 void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
                     const uint16_t* next, Finish finish) {
@@ -147,8 +150,8 @@ void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
   const auto ahead_of = [&](int64_t t) -> Ahead {
     if (std::is_same_v<In, uint16_t> && tiles == 1) {
       const auto* own = reinterpret_cast<const char*>(weights.panel(p));
-      const bool few = rows <= kFewRows;
-      return {own + (few ? kFewAheadBytes : kTileAheadBytes), weights.inputs, few};
+      const bool near = rows <= kNearRows;
+      return {own + (near ? kNearBytes : kFarBytes), weights.inputs, near};
     }
     const int64_t line = lines * t / tiles;
     return {reinterpret_cast<const char*>(next) + line * 64, lines * (t + 1) / tiles - line};
@@ -195,7 +198,7 @@ void multiply_panel(Tiles& tiles, const uint16_t* x, const Panels& weights, int6
 #endif
 
 // x [rows, inputs] times all panels, shared out in blocks of rows: finish(row, first column, 32 sums).
-// `following` is multiplied next; its first panels are asked for at the end.
+// `following` is multiplied next; its first panels are asked for at the end, where panels are.
 template <typename Finish>
 void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, const Panels& weights,
               const Panels* following, Finish finish) {

@@ -45,8 +45,6 @@ namespace {
 
 // Sums that are kept in registers at once, beside what is multiplied.
 constexpr int kSums = kRegisters * 3 / 4;
-// Rows up to which products wait for memory rather than compute.
-constexpr int kFewRows = 4;
 
 // 2^x: a power of two times a polynomial of degree 5 (Taylor's) on [-1/2, 1/2], relative error
 // below 4e-6.
