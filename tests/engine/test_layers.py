@@ -131,6 +131,19 @@ def test_a_token_has_the_same_numbers_in_a_prompt_and_in_a_step(name, parts):
     assert torch.equal(run_in(kind, model, x, [LONG]), pieces)
 
 
+@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("parts", ["grouped", "long window", "multi-query", "capped"])
+def test_a_long_sequences_steps_have_the_same_numbers_by_any_number_of_threads(
+    threads, name, parts
+):
+    """To the bit: with more threads the heads of a query are shared out."""
+    kind = kind_named(name, "bfloat16")
+    model = decoder(**{"long window": {"window": 200}, **SHAPES}[parts], layers=2)
+    x = torch.randn(293, 64).bfloat16()
+    by_steps = run_in(kind, model, x, [290, 1, 1, 1])
+    assert torch.equal(run_in(kind, model, x, [293]), by_steps)
+
+
 @pytest.mark.parametrize("lengths", [(5, 9), (40,), (1, 18, 130)])
 @pytest.mark.parametrize("parts", [{}, {"posts": True, "window": 20}, {"heads": 28, "kv_heads": 1}])
 def test_wanted_rows_alone(kind, parts, lengths):
