@@ -206,7 +206,7 @@ async def test_work_of_the_batch_lane_waits_for_a_start_and_is_told(asleep, monk
 
 async def test_those_held_for_a_start_come_as_work_when_it_is_over(asleep, monkeypatch) -> None:
     came = []
-    monkeypatch.setattr(Demand, "add", lambda demand, work_s, now: came.append(work_s))
+    monkeypatch.setattr(Demand, "add", lambda demand, work_s, *of: came.append(work_s))
     gate = Gate(asleep, Placement(), max_held=4)
     held = asyncio.create_task(gate.enter(ask(100, budget_s=1000.0)))
     await eventually(lambda: gate.held == 1)
