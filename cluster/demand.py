@@ -17,8 +17,8 @@ class Demand:
     """Work that came lately, in seconds of what the replicas can do together for each second.
 
     It counts for about 2 s, or for its budget where that is longer, 32 s at most, and as much less
-    at any moment. So four long prompts at once are no pressure, whatever they take, where they
-    have time enough; a burst of chats is, from its first second to about its end.
+    at any moment. So four long prompts at once are no pressure where they have time enough; a
+    burst of chats is, from its first second to about its end.
     """
 
     def __init__(self) -> None:
@@ -34,10 +34,11 @@ class Demand:
         self._work_s[memory_s] = self._work_s.get(memory_s, 0.0) + work_s
 
     def load(self, now: float) -> float:
-        """1 is as much as can be done.
+        """1 is as much as can be done, of work with one budget.
 
-        That of whatever counts no longer than some time, which must be done in about that; the
-        greatest of these, so that what has more time makes nothing of less more urgent.
+        Else the greatest of what is left of whatever counts no longer than some time, over that
+        time: what has more time makes nothing of less more urgent. Many kinds together may be too
+        much and no pressure here; who finds no room then waits in the router, which is one, too.
         """
         memories = sorted(self._work_s)
         left = accumulate(self._left(memory_s, now) for memory_s in memories)

@@ -132,13 +132,14 @@ def test_a_token_has_the_same_numbers_in_a_prompt_and_in_a_step(name, parts):
 
 
 @pytest.mark.parametrize("name", BUILDS)
-@pytest.mark.parametrize("parts", ["grouped", "long window", "multi-query", "capped"])
+@pytest.mark.parametrize("parts", ["grouped", "long window", "multi-head", "capped", "32 heads"])
 def test_a_long_sequences_steps_have_the_same_numbers_by_any_number_of_threads(
     threads, name, parts
 ):
     """To the bit: with more threads the heads of a query are shared out."""
     kind = kind_named(name, "bfloat16")
-    model = decoder(**{"long window": {"window": 200}, **SHAPES}[parts], layers=2)
+    more = {"long window": {"window": 200}, "32 heads": {"heads": 32, "kv_heads": 8, "size": 128}}
+    model = decoder(**{**more, **SHAPES}[parts], layers=2)
     x = torch.randn(293, 64).bfloat16()
     by_steps = run_in(kind, model, x, [290, 1, 1, 1])
     assert torch.equal(run_in(kind, model, x, [293]), by_steps)

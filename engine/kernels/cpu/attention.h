@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kChunk = 128;  // keys per round of the online softmax
 constexpr int kMostRows = 32;  // of a tile, however its products are made
-constexpr int kFewRows = 4;    // that wait for memory rather than compute
+constexpr int kFewRows = 4;    // of a tile that wait for memory rather than compute
 constexpr int kMaxHead = 256;
 
 struct Span {

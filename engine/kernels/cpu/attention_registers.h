@@ -136,8 +136,8 @@ template <typename Number>
 constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kRegisterRows>());
 
 #ifdef TANDEM_AVX512_BF16
-// The same of R rows of each of several KV heads. A block of 16 tokens has its heads one behind the other, and
-// they are read in that order: a core reads memory ahead where it is read on, and one head's piece is short.
+// Products of R rows of each of several KV heads. A block of 16 tokens has its heads one behind the other,
+// and they are read in that order: a core reads memory ahead where it is read on; one head's piece is short.
 template <int R>
 struct HeadsInRegisters {
   int kv_heads;

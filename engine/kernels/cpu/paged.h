@@ -35,12 +35,13 @@ inline int64_t heads_of(const Shape& shape) {
 // With few heads a tile takes several queries.
 inline int64_t queries_of(const Shape& shape) { return most_rows() / heads_of(shape); }
 
-// KV heads that one query of a span is computed with at once: all, where its rows are few for each, there are
-// spans enough for all threads, and products are those for which it was measured (decision 8).
+// KV heads that one query of a span is computed with at once: all, where its rows are few for each, these lie
+// one behind the other, there are spans enough for all threads, and it was measured (decision 8).
 inline int64_t kv_heads_at_once(const Shape& shape, const Spans& spans, int threads) {
   const bool few = shape.heads / shape.kv_heads <= kFewRows && shape.heads <= kMostRows;
   const bool shared_out = threads == 1 || spans.count >= 2 * threads;
-  return few && shared_out && kProducts == Products::kPairs ? shape.kv_heads : 1;
+  const bool measured = kProducts == Products::kPairs && shape.block_size == kLanes;
+  return few && shared_out && measured ? shape.kv_heads : 1;
 }
 
 // Calls add(tile) for those that begin with that query of a span.

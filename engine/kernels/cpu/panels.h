@@ -198,7 +198,7 @@ void multiply_panel(Tiles& tiles, const uint16_t* x, const Panels& weights, int6
 #endif
 
 // x [rows, inputs] times all panels, shared out in blocks of rows: finish(row, first column, 32 sums).
-// `following` is multiplied next; its first panels are asked for at the end, where panels are.
+// `following` is multiplied next; its first panels are asked for at the end, as `next` is.
 template <typename Finish>
 void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, const Panels& weights,
               const Panels* following, Finish finish) {
