@@ -42,7 +42,8 @@ class Demand:
         """
         memories = sorted(self._work_s)
         left = accumulate(self._left(memory_s, now) for memory_s in memories)
-        return max(map(lambda work_s, memory_s: work_s / memory_s, left, memories), default=0.0)
+        each = zip(left, memories, strict=True)
+        return max((work_s / memory_s for work_s, memory_s in each), default=0.0)
 
     def pressed(self, now: float) -> bool:
         """Whether more comes than can be done; with hysteresis."""
