@@ -121,7 +121,10 @@ class Pass:
                 self.layers_done = done
             if done < len(self._cache.layers):
                 yield
-            elif self._stored is not None and not self._unwanted:
+                continue
+            if self._cores is not None:
+                self._cores.adapt()
+            if self._stored is not None and not self._unwanted:
                 self._stored()
 
     def _sampled(

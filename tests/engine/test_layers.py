@@ -218,12 +218,14 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 
 
+# A prompt's threads come back; a step's, of few streams and of more than a thread norms for itself, do not.
+@pytest.mark.parametrize("lengths", [(1, 40, 130), (1,) * 5, (1,) * 20], ids=len)
 @pytest.mark.parametrize("threads", [1, 2, 5], indirect=True)
 @pytest.mark.parametrize("stepping", ["never", "always", "now and then"])
-def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
+def test_threads_give_way_to_others_steps(threads, stepping, lengths):
     """What comes of it is the same to the bit, whoever computed it."""
     kind, model = kind_named("C++", "bfloat16"), decoder(layers=3, posts=True)
-    streams = [torch.randn(length, 64).bfloat16() for length in (1, 40, 130)]
+    streams = [torch.randn(length, 64).bfloat16() for length in lengths]
     expected = run_pieces(kind, model, streams, model.layers)
     step, over = torch.zeros(2, dtype=torch.float64), threading.Event()
     if stepping == "always":
@@ -250,21 +252,23 @@ def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the time of threads")
 @pytest.mark.skipif(usable_cores() < 2, reason="needs a core for each of two threads")
-def test_whoever_gives_way_leaves_its_core():
+@pytest.mark.parametrize("threads, lengths", [(1, [POSITIONS] * 3), (2, [1] * 20)])
+def test_whoever_gives_way_leaves_its_core(threads, lengths):
     """By processor time: of a second thread as much as of the first, or next to none."""
     kind_named("C++", "bfloat16")
-    code = "from tests.engine import test_layers as t\nt.second_thread_gives_way()\n"
+    code = "from tests.engine import test_layers as t\n"
+    code += f"t.second_thread_gives_way({threads}, {lengths})\n"
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 
 
-def second_thread_gives_way():
-    torch.set_num_threads(1)
-    kind, model = kind_named("C++", "bfloat16"), decoder(layers=3)
+def second_thread_gives_way(threads, lengths):
+    torch.set_num_threads(threads)
+    kind, model = kind_named("C++", "bfloat16"), decoder(layers=12)
     by = kind.make(model)
     ready = [by.prepare(layer) for layer in model.layers]
     cache = cache_for(kind, model, model.layers, by.kv_format)
-    spans = next(steps([POSITIONS] * 3))
+    spans = next(steps(lengths))
     batch, x = pack(spans, cache), torch.randn(sum(s.count for s in spans), 64).bfloat16()
 
     def second_over_first(step):

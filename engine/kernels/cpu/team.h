@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -37,11 +38,15 @@ inline void pause() {
 #endif
 }
 
-// Other engines' steps on the same cores, as engine/cores.py writes them: when each one's last step
+// Other engines' steps on the same `cores`, as engine/cores.py writes them: when each one's last step
 // began and ended. What ended by `since` is over.
 struct Others {
   std::vector<const double*> steps;
   double since = 0;
+  int cores = 1;
+
+  // Cores that they leave, at least one.
+  int left() const { return std::max(1, cores / (1 + busy())); }
 
   int busy() const {
     int found = 0;
@@ -87,13 +92,15 @@ inline void wake([[maybe_unused]] const double* step) {
 }
 
 // Who does the work. Once `*halted` is set nothing more is begun, and what was not done is left as it
-// is. With `others` the threads are as many as there are cores, and within a phase each comes and goes
-// as those leave it its share; the first one always stays. It waits for the work of each phase then,
-// and for no other thread.
+// is. As `others` begin, threads leave them their share, but for the first one. Those of a `loose` crew
+// are as many as there are cores, and each comes and goes within a phase; the first one waits for the
+// work of each phase then, and for no other thread. Those of another leave where they are asked to
+// `stay`, and do not come back.
 struct Crew {
   int threads;
   const int32_t* halted = nullptr;
   std::optional<Others> others = {};
+  bool loose = false;
 };
 
 class Team {
@@ -102,9 +109,10 @@ class Team {
       : threads_(crew.threads),
         halted_(crew.halted),
         others_(crew.others),
+        loose_(crew.loose),
         taken_(new Counter[static_cast<size_t>(phases) * threads_]()),
-        done_(others_ ? new Counter[phases]() : nullptr),
-        at_work_(others_ ? new Flag[threads_]() : nullptr) {}
+        done_(loose_ ? new Counter[phases]() : nullptr),
+        at_work_(loose_ ? new Flag[threads_]() : nullptr) {}
 
   int threads() const { return threads_; }
 
@@ -115,7 +123,7 @@ class Team {
   // order, then what others have left. Each phase is gone through once.
   template <typename Work>
   void share(int phase, int thread, int64_t count, Work work) {
-    if (others_ && (over(phase, count) || !come(thread))) return;
+    if (loose_ && (over(phase, count) || !come(thread))) return;
     int64_t did = 0;
     for (int k = 0; k < threads_; ++k) {
       const int whose = thread + k < threads_ ? thread + k : thread + k - threads_;
@@ -132,13 +140,13 @@ class Team {
         ++did;
       }
     }
-    if (!others_) return;
+    if (!loose_) return;
     note(phase, did);
     leave(thread);
     spin([&] { return over(phase, count) || (!thread && halted()); });
   }
 
-  // Of the first thread of a crew with `others`, at the end: from here on no other one begins anything,
+  // Of the first thread of a loose crew, at the end: from here on no other one begins anything,
   // or looks at what is the caller's.
   void close() {
     closed_.store(true);
@@ -151,19 +159,36 @@ class Team {
 
   // Nobody goes on before all are here, and what each wrote is seen by all.
   void wait() {
-    if (others_) return;  // `share` has waited
+    meet([] {});
+  }
+
+  // The same; false: others want this thread's core, and those that stay do its part from here on.
+  bool stay(int thread) {
+    meet([&] {
+      if (!others_) return;
+      const int present = present_.load(std::memory_order_relaxed);
+      present_.store(std::min(present, others_->left()), std::memory_order_relaxed);
+    });
+    return loose_ || thread < present_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  // Who comes last calls last() before the others go on.
+  template <typename Last>
+  void meet(Last last) {
+    if (loose_) return;  // `share` has waited
     const int present = present_.load(std::memory_order_relaxed);
     if (present == 1) return;
     const int round = round_.load(std::memory_order_relaxed);
     if (here_.fetch_add(1, std::memory_order_acq_rel) + 1 == present) {
       here_.store(0, std::memory_order_relaxed);
+      last();
       round_.store(round + 1, std::memory_order_release);
       return;
     }
     spin([&] { return round_.load(std::memory_order_acquire) != round; });
   }
 
- private:
   struct alignas(64) Counter {
     std::atomic<int64_t> count{0};
   };
@@ -211,7 +236,7 @@ class Team {
 
   // Whether others' steps want this thread's core.
   bool away(int thread) const {
-    return others_ && thread && thread >= threads_ / (1 + others_->busy());
+    return loose_ && thread && thread >= others_->left();
   }
 
   void note(int phase, int64_t did) {
@@ -221,6 +246,7 @@ class Team {
   const int threads_;
   const int32_t* const halted_;
   const std::optional<Others> others_;
+  const bool loose_;
   std::unique_ptr<Counter[]> taken_, done_;
   std::unique_ptr<Flag[]> at_work_;
   std::atomic<bool> closed_{false};
