@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster.processes import die_with_parent
+from cluster.processes import tied
 from engine.errors import ConfigError, Unavailable
 
 _FOLDER_PREFIX = "tandem-redis-"
@@ -125,17 +125,15 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
         "logfile": "",
     }
     arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
-    try:
-        return subprocess.Popen(
-            [str(binary), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C in the terminal must not end it before its clients
-            preexec_fn=die_with_parent(),
-        )
-    except OSError as error:
-        raise ConfigError(f"{binary} cannot be run: {error.strerror}") from None
+    if not os.access(binary, os.X_OK):
+        raise ConfigError(f"{binary} cannot be run")
+    return subprocess.Popen(
+        tied([str(binary), *arguments]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C in the terminal must not end it before its clients
+    )
 
 
 def _sweep() -> None:

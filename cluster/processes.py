@@ -8,26 +8,30 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# A parent that died before prctl took effect is the parent no more.
+_TIE = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
-def die_with_parent() -> Callable[[], None] | None:
-    """For Popen's `preexec_fn`: the kernel kills the child when the starting thread ends."""
+def tied(command: Sequence[str]) -> list[str]:
+    """The command, for a child that the kernel kills when the thread that starts it ends.
+
+    Python ties itself and becomes it: a `preexec_fn` would run between fork and exec, where other
+    threads' locks are held for ever.
+    """
     if sys.platform != "linux":
-        return None
-    # Loaded before the fork: between fork and exec nothing may import or allocate much.
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def tie() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before prctl took effect
-            os._exit(1)
-
-    return tie
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
 
 
 def adopt_orphans() -> None:

@@ -218,7 +218,7 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 
 
-# A prompt's threads come back; a step's, of few streams and of more than a thread norms for itself, do not.
+# A prompt's threads come back. A step's do not: of few streams, and of more than each norms alone.
 @pytest.mark.parametrize("lengths", [(1, 40, 130), (1,) * 5, (1,) * 20], ids=len)
 @pytest.mark.parametrize("threads", [1, 2, 5], indirect=True)
 @pytest.mark.parametrize("stepping", ["never", "always", "now and then"])

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cluster.processes import die_with_parent
+from cluster.processes import tied
 
 TOOLS = ("ip", "mount", "nsenter", "unshare")
 _END_TIMEOUT_S = 20
@@ -65,13 +65,14 @@ class Room:
 
     def __init__(self, kinds: Sequence[str], setup: str) -> None:
         self._holder = subprocess.Popen(
-            ["unshare", *kinds, "--fork", "--kill-child", "sh", "-c", _HOLD.format(setup=setup)],
+            tied(
+                ["unshare", *kinds, "--fork", "--kill-child", "sh", "-c", _HOLD.format(setup=setup)]
+            ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=die_with_parent(),
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != "up\n":
