@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster.processes import tied
+from cluster.processes import CANNOT_RUN, tied
 from engine.errors import ConfigError, Unavailable
 
 _FOLDER_PREFIX = "tandem-redis-"
@@ -38,7 +38,10 @@ class EmbeddedRedis:
 
     @classmethod
     def start(cls, timeout_s: float = 10.0) -> EmbeddedRedis:
-        """Start a server and wait until it answers; Unavailable when the deadline passes."""
+        """Start a server and wait until it answers.
+
+        Unavailable when the deadline passes or it ends, ConfigError where it cannot be run.
+        """
         _sweep()
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))  # made with mode 0700
         try:
@@ -90,6 +93,8 @@ class EmbeddedRedis:
     def _wait_ready(self, deadline: float) -> None:
         while not _answers(self._folder / _SOCKET):
             if not self.alive():
+                if self._process.returncode == CANNOT_RUN:
+                    raise ConfigError(f"{find_server()} cannot be run")
                 raise Unavailable(f"redis-server ended with {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise Unavailable("redis-server did not answer in time")
@@ -125,8 +130,6 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
         "logfile": "",
     }
     arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
-    if not os.access(binary, os.X_OK):
-        raise ConfigError(f"{binary} cannot be run")
     return subprocess.Popen(
         tied([str(binary), *arguments]),
         stdin=subprocess.DEVNULL,

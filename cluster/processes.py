@@ -13,13 +13,18 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# What a tied command that cannot be run ends with, as in a shell.
+CANNOT_RUN = 126
 # A parent that died before prctl took effect is the parent no more.
 _TIE = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
+try:
+    if os.getppid() == int(sys.argv[1]):
+        os.execvp(sys.argv[2], sys.argv[2:])
+except OSError:
+    sys.exit({CANNOT_RUN})
 """
 
 

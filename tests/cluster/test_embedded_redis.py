@@ -96,7 +96,14 @@ def test_a_server_that_never_answers_meets_the_deadline(
         EmbeddedRedis.start(timeout_s=0.2)
 
 
-def test_a_binary_that_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(embedded_redis, "find_server", lambda: tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="cannot be run"):
+@pytest.mark.parametrize("content", [None, b"of another machine"])
+def test_a_binary_that_cannot_run_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None
+) -> None:
+    binary = tmp_path / "redis-server"
+    if content is not None:
+        binary.write_bytes(content)
+        binary.chmod(0o755)
+    monkeypatch.setattr(embedded_redis, "find_server", lambda: binary)
+    with pytest.raises(ConfigError, match=f"{binary} cannot be run"):
         EmbeddedRedis.start()

@@ -50,6 +50,14 @@ def generate(engine, made, count, first=None):
     return out
 
 
+def test_the_head_is_computed_by_the_threads_that_there_are_by_then(folder, monkeypatch):
+    engine, behind = load(folder, dtype="float32"), []
+    run = engine.begin([Span(sequence("long", 20, range(2)), 0, 20)])
+    monkeypatch.setattr(Cores, "adapt", lambda cores: behind.append(run.layers_done))
+    assert run.advance() is not None
+    assert behind[-1] == len(engine.cache.layers)
+
+
 def in_slices(run, between=lambda: None):
     while (results := run.advance(0.0)) is None:
         between()

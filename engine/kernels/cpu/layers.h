@@ -108,7 +108,8 @@ class Step {
     });
   }
 
-  // `x` is the first layer's input; the others' is what the layer before left. Threads meet behind it.
+  // `x` is the first layer's input; the others' is what the layer before left. The threads have yet
+  // to meet behind it.
   void layer(size_t index, int me, const uint16_t* x, uint16_t* residual, uint16_t* hidden) {
     const LayerWeights& w = layers_[index];
     const int phase = static_cast<int>(index * kPhases);

@@ -158,9 +158,7 @@ class Team {
   int64_t first(int thread, int64_t count) const { return count * thread / threads_; }
 
   // Nobody goes on before all are here, and what each wrote is seen by all.
-  void wait() {
-    meet([] {});
-  }
+  void wait() { meet([] {}); }
 
   // The same; false: others want this thread's core, and those that stay do its part from here on.
   bool stay(int thread) {
