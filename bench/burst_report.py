@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import fmean
 
 from bench.arrivals import BURST, CALM, DRAIN
 from bench.burst_found import Measured, pooled_values
@@ -15,7 +16,10 @@ from bench.tables import table
 
 GAP = "gap"
 _COLUMNS = ("requests", "good", "calm", "burst", "drain", "refused", "failed")
-_TIMES = ("TTFT calm p50", "p99", "TTFT burst p50", "p99", "gap calm p50", "gap burst p50", "p95")
+_TIMES = (
+    *("TTFT calm p50", "p99", "TTFT burst p50", "p99"),
+    *("gap calm p50", "gap burst p50", "p95", "mean"),
+)
 _REST = (
     *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
     "host took, cores",
@@ -161,10 +165,11 @@ def _times_row(name: str, found: Sequence[Measured]) -> list[str]:
     phases = {BURST, CALM} <= set().union(*(each.counts for each in found))
     calm, burst = (CALM, BURST) if phases else (ALL, ALL)
     ttfts = [Quantiles.of(pooled_values(found, f"ttft {phase}")) for phase in (calm, burst)]
-    gaps = [Quantiles.of(pooled_values(found, f"gap {phase}")) for phase in (calm, burst)]
+    in_calm, in_burst = (pooled_values(found, f"gap {phase}") for phase in (calm, burst))
+    gap, mean = Quantiles.of(in_burst), fmean(in_burst) if in_burst else None
     cells = [value for ttft in ttfts for value in (ttft.p50, ttft.p99)]
-    cells += [gaps[0].p50, gaps[1].p50, gaps[1].p95]
-    return [CONTENDERS[name].title, *map(_ms, cells)]
+    shown = [*map(_ms, cells), *map(_tenths, (Quantiles.of(in_calm).p50, gap.p50, gap.p95, mean))]
+    return [CONTENDERS[name].title, *shown]
 
 
 def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:
@@ -212,6 +217,11 @@ def _when(found: Sequence[Measured]) -> str:
 
 def _ms(seconds: float | None) -> str:
     return "" if seconds is None else f"{1000 * seconds:,.0f}"
+
+
+def _tenths(seconds: float | None) -> str:
+    """In milliseconds, of what is short."""
+    return "" if seconds is None else f"{1000 * seconds:,.1f}"
 
 
 def _quotient(value: float | None, other: float | None) -> str:

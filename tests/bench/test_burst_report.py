@@ -91,6 +91,12 @@ def test_the_report_names_all_and_what_failed():
     assert json.loads(json.dumps(data))["runs"][0]["values"]["drain"]["p50"] == 2.5
 
 
+def test_gaps_are_told_to_a_tenth_with_their_mean():
+    gaps = {f"gap {CALM}": [0.01], f"gap {BURST}": [0.02, 0.03, 0.0612]}
+    text = as_markdown([_measured(POOLS, 1, 1, 84, 20, 1.1, **gaps)], {})
+    assert "| 10.0 | 30.0 | 58.1 | 37.1 |" in text
+
+
 def test_what_the_host_took_stands_beside_what_was_found():
     run, disturbed, quiet = (
         _measured(POOLS, 1, seed, 84, 20, 1.1, **{f"ttft {ALL}": [1.1]}, **host)
