@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from statistics import fmean
 
 from bench.arrivals import BURST, CALM, DRAIN
 from bench.burst_found import Measured, pooled_values
@@ -15,11 +14,9 @@ from bench.rates import Spread
 from bench.tables import table
 
 GAP = "gap"
-_COLUMNS = ("requests", "good", "calm", "burst", "drain", "refused", "failed")
-_TIMES = (
-    *("TTFT calm p50", "p99", "TTFT burst p50", "p99"),
-    *("gap calm p50", "gap burst p50", "p95", "mean"),
-)
+_COUNTS = ("requests", "good", "refused", "failed")
+_PHASES = (CALM, BURST, DRAIN)
+_TIMES = ("TTFT p50", "p99", "gap p50", "p95", "mean")
 _REST = (
     *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
     "host took, cores",
@@ -114,8 +111,10 @@ _PAIRS = tuple((POOLS, name) for name in (*PEERS, SINGLE)) + tuple((SINGLE, name
 def _load_section(found: Sequence[Measured], load: str) -> list[str]:
     names = [name for name in CONTENDERS if _of(found, name, load)]
     per_run = "requests of a run, median [range]"
-    counts = [_counts_row(name, _of(found, name, load)) for name in names]
-    times = [_times_row(name, _of(found, name, load)) for name in names]
+    phases = [*_PHASES] if any(each.counts.get(BURST) for each in found) else []
+    counts = [_counts_row(name, _of(found, name, load), phases) for name in names]
+    times = [_times_row(name, _of(found, name, load), phases[:2] or [ALL]) for name in names]
+    timed = [f"{one} {phase}" if phases else one for phase in phases[:2] or [ALL] for one in _TIMES]
     rest = [_rest_row(name, _of(found, name, load)) for name in names]
     ratios = [
         [f"{ours} over {other}", spread.show(2)]
@@ -123,13 +122,13 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
         if (spread := goodput_ratio(found, load, ours, other))
     ]
     parts = [
-        table([per_run, *_COLUMNS], counts),
-        table(["all runs together", *_TIMES], times),
+        table([per_run, *_COUNTS[:2], *phases, *_COUNTS[2:]], counts),
+        table(["all runs together", *timed], times),
         table(["", *_REST], rest),
     ]
     if ratios:
         parts.append(table(["goodput, run by run", "median [range]"], ratios))
-    if POOLS in names and any(each.counts.get(BURST) for each in found):
+    if POOLS in names and phases:
         parts.append(table(["goal", "wanted", "found"], goals(found, load)))
     return parts
 
@@ -152,24 +151,24 @@ def _gap_section(found: Sequence[Measured]) -> list[str]:
     return [table([*head, "served", "n before"], rows)]
 
 
-def _counts_row(name: str, found: Sequence[Measured]) -> list[str]:
+def _counts_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
     def spread(what: str, phase: str = ALL) -> str:
         return Spread(tuple(float(each.count(what, phase)) for each in found)).show()
 
-    phases = [spread("good", phase) for phase in (CALM, BURST, DRAIN)]
-    cells = [spread("requests"), spread("good"), *phases, spread("refused"), spread("failed")]
+    good = [spread("good", phase) for phase in (ALL, *phases)]
+    cells = [spread("requests"), *good, spread("refused"), spread("failed")]
     return [CONTENDERS[name].title, *cells]
 
 
-def _times_row(name: str, found: Sequence[Measured]) -> list[str]:
-    phases = {BURST, CALM} <= set().union(*(each.counts for each in found))
-    calm, burst = (CALM, BURST) if phases else (ALL, ALL)
-    ttfts = [Quantiles.of(pooled_values(found, f"ttft {phase}")) for phase in (calm, burst)]
-    in_calm, in_burst = (pooled_values(found, f"gap {phase}") for phase in (calm, burst))
-    gap, mean = Quantiles.of(in_burst), fmean(in_burst) if in_burst else None
-    cells = [value for ttft in ttfts for value in (ttft.p50, ttft.p99)]
-    shown = [*map(_ms, cells), *map(_tenths, (Quantiles.of(in_calm).p50, gap.p50, gap.p95, mean))]
-    return [CONTENDERS[name].title, *shown]
+def _times_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
+    cells = []
+    for phase in phases:
+        ttft, gap = (
+            Quantiles.of(pooled_values(found, f"{what} {phase}")) for what in ("ttft", "gap")
+        )
+        cells += [_ms(ttft.p50), _ms(ttft.p99)]
+        cells += map(_tenths, (gap.p50, gap.p95, gap.mean))
+    return [CONTENDERS[name].title, *cells]
 
 
 def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:

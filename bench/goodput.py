@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from bench.arrivals import BURST, Load
 from bench.outcome import Outcome
@@ -44,12 +45,14 @@ class Quantiles:
     p50: float | None
     p95: float | None
     p99: float | None
+    mean: float | None
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Quantiles:
         """Those of the values that are there."""
         found = sorted(value for value in values if value is not None)
-        return cls(len(found), *(percentile(found, share) for share in (0.50, 0.95, 0.99)))
+        p50, p95, p99 = (percentile(found, share) for share in (0.50, 0.95, 0.99))
+        return cls(len(found), p50, p95, p99, fmean(found) if found else None)
 
 
 @dataclass(frozen=True, slots=True)

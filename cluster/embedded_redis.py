@@ -58,10 +58,14 @@ class EmbeddedRedis:
         return server
 
     def revive(self, timeout_s: float = 10.0) -> None:
-        """Start the server anew at the same address, empty, after it died."""
+        """Start the server anew at the same address, empty, after it died. As `start` raises."""
         if not self.alive():
             self._process = _spawn(self._folder)
-            self._wait_ready(time.monotonic() + timeout_s)
+            try:
+                self._wait_ready(time.monotonic() + timeout_s)
+            except BaseException:
+                self._process.kill()
+                raise
 
     @property
     def url(self) -> str:
@@ -94,7 +98,7 @@ class EmbeddedRedis:
         while not _answers(self._folder / _SOCKET):
             if not self.alive():
                 if self._process.returncode == CANNOT_RUN:
-                    raise ConfigError(f"{find_server()} cannot be run")
+                    raise ConfigError(f"{find_server()} is not there or cannot be run here")
                 raise Unavailable(f"redis-server ended with {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise Unavailable("redis-server did not answer in time")

@@ -155,7 +155,12 @@ class Launcher:
     async def _stop_requested(self, directory: Directory) -> bool:
         if self._redis is not None and not self._redis.alive():
             logger.warning("redis-server died and is started anew")
-            await asyncio.to_thread(self._redis.revive)
+            try:
+                await asyncio.to_thread(self._redis.revive)
+            except TandemError as error:
+                # What runs goes on without it; the next look tries again.
+                logger.error("redis-server could not be started: %s", error)
+                return False
         try:
             return await directory.listen_for_stop()
         except Unavailable:

@@ -20,9 +20,11 @@ _TIE = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
 try:
-    if os.getppid() == int(sys.argv[1]):
-        os.execvp(sys.argv[2], sys.argv[2:])
+    os.execvp(sys.argv[2], sys.argv[2:])
 except OSError:
     sys.exit({CANNOT_RUN})
 """

@@ -5,8 +5,7 @@ open, locked for as long as it lives, and writes there when it computes. So two 
 cores take one thread each while both are busy, and two while the other rests; threads beyond the
 cores would spin against each other, which costs far more than they bring. One that computes
 prompts says so there, and how pressing they are: others may then rest between their steps. A layer
-of many tokens may take longer than a step of others, so its threads look at these files themselves;
-a step's do between two layers.
+of many tokens may take longer than a step of others, so its threads look at these files themselves.
 """
 
 from __future__ import annotations

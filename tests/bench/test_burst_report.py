@@ -94,7 +94,17 @@ def test_the_report_names_all_and_what_failed():
 def test_gaps_are_told_to_a_tenth_with_their_mean():
     gaps = {f"gap {CALM}": [0.01], f"gap {BURST}": [0.02, 0.03, 0.0612]}
     text = as_markdown([_measured(POOLS, 1, 1, 84, 20, 1.1, **gaps)], {})
-    assert "| 10.0 | 30.0 | 58.1 | 37.1 |" in text
+    assert "| 500 | 500 | 10.0 | 10.0 | 10.0 | 1,100 | 1,100 | 30.0 | 58.1 | 37.1 |" in text
+
+
+def test_a_load_without_a_burst_has_no_phases():
+    counts = {ALL: {"requests": 9, "good": 7, "refused": 1, "failed": 1}}
+    values = {f"ttft {ALL}": [0.2], f"gap {ALL}": [0.0123]}
+    text = as_markdown([Measured(POOLS, 1, "a trace", 1, counts, values)], {})
+    assert "requests | good | refused | failed |" in text
+    assert "| Tandem, 1 + 1 replicas | 9 | 7 | 1 | 1 |" in text
+    assert "| Tandem, 1 + 1 replicas | 200 | 200 | 12.3 | 12.3 | 12.3 |" in text
+    assert "| goal |" not in text
 
 
 def test_what_the_host_took_stands_beside_what_was_found():

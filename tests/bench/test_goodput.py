@@ -96,7 +96,7 @@ def test_percentiles_lie_within_and_the_middle_is_the_median(values, share):
 
 
 def test_percentiles_of_nothing_are_nothing():
-    assert Quantiles.of([None]) == Quantiles(0, None, None, None)
+    assert Quantiles.of([None]) == Quantiles(0, None, None, None, None)
     assert Quantiles.of([1.0, None, 3.0]).p50 == 2.0
 
 

@@ -132,7 +132,9 @@ def test_a_token_has_the_same_numbers_in_a_prompt_and_in_a_step(name, parts):
 
 
 @pytest.mark.parametrize("name", BUILDS)
-@pytest.mark.parametrize("parts", ["grouped", "long window", "multi-head", "capped", "32 heads"])
+@pytest.mark.parametrize(
+    "parts", ["grouped", "long window", "multi-head", "multi-query", "capped", "32 heads"]
+)
 def test_a_long_sequences_steps_have_the_same_numbers_by_any_number_of_threads(
     threads, name, parts
 ):
@@ -218,14 +220,12 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 
 
-# A prompt's threads come back. A step's do not: of few streams, and of more than each norms alone.
-@pytest.mark.parametrize("lengths", [(1, 40, 130), (1,) * 5, (1,) * 20], ids=len)
 @pytest.mark.parametrize("threads", [1, 2, 5], indirect=True)
 @pytest.mark.parametrize("stepping", ["never", "always", "now and then"])
-def test_threads_give_way_to_others_steps(threads, stepping, lengths):
+def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
     """What comes of it is the same to the bit, whoever computed it."""
     kind, model = kind_named("C++", "bfloat16"), decoder(layers=3, posts=True)
-    streams = [torch.randn(length, 64).bfloat16() for length in lengths]
+    streams = [torch.randn(length, 64).bfloat16() for length in (1, 40, 130)]
     expected = run_pieces(kind, model, streams, model.layers)
     step, over = torch.zeros(2, dtype=torch.float64), threading.Event()
     if stepping == "always":
@@ -252,23 +252,21 @@ def test_threads_give_way_to_others_steps(threads, stepping, lengths):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the time of threads")
 @pytest.mark.skipif(usable_cores() < 2, reason="needs a core for each of two threads")
-@pytest.mark.parametrize("threads, lengths", [(1, [POSITIONS] * 3), (2, [1] * 20)])
-def test_whoever_gives_way_leaves_its_core(threads, lengths):
+def test_whoever_gives_way_leaves_its_core():
     """By processor time: of a second thread as much as of the first, or next to none."""
     kind_named("C++", "bfloat16")
-    code = "from tests.engine import test_layers as t\n"
-    code += f"t.second_thread_gives_way({threads}, {lengths})\n"
+    code = "from tests.engine import test_layers as t\nt.second_thread_gives_way()\n"
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 
 
-def second_thread_gives_way(threads, lengths):
-    torch.set_num_threads(threads)
-    kind, model = kind_named("C++", "bfloat16"), decoder(layers=12)
+def second_thread_gives_way():
+    torch.set_num_threads(1)
+    kind, model = kind_named("C++", "bfloat16"), decoder(layers=3)
     by = kind.make(model)
     ready = [by.prepare(layer) for layer in model.layers]
     cache = cache_for(kind, model, model.layers, by.kv_format)
-    spans = next(steps(lengths))
+    spans = next(steps([POSITIONS] * 3))
     batch, x = pack(spans, cache), torch.randn(sum(s.count for s in spans), 64).bfloat16()
 
     def second_over_first(step):
@@ -279,9 +277,11 @@ def second_thread_gives_way(threads, lengths):
         first, second = (b - a for a, b in zip(before, times_of_threads(), strict=True))
         return second / first
 
-    # Of a busy machine a second thread gets little in many rounds.
-    assert any(second_over_first([0.0, 0.0]) > 0.5 for _ in range(200))
-    assert any(second_over_first([1.0, 0.0]) < 0.2 for _ in range(200))
+    def gives_way():
+        """By two measurements in a row, as a busy machine has little for any second thread."""
+        return second_over_first([0.0, 0.0]) > 0.5 and second_over_first([1.0, 0.0]) < 0.2
+
+    assert any(gives_way() for _ in range(200))
 
 
 def times_of_threads():

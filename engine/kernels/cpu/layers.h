@@ -46,7 +46,7 @@ enum Phase { kNorm, kQkv, kRotate, kAttend, kWanted, kOut, kMlpNorm, kGateUp, kD
 class Step {
  public:
   // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
-  // The crew is loose for more than `kAlone` tokens alone.
+  // The crew has `others` only for more than `kAlone` tokens.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
        bool gelu, const Crew& crew, std::optional<std::vector<int64_t>> wanted)
       : layers_(std::move(layers)),
@@ -55,7 +55,7 @@ class Step {
         norm_(norm),
         gelu_(gelu),
         wanted_(std::move(wanted)),
-        loose_(crew.loose),
+        shared_(crew.others),
         alone_(spans.tokens <= kAlone),
         team_(crew, static_cast<int>(layers_.size() * kPhases + 1)) {
     const LayerWeights& any = layers_.front();
@@ -75,8 +75,9 @@ class Step {
   // layers.
   static void run(std::shared_ptr<Step> step, const uint16_t* x, uint16_t* out) {
     Team& team = step->team_;
-    if (step->loose_) {
-      // Helpers may look at the step when this has returned, but at nothing else.
+    if (step->shared_) {
+      // Helpers may look at the step, and at others' that it holds, when this has returned, but at
+      // nothing else.
       static thread_local Helpers helpers;
       helpers.offer([step, x, out](int me) { step->take_part(me, x, out); }, team.threads() - 1);
       step->take_part(0, x, out);
@@ -95,10 +96,7 @@ class Step {
     const int64_t mine = alone_ ? me * spans_.tokens * norm_.size : 0;
     uint16_t* residual = rows_.residual + mine;
     uint16_t* hidden = rows_.hidden + mine;
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      layer(i, me, i ? nullptr : x, residual, hidden);
-      if (!team_.stay(me)) return;
-    }
+    for (size_t i = 0; i < layers_.size(); ++i) layer(i, me, i ? nullptr : x, residual, hidden);
     const uint16_t* post = layers_.back().post_mlp;
     const int64_t rows = left(layers_.size() - 1);
     team_.share(static_cast<int>(layers_.size() * kPhases), me, rows, [&](int64_t r) {
@@ -108,8 +106,7 @@ class Step {
     });
   }
 
-  // `x` is the first layer's input; the others' is what the layer before left. The threads have yet
-  // to meet behind it.
+  // `x` is the first layer's input; the others' is what the layer before left.
   void layer(size_t index, int me, const uint16_t* x, uint16_t* residual, uint16_t* hidden) {
     const LayerWeights& w = layers_[index];
     const int phase = static_cast<int>(index * kPhases);
@@ -143,6 +140,7 @@ class Step {
     gate_up(phase + kGateUp, me, hidden, count, w);
     team_.wait();
     product(phase + kDown, me, rows_.gated, count, w.down, w.down_bias, following, rows_.branch);
+    team_.wait();
   }
 
   // Rows that a layer has behind its attention.
@@ -250,7 +248,7 @@ class Step {
   const Norm norm_;
   const bool gelu_;
   const std::optional<std::vector<int64_t>> wanted_;
-  const bool loose_, alone_;
+  const bool shared_, alone_;
   bool singles_;
   Team team_;
   Rows rows_;

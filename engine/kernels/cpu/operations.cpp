@@ -33,7 +33,7 @@ Panels panels_of(const at::Tensor& t, int64_t outputs) { return {bits(t), output
 // positions, slots [tokens], tables [spans, blocks], starts, firsts; and for `halted`, after which
 // anything is left in `caches` and in what is returned. With `others`, [2] each, see Beside in
 // engine/cores.py: a prompt's pass, of more than a few tokens, gives way to their steps, and takes
-// `cores` where there are none; a step's threads leave behind a layer what cores others begin to want.
+// `cores` where there are none.
 at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef windows,
                   at::TensorList caches, const at::Tensor& positions, const at::Tensor& slots,
                   const at::Tensor& tables, const at::Tensor& starts, const at::Tensor& firsts,
@@ -78,12 +78,14 @@ at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef win
     rows.emplace(first, first + wanted->numel());
   }
   at::Tensor out = at::empty({wanted ? wanted->numel() : x.size(0), hidden}, x.options());
-  Others beside{{}, since, static_cast<int>(cores)};
-  for (const at::Tensor& step : others) beside.steps.push_back(step.const_data_ptr<double>());
-  const bool shared = !beside.steps.empty();
-  const bool loose = shared && x.size(0) > std::max(kAlone, firsts.size(0));
-  const Crew crew{loose ? beside.cores : at::get_num_threads(), halted.const_data_ptr<int32_t>(),
-                  shared ? std::optional(std::move(beside)) : std::nullopt, loose};
+  // Helpers may look at these when this has returned, too.
+  const auto owner = std::make_shared<const std::vector<at::Tensor>>(others.begin(), others.end());
+  Others beside{{}, owner, since};
+  for (const at::Tensor& step : *owner) beside.steps.push_back(step.const_data_ptr<double>());
+  const bool shared = !beside.steps.empty() && x.size(0) > std::max(kAlone, firsts.size(0));
+  const Crew crew{shared ? static_cast<int>(cores) : at::get_num_threads(),
+                  halted.const_data_ptr<int32_t>(),
+                  shared ? std::optional(std::move(beside)) : std::nullopt};
   Step::run(std::make_shared<Step>(std::move(weights), shape, spans,
                                    Norm{e, Vec::all(shift), hidden}, gelu, crew, std::move(rows)),
             bits(x), mutable_bits(out));
