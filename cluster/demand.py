@@ -34,11 +34,12 @@ class Demand:
         self._work_s[memory_s] = self._work_s.get(memory_s, 0.0) + work_s
 
     def load(self, now: float) -> float:
-        """1 is as much as can be done, of work with one budget.
+        """1 is as much as can be done.
 
-        Else the greatest of what is left of whatever counts no longer than some time, over that
-        time: what has more time makes nothing of less more urgent. Many kinds together may be too
-        much and no pressure here; who finds no room then waits in the router, which is one, too.
+        For each time for which something counts: what is left of all that counts for no longer,
+        over that time; the greatest of these. So work that has more time never adds to the load of
+        work that has less. Kinds that are too much only together may stay below; requests that
+        then find no room wait in the router, which counts as pressure as well.
         """
         memories = sorted(self._work_s)
         left = accumulate(self._left(memory_s, now) for memory_s in memories)

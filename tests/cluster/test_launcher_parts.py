@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from cluster import embedded_redis
 from cluster.cli import DEFAULT_ADDRESS
-from cluster.config import RayConfig, RouterConfig, TandemConfig
+from cluster.config import RayConfig, RouterConfig, TandemConfig, load_config
+from cluster.directory import Directory
+from cluster.embedded_redis import EmbeddedRedis
+from cluster.launcher import Launcher
 from cluster.listen import listening_socket
 from cluster.logs import LineFormatter, configure_logging, level_from_environment
 from cluster.ports import Ports, reachable, stop_command
@@ -210,3 +217,25 @@ def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert level_from_environment() == "info"
     monkeypatch.delenv("TANDEM_LOG")
     assert level_from_environment() == "warning"
+
+
+async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launcher, redis = Launcher(load_config(), io.StringIO()), EmbeddedRedis.start()
+    launcher._redis = redis
+    directory = Directory.connect(replace(TandemConfig().directory, url=redis.url))
+    try:
+        os.kill(redis.pid, signal.SIGKILL)
+        while redis.alive():
+            await asyncio.sleep(0.01)
+        with monkeypatch.context() as broken:
+            broken.setattr(embedded_redis, "find_server", lambda: tmp_path / "missing")
+            for _ in range(2):
+                assert not await launcher._stop_requested(directory)
+                assert not redis.alive()
+        assert not await launcher._stop_requested(directory)
+        assert redis.alive()
+    finally:
+        await directory.close()
+        redis.stop()
