@@ -111,10 +111,11 @@ _PAIRS = tuple((POOLS, name) for name in (*PEERS, SINGLE)) + tuple((SINGLE, name
 def _load_section(found: Sequence[Measured], load: str) -> list[str]:
     names = [name for name in CONTENDERS if _of(found, name, load)]
     per_run = "requests of a run, median [range]"
-    phases = [*_PHASES] if any(each.counts.get(BURST) for each in found) else []
+    phases = _PHASES if any(each.counts.get(BURST) for each in found) else ()
+    timed = phases[:2] or (ALL,)
+    times_of = [f"{one} {phase}" if phases else one for phase in timed for one in _TIMES]
     counts = [_counts_row(name, _of(found, name, load), phases) for name in names]
-    times = [_times_row(name, _of(found, name, load), phases[:2] or [ALL]) for name in names]
-    timed = [f"{one} {phase}" if phases else one for phase in phases[:2] or [ALL] for one in _TIMES]
+    times = [_times_row(name, _of(found, name, load), timed) for name in names]
     rest = [_rest_row(name, _of(found, name, load)) for name in names]
     ratios = [
         [f"{ours} over {other}", spread.show(2)]
@@ -123,7 +124,7 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
     ]
     parts = [
         table([per_run, *_COUNTS[:2], *phases, *_COUNTS[2:]], counts),
-        table(["all runs together", *timed], times),
+        table(["all runs together", *times_of], times),
         table(["", *_REST], rest),
     ]
     if ratios:

@@ -39,7 +39,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of `count` values; None where there is none."""
+    """Of `count` values, and their mean; None where there is none."""
 
     count: int
     p50: float | None

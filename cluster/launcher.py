@@ -157,7 +157,7 @@ class Launcher:
             logger.warning("redis-server died and is started anew")
             try:
                 await asyncio.to_thread(self._redis.revive)
-            except TandemError as error:
+            except (TandemError, OSError) as error:
                 # What runs goes on without it; the next look tries again.
                 logger.error("redis-server could not be started: %s", error)
                 return False
