@@ -96,9 +96,9 @@ class Launcher:
         try:
             _listen_to_signals()
             self._start()
-            _listen_to_signals()  # ray.init had put a handler of its own there
             asyncio.run(self._stay())
-        except KeyboardInterrupt:
+        # Until ray.init is over, SIGTERM ends in a handler of Ray's, which exits.
+        except (KeyboardInterrupt, SystemExit):
             self._progress.say()
         finally:
             self._stop()
@@ -119,6 +119,8 @@ class Launcher:
 
         self._ray = RayCluster(self._config, self._progress)
         self._ray.start()
+        _listen_to_signals()  # ray.init has put handlers of its own there
+        self._ray.start_serve()
         self._ray.deploy()
 
     async def _clear_directory(self) -> None:
@@ -214,6 +216,7 @@ class Launcher:
 
     def _stop(self) -> None:
         """End all; a second signal cuts the draining short."""
+        signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
         if self._ray is not None:
             self._progress.say("stopping")
             with contextlib.suppress(KeyboardInterrupt):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 from cluster.config import TandemConfig
 from cluster.deployments import APPLICATION, QUIET, build, share_of_cluster
@@ -34,7 +34,7 @@ class RayCluster:
         self._session: Path | None = None
 
     def start(self) -> None:
-        """Start Ray, or join it, and then Serve without its proxies."""
+        """Start Ray, or join it."""
         with _failing("Ray did not start"):
             context = ray.init(
                 address=self._config.ray.address or "local",
@@ -45,6 +45,9 @@ class RayCluster:
             )
         self._session = Path(context.address_info["session_dir"])
         self._progress.stage("ray")
+
+    def start_serve(self) -> None:
+        """Start Serve on it, without its proxies."""
         with _failing("Serve did not start"), _quiet():
             serve.start(proxy_location="Disabled", logging_config=QUIET)
         self._progress.stage("serve")
@@ -54,25 +57,12 @@ class RayCluster:
         share = share_of_cluster(self._config)
         if share.gpus and self._config.kv.transport in ("auto", "nccl"):
             self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
-        application = build(self._config, share)
-        failures: list[Exception] = []
-
-        def run() -> None:
-            try:
-                with _quiet():
-                    serve.run(application, name=APPLICATION, route_prefix=None)
-            except Exception as error:
-                failures.append(error)
-
-        # `serve.run` blocks until all is up; beside it, the status tells who is.
-        thread = threading.Thread(target=run, name="serve.run", daemon=True)
-        thread.start()
+        self.begin(self._config)
         deadline = time.monotonic() + self._config.ray.ready_timeout_s
-        while thread.is_alive():
-            thread.join(_STATUS_INTERVAL_S)
-            self._look(deadline)
-        if failures:
-            raise Unavailable(f"Serve did not deploy: {failure_reason(str(failures[0]))}")
+        while not self._all_up():
+            if time.monotonic() > deadline:
+                raise Unavailable(self._late())
+            time.sleep(_STATUS_INTERVAL_S)
         if self._local and self._session is not None:
             # Ray makes the folder anew some time after it has started.
             place_dashboard(self._session)
@@ -91,16 +81,7 @@ class RayCluster:
 
     def failure(self) -> str | None:
         """Why what was deployed last will not come up; None while it may. Raises Unavailable."""
-        with _failing("Serve does not answer"):
-            application = serve.status().applications.get(APPLICATION)
-            states = self._states()
-        if application is None:
-            return "the application is gone"
-        for state in states.values():
-            if state.failure:
-                return state.failure
-        hopeless = str(application.status.value) == "DEPLOY_FAILED"
-        return failure_reason(application.message) if hopeless else None
+        return _failure(*self._read())
 
     def stop(self) -> None:
         """Drain and end the application, and Ray where it was started here. Idempotent."""
@@ -112,34 +93,39 @@ class RayCluster:
         finally:
             ray.shutdown()
 
-    def _look(self, deadline: float) -> None:
-        """Report who is up; raise for a replica that will not be, or when time is over."""
-        states = self._states()
+    def _all_up(self) -> bool:
+        """Report who is up; whether all are. Raises Unavailable where one will not be."""
+        application, states = self._read()
         self._progress.replicas(states)
-        for state in states.values():
-            if state.failure:
-                raise Unavailable(state.failure)
-        if time.monotonic() > deadline:
-            late = [f"{name} {s.message}".strip() for name, s in states.items() if not s.complete]
-            timeout_s = self._config.ray.ready_timeout_s
-            raise Unavailable(
-                f"not ready within {timeout_s:g} s (ray.ready_timeout_s): "
-                + ("; ".join(failure_reason(line) or line for line in late) or "serve")
-            )
+        if why := _failure(application, states):
+            raise Unavailable(why)
+        return application is not None and application.status == ApplicationStatus.RUNNING
 
-    def _states(self) -> Mapping[str, DeploymentState]:
-        application = serve.status().applications.get(APPLICATION)
+    def _late(self) -> str:
+        """What is said when time is over."""
+        states = self._read()[1]
+        late = [f"{name} {s.message}".strip() for name, s in states.items() if not s.complete]
+        timeout_s = self._config.ray.ready_timeout_s
+        return f"not ready within {timeout_s:g} s (ray.ready_timeout_s): " + (
+            "; ".join(failure_reason(line) or line for line in late) or "serve"
+        )
+
+    def _read(self) -> tuple[ApplicationStatusOverview | None, Mapping[str, DeploymentState]]:
+        """The application and its deployments, as Serve has them."""
+        with _failing("Serve does not answer"):
+            application = serve.status().applications.get(APPLICATION)
         deployments = application.deployments if application else {}
         wanted = {
             "prefill": self._config.prefill.replicas,
             "decode": self._config.decode.replicas,
             "router": 1,
         }
-        return {
+        states = {
             name: _state(name, count, deployments[name])
             for name, count in wanted.items()
             if name in deployments
         }
+        return application, states
 
     def _local_options(self) -> dict[str, Any]:
         return {
@@ -148,6 +134,18 @@ class RayCluster:
             "dashboard_port": self._config.ray.dashboard_port,
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
+
+
+def _failure(
+    application: ApplicationStatusOverview | None, states: Mapping[str, DeploymentState]
+) -> str | None:
+    if application is None:
+        return "the application is gone"
+    for state in states.values():
+        if state.failure:
+            return state.failure
+    hopeless = application.status == ApplicationStatus.DEPLOY_FAILED
+    return failure_reason(application.message) if hopeless else None
 
 
 def _state(name: str, wanted: int, seen: Any) -> DeploymentState:

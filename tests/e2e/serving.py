@@ -51,17 +51,12 @@ class Serving:
         raise LookupError(f"nobody listens on {address}")
 
 
-@contextmanager
-def serve(*arguments: str, folder: Path, level: str | None = None) -> Iterator[Serving]:
-    """Start it on free ports, wait until it is ready, stop it as Ctrl-C does.
-
-    `level` is that of its logs.
-    """
-    log = folder / "serve.log"
+def begin(*arguments: str, log: Path, level: str | None = None) -> subprocess.Popen[str]:
+    """Start it on free ports. `level` is that of its logs."""
     ports = ("--port", "0", "--grpc-port", "0", "--dashboard-port", "0")
     command = [sys.executable, "-m", "cluster.cli", "serve", *ports, *arguments]
     with log.open("w") as out:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -69,6 +64,13 @@ def serve(*arguments: str, folder: Path, level: str | None = None) -> Iterator[S
             process_group=0,
             env=os.environ | ({} if level is None else {"TANDEM_LOG": level}),
         )
+
+
+@contextmanager
+def serve(*arguments: str, folder: Path, level: str | None = None) -> Iterator[Serving]:
+    """Start it, wait until it is ready, stop it as Ctrl-C does."""
+    log = folder / "serve.log"
+    process = begin(*arguments, log=log, level=level)
     try:
         _wait_ready(process, log)
         text = log.read_text()

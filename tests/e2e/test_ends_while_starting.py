@@ -1,0 +1,54 @@
+"""`tandem serve` told to end before it is ready, as a supervisor with a short temper does."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import START_TIMEOUT_S, STOP_TIMEOUT_S, begin, descendants
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def _runs(pid: int, name: str) -> bool:
+    try:
+        return name in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+# What is to be seen: in the log, or among the processes. The raylet is there before Ray has
+# started, and its handlers of signals are in place then.
+@pytest.mark.parametrize(
+    ("number", "stage"),
+    [
+        (signal.SIGTERM, "  directory"),
+        (signal.SIGTERM, "raylet"),
+        (signal.SIGTERM, "  serve"),
+        (signal.SIGTERM, "  router 1/1"),
+        (signal.SIGINT, "  router 1/1"),
+    ],
+)
+def test_it_ends_in_order_and_leaves_nothing(model, model_folder, tmp_path, number, stage):
+    log = tmp_path / "serve.log"
+    process = begin("--model", str(model_folder), log=log)
+    try:
+        deadline, seen = time.monotonic() + START_TIMEOUT_S, set[int]()
+        while True:
+            seen |= descendants(process.pid)
+            if stage in log.read_text() or any(_runs(pid, stage) for pid in seen):
+                break
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(STOP_TIMEOUT_S) == 0, log.read_text()
+        assert [pid for pid in seen if Path(f"/proc/{pid}").exists()] == []
+        assert "\nready" not in log.read_text()
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
