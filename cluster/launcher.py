@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -97,8 +97,7 @@ class Launcher:
             _listen_to_signals()
             self._start()
             asyncio.run(self._stay())
-        # Until ray.init is over, SIGTERM ends in a handler of Ray's, which exits.
-        except (KeyboardInterrupt, SystemExit):
+        except KeyboardInterrupt:
             self._progress.say()
         finally:
             self._stop()
@@ -115,11 +114,15 @@ class Launcher:
         # Ray reads its environment when it is imported.
         for key, value in _RAY_ENVIRONMENT.items() if self._local else ():
             os.environ.setdefault(key, value)
-        from cluster.ray_cluster import RayCluster
+        with _signals_held():  # where Cython imports, a KeyboardInterrupt is lost
+            from cluster.ray_cluster import RayCluster
 
         self._ray = RayCluster(self._config, self._progress)
-        self._ray.start()
-        _listen_to_signals()  # ray.init has put handlers of its own there
+        try:
+            self._ray.start()
+        except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
+            raise KeyboardInterrupt from None
+        _listen_to_signals()
         self._ray.start_serve()
         self._ray.deploy()
 
@@ -216,6 +219,7 @@ class Launcher:
 
     def _stop(self) -> None:
         """End all; a second signal cuts the draining short."""
+        _listen_to_signals()
         signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
         if self._ray is not None:
             self._progress.say("stopping")
@@ -269,6 +273,16 @@ def _listen_to_signals() -> None:
     # Set, not presumed: a script's background job begins with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_interrupt)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """What comes meanwhile is acted on at the end. Processes started meanwhile would inherit it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

@@ -59,10 +59,14 @@ class RayCluster:
             self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
         self.begin(self._config)
         deadline = time.monotonic() + self._config.ray.ready_timeout_s
-        while not self._all_up():
+        while True:
+            # First of all: an application that was there before may have failed, and says so
+            # until Serve's controller has looked at the new one.
+            time.sleep(_STATUS_INTERVAL_S)
+            if self._all_up():
+                break
             if time.monotonic() > deadline:
                 raise Unavailable(self._late())
-            time.sleep(_STATUS_INTERVAL_S)
         if self._local and self._session is not None:
             # Ray makes the folder anew some time after it has started.
             place_dashboard(self._session)

@@ -22,7 +22,7 @@ from cluster.cli import DEFAULT_ADDRESS
 from cluster.config import RayConfig, RouterConfig, TandemConfig, load_config
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
-from cluster.launcher import Launcher
+from cluster.launcher import Launcher, _signals_held
 from cluster.listen import listening_socket
 from cluster.logs import LineFormatter, configure_logging, level_from_environment
 from cluster.ports import Ports, reachable, stop_command
@@ -239,3 +239,28 @@ async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
     finally:
         await directory.close()
         redis.stop()
+
+
+def test_a_pending_abort_does_not_cut_the_end_short() -> None:
+    """What Ray's handler of SIGTERM leaves: an alarm, and a handler that exits."""
+    code = """
+import io, signal, sys
+from cluster.config import load_config
+from cluster.launcher import Launcher, _signals_held
+
+launcher = Launcher(load_config(), io.StringIO())
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+signal.alarm(60)
+launcher._stop()
+print(signal.alarm(0), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (found.stdout, found.returncode) == ("0 True\n", 0), found.stderr
+
+
+def test_signals_that_come_while_it_imports_ray_are_acted_on() -> None:
+    with pytest.raises(KeyboardInterrupt), _signals_held():
+        signal.raise_signal(signal.SIGINT)
+        held = signal.sigpending()
+    assert held == {signal.SIGINT}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

@@ -20,13 +20,14 @@ def _runs(pid: int, name: str) -> bool:
         return False
 
 
-# What is to be seen: in the log, or among the processes. The raylet is there before Ray has
-# started, and its handlers of signals are in place then.
+# What is to be seen: in the log, or among the processes. The raylet is there before ray.init is
+# over, and with it a handler of SIGTERM that is Ray's.
 @pytest.mark.parametrize(
     ("number", "stage"),
     [
         (signal.SIGTERM, "  directory"),
         (signal.SIGTERM, "raylet"),
+        (signal.SIGTERM, "  ray"),
         (signal.SIGTERM, "  serve"),
         (signal.SIGTERM, "  router 1/1"),
         (signal.SIGINT, "  router 1/1"),
@@ -45,6 +46,7 @@ def test_it_ends_in_order_and_leaves_nothing(model, model_folder, tmp_path, numb
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
         process.send_signal(number)
+        seen |= descendants(process.pid)
         assert process.wait(STOP_TIMEOUT_S) == 0, log.read_text()
         assert [pid for pid in seen if Path(f"/proc/{pid}").exists()] == []
         assert "\nready" not in log.read_text()
