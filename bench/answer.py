@@ -109,6 +109,8 @@ def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     """The body without HTTP's chunk framing, each part with the moment at which it was complete."""
     whole = b"".join(data for _, data in reads)
     head, found, _ = whole.partition(b"\r\n\r\n")
+    if whole and not whole.startswith(b"HTTP/"):
+        raise BadAnswer("it speaks no HTTP/1.1; a router's gRPC port is not its HTTP port")
     if not found or head.split(b" ", 2)[1:2] != [b"200"]:
         raise BadAnswer(whole[:300].decode("utf-8", "replace"))
     moments = _Moments(reads)

@@ -101,6 +101,8 @@ def _version(path: Path) -> tuple[int, int, int] | None:
 
 def read_keys(path: Path) -> dict[str, str]:
     """Tenant by the SHA-256 of its key; raises ConfigError."""
+    if not path.exists():
+        raise ConfigError(f"router.api_keys: there is no file {path}; `tandem keys add` makes it")
     listed = read_document(path).get("tenants")
     if not isinstance(listed, Mapping):
         raise ConfigError(f"router.api_keys: {path} has no `tenants`")

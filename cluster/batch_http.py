@@ -101,7 +101,9 @@ class _Socket:
 
 
 def _answer(whole: bytes) -> Answer:
-    """Read an answer to its end; raises HTTPException where it was cut off."""
+    """Read an answer to its end; raises HTTPException where it was cut off or is none."""
+    if whole and not whole.startswith(b"HTTP/"):
+        raise HTTPException("it speaks no HTTP/1.1; a router's gRPC port is not its HTTP port")
     response = HTTPResponse(_Socket(whole))  # type: ignore[arg-type]
     response.begin()
     text = response.read().decode(errors="replace")

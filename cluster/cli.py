@@ -186,12 +186,23 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+class _Version(argparse.Action):
+    """Looks it up only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"tandem {version('tandem-serve')}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tandem",
         description="Serve a language model from a prefill pool and a decode pool.",
         epilog="TANDEM_LOG=debug|info|warning|error sets what is logged, in replicas too.",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
     chat = _add_client(commands, "chat", _chat, "Talk with the model.")

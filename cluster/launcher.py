@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from cluster.admin_client import fetch_status
 from cluster.api import ChatMessage
-from cluster.config import TandemConfig
+from cluster.api_keys import read_keys
+from cluster.config import KEYS_IN_REDIS, TandemConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.membership import ReplicaRecord
@@ -39,6 +40,8 @@ from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 if TYPE_CHECKING:
     from cluster.ray_cluster import RayCluster
 
+# With nohup SIGHUP stays ignored.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO_QUESTION = "What is Tandem?"
 _DEMO_TOKENS = 128
 _STOP_INTERVAL_S = 0.5
@@ -66,6 +69,9 @@ class Launcher:
         self._local = config.ray.address is None
         if not self._local and config.directory.url is None:
             raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
+        keys = config.router.api_keys
+        if self._local and keys is not None and keys != KEYS_IN_REDIS:
+            read_keys(Path(keys))
         self._ports = Ports()
         self._config = config
         self._out = out
@@ -89,7 +95,7 @@ class Launcher:
         return reachable(self._config.router.host, self._config.router.http_port)
 
     def run(self) -> None:
-        """Serve until Ctrl-C, SIGTERM or a stop request; raises a TandemError."""
+        """Serve until Ctrl-C, SIGTERM, SIGHUP or a stop request; raises a TandemError."""
         if self._local:
             self._config = self._ports.settle(self._config)
         adopt_orphans()
@@ -222,10 +228,10 @@ class Launcher:
         _listen_to_signals()
         signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
         if self._ray is not None:
-            self._progress.say("stopping")
+            self._progress.say("stopping; another Ctrl-C waits for no running request")
             with contextlib.suppress(KeyboardInterrupt):
                 self._ray.stop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
         if self._ray is not None:
             self._ray.stop()
@@ -273,12 +279,14 @@ def _listen_to_signals() -> None:
     # Set, not presumed: a script's background job begins with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _as_interrupt)
 
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
     """What comes meanwhile is acted on at the end. Processes started meanwhile would inherit it."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:

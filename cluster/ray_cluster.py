@@ -44,6 +44,8 @@ class RayCluster:
                 **(self._local_options() if self._local else {}),
             )
         self._session = Path(context.address_info["session_dir"])
+        if self._local:
+            _keep_token_private()
         self._progress.stage("ray")
 
     def start_serve(self) -> None:
@@ -160,6 +162,12 @@ def _state(name: str, wanted: int, seen: Any) -> DeploymentState:
         status=str(seen.status.value),
         message=seen.message,
     )
+
+
+def _keep_token_private() -> None:
+    """Ray writes the token, whose holders may run code, so that every user here can read it."""
+    with contextlib.suppress(OSError):
+        (Path.home() / ".ray" / "auth_token").chmod(0o600)
 
 
 @contextlib.contextmanager

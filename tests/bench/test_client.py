@@ -54,6 +54,7 @@ def test_events_without_text_are_no_tokens_and_the_usage_is_read():
     "data",
     [
         b"",
+        b"\0\0\x18\x04\0\0\0\0\0",  # HTTP/2: a gRPC port
         b"HTTP/1.1 503 Service Unavailable\r\n\r\nbusy",
         _HEAD + _chunk(_event("w3")),
         _HEAD + _chunk(b'data: {"error": "out of memory"}\n\n') + b"0\r\n\r\n",

@@ -138,14 +138,21 @@ async def test_answers_over_http_are_read_whole():
         Server.at("localhost:8000", None)
 
 
-async def test_an_answer_that_is_cut_off_is_none():
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "IncompleteRead"),
+        (b"\0\0\x18\x04\0\0\0\0\0", "gRPC port is not its HTTP port"),
+    ],
+)
+async def test_what_is_no_whole_answer_is_none(data, reason):
     async def cut(reader, writer):
         await reader.readline()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        writer.write(data)
         writer.close()
 
     listening = await asyncio.start_server(cut, "127.0.0.1", 0)
     async with listening:
         port = listening.sockets[0].getsockname()[1]
-        with pytest.raises(Unavailable, match="IncompleteRead"):
+        with pytest.raises(Unavailable, match=reason):
             await Server.at(f"http://127.0.0.1:{port}", None).get("/v1/models")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -173,6 +174,23 @@ def test_a_taken_port_is_named_with_its_flag(
     assert f"127.0.0.1:{port}: address already in use" in err
     assert f"another port with {flag} " in err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # nothing was begun yet
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"tandem \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+def test_a_missing_file_of_keys_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(f"router: {{api_keys: {tmp_path}/none.yaml}}\n")
+    code, out, err = run(capsys, "serve", "--config", str(path), "--model", str(model))
+    assert (code, out) == (2, "")
+    assert f"there is no file {tmp_path}/none.yaml; `tandem keys add` makes it" in err
 
 
 def test_a_bad_key_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def _runs(pid: int, name: str) -> bool:
     [
         (signal.SIGTERM, "  directory"),
         (signal.SIGTERM, "raylet"),
-        (signal.SIGTERM, "  ray"),
+        (signal.SIGHUP, "  ray"),
         (signal.SIGTERM, "  serve"),
         (signal.SIGTERM, "  router 1/1"),
         (signal.SIGINT, "  router 1/1"),
