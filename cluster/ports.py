@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from dataclasses import replace
 
 from cluster.config import RouterConfig, TandemConfig
 from cluster.listen import bound_socket, join
 from engine.errors import ConfigError
 
+# Ray's autoscaler and dashboard take these for metrics of their own, held or not.
+_RAYS_OWN: Collection[int] = (44217, 44227)
 _ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -47,8 +50,12 @@ class Ports:
             raise ConfigError(
                 f"{error.message}: give another port with {flag} (0 takes a free one)"
             ) from None
+        found = int(sock.getsockname()[1])
+        if port == 0 and found in _RAYS_OWN:
+            with sock:  # so that another one is found
+                return self._hold(host, port, flag)
         self._held.append(sock)
-        return int(sock.getsockname()[1])
+        return found
 
 
 def stop_command(grpc_address: str) -> str:

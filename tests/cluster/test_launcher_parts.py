@@ -61,6 +61,20 @@ def numbers(config: TandemConfig) -> list[int]:
     return [config.router.http_port, config.router.grpc_port, config.ray.dashboard_port]
 
 
+def test_a_free_port_is_none_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    taken = range(first + (last - first) * 9 // 10)
+    monkeypatch.setattr("cluster.ports._RAYS_OWN", taken)
+    asked = TandemConfig(
+        router=RouterConfig(http_port=0, grpc_port=0), ray=RayConfig(dashboard_port=0)
+    )
+    ports = Ports()
+    found = ports.settle(asked)
+    ports.release()
+    given = (found.router.http_port, found.router.grpc_port, found.ray.dashboard_port)
+    assert not set(given) & set(taken)
+
+
 def test_what_stops_it_is_said_with_an_address_of_ones_own() -> None:
     assert stop_command(DEFAULT_ADDRESS) == "tandem stop"
     assert stop_command("127.0.0.1:7000") == "tandem stop --address 127.0.0.1:7000"
