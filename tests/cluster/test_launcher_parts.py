@@ -63,7 +63,8 @@ def numbers(config: TandemConfig) -> list[int]:
 
 def test_a_free_port_is_none_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    taken = range(first + (last - first) * 9 // 10)
+    # A kernel may keep to the lower half.
+    taken = range(first + (last - first) * 2 // 5)
     monkeypatch.setattr("cluster.ports._RAYS_OWN", taken)
     asked = TandemConfig(
         router=RouterConfig(http_port=0, grpc_port=0), ray=RayConfig(dashboard_port=0)
