@@ -40,7 +40,6 @@ from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 if TYPE_CHECKING:
     from cluster.ray_cluster import RayCluster
 
-# With nohup SIGHUP stays ignored.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO_QUESTION = "What is Tandem?"
 _DEMO_TOKENS = 128
@@ -225,11 +224,11 @@ class Launcher:
 
     def _stop(self) -> None:
         """End all; a second signal cuts the draining short."""
-        _listen_to_signals()
         signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
-        if self._ray is not None:
-            self._progress.say("stopping; another Ctrl-C waits for no running request")
-            with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
+            _listen_to_signals()
+            if self._ray is not None:
+                self._progress.say("stopping; another Ctrl-C waits for no running request")
                 self._ray.stop()
         for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
@@ -279,7 +278,7 @@ def _listen_to_signals() -> None:
     # Set, not presumed: a script's background job begins with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_interrupt)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, _as_interrupt)
 
 

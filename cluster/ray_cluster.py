@@ -20,6 +20,8 @@ from cluster.grafana import place_dashboard
 from cluster.progress import DeploymentState, Progress, failure_reason
 from engine.errors import Unavailable
 
+logger = logging.getLogger(__name__)
+
 _STATUS_INTERVAL_S = 0.2
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's object store
 
@@ -56,9 +58,6 @@ class RayCluster:
 
     def deploy(self) -> None:
         """Deploy and wait until every replica is up; Unavailable says why one is not."""
-        share = share_of_cluster(self._config)
-        if share.gpus and self._config.kv.transport in ("auto", "nccl"):
-            self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
         self.begin(self._config)
         deadline = time.monotonic() + self._config.ray.ready_timeout_s
         while True:
@@ -75,7 +74,10 @@ class RayCluster:
 
     def begin(self, config: TandemConfig) -> None:
         """Have Serve replace what runs by this configuration, and return at once."""
-        application = build(config, share_of_cluster(config))
+        share = share_of_cluster(config)
+        if share.gpus and config.kv.transport in ("auto", "nccl"):
+            self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
+        application = build(config, share)
         target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
         with _failing("Serve did not deploy"), _quiet():
             serve.run_many(
@@ -166,8 +168,13 @@ def _state(name: str, wanted: int, seen: Any) -> DeploymentState:
 
 def _keep_token_private() -> None:
     """Ray writes the token, whose holders may run code, so that every user here can read it."""
-    with contextlib.suppress(OSError):
-        (Path.home() / ".ray" / "auth_token").chmod(0o600)
+    token = Path.home() / ".ray" / "auth_token"
+    try:
+        token.chmod(0o600)
+    except FileNotFoundError:
+        pass  # it is given by the environment, or lies where that says
+    except OSError as error:
+        logger.warning("others may be able to read %s: %s", token, error)
 
 
 @contextlib.contextmanager

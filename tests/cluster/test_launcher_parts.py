@@ -1,4 +1,4 @@
-"""The parts of `tandem serve` that need no Ray: ports, progress, processes, shares, logs."""
+"""The parts of `tandem serve` that start no Ray: ports, progress, processes, shares, logs."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_a_pending_abort_does_not_cut_the_end_short() -> None:
     code = """
 import io, signal, sys
 from cluster.config import load_config
-from cluster.launcher import Launcher, _signals_held
+from cluster.launcher import Launcher
 
 launcher = Launcher(load_config(), io.StringIO())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
@@ -279,3 +279,22 @@ def test_signals_that_come_while_it_imports_ray_are_acted_on() -> None:
         held = signal.sigpending()
     assert held == {signal.SIGINT}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+def test_ray_s_token_is_its_user_s_alone(tmp_path: Path) -> None:
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("secret")
+    token.chmod(0o644)
+    code = """
+from cluster.ray_cluster import _keep_token_private
+
+_keep_token_private()
+"""
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"HOME": str(tmp_path)},
+        timeout=60,
+        check=True,
+    )
+    assert token.stat().st_mode & 0o777 == 0o600

@@ -92,11 +92,6 @@ def test_it_says_what_it_did(serving):
     assert "the first after" in log
 
 
-def test_ray_s_token_is_its_user_s_alone(serving):
-    token = Path.home() / ".ray" / "auth_token"
-    assert token.stat().st_mode & 0o077 == 0
-
-
 def idle(serving):
     """The replicas where none holds anything, or nothing.
 
