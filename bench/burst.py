@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.arrivals import Load
-from bench.burst_found import Measured, failures, of_error, of_gap, of_load
+from bench.burst_found import Measured, failures, of_each, of_error, of_gap, of_load
 from bench.burst_report import GAP, as_data, as_markdown
 from bench.contenders import (
     BURST_LOAD,
@@ -91,10 +91,12 @@ class Bout:
         page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
         page.write_text(run_page(run))
         counts, values = of_gap(run) if name == GAP else of_load(run)
+        each = ([], []) if name == GAP else of_each(run)
         about = f"{load.title}; the refused come back once" if rules.returns else load.title
         why = failures(run)
         return Measured(
-            system, number, name, seed, counts, values, None, why, about, now(), commit(), slow
+            *(system, number, name, seed, counts, values, None, why, about),
+            *(now(), commit(), slow, *each),
         )
 
 

@@ -16,6 +16,7 @@ Counts = dict[str, dict[str, int]]
 Values = dict[str, list[float]]
 _COUNTED = ("requests", "good", "late", "refused", "failed")
 _DIGITS = 4
+_GAP_DIGITS = 5
 _REASONS = 5
 # Cores taken by the host that are worth a word.
 _DISTURBING = 0.1
@@ -26,9 +27,10 @@ class Measured:
     """One load on one system in one round, or the error that came instead.
 
     `counts` has requests by phase and by what became of them; `values` has what was measured of
-    each (seconds), by names such as `ttft burst`. `failures` has a few reasons, `about` is the load
-    in words, `at` when it was, `commit` what Tandem was then; times and budgets were `slow` times
-    as long as usual.
+    each (seconds), by names such as `ttft burst`. `each_good` and `each_gap` (seconds; None
+    where there is none) have every request, in the load's order. `failures` has a few reasons,
+    `about` is the load in words, `at` when it was, `commit` what Tandem was then; times and budgets
+    were `slow` times as long as usual.
     """
 
     system: str
@@ -43,6 +45,8 @@ class Measured:
     at: str = ""
     commit: str = ""
     slow: float = 1.0
+    each_good: list[bool] = field(default_factory=list)
+    each_gap: list[float | None] = field(default_factory=list)
 
     def as_json(self) -> str:
         """On one line."""
@@ -91,6 +95,14 @@ def of_load(run: Run) -> tuple[Counts, Values]:
     values["client_cores"] = _rounded([run.client_cores])
     values["client_late"] = _rounded([found.client_late.p99])
     return counts | _returned(run), values | _refusals(run) | _host(run)
+
+
+def of_each(run: Run) -> tuple[list[bool], list[float | None]]:
+    """Of the first tries in the load's order: whether each was good, and its gap, if any."""
+    first = sorted((one for one in run.outcomes if one.number == 0), key=lambda one: one.index)
+    gaps = (one.mean_gap_s if one.complete else None for one in first)
+    rounded = [None if gap is None else round(gap, _GAP_DIGITS) for gap in gaps]
+    return [run.budgets.good(one) for one in first], rounded
 
 
 def of_gap(run: Run) -> tuple[Counts, Values]:

@@ -11,6 +11,7 @@ from bench.contenders import CONTENDERS, LONG, PEERS, POOLS, SINGLE
 from bench.goodput import ALL, Quantiles
 from bench.machine import as_line
 from bench.rates import Spread
+from bench.same_requests import one_by_one
 from bench.tables import table
 
 GAP = "gap"
@@ -21,6 +22,9 @@ _REST = (
     *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
     "host took, cores",
 )
+
+# Too much for a report; the record has it.
+_OF_EACH = ("each_good", "each_gap")
 
 
 def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, object]:
@@ -36,7 +40,8 @@ def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, obj
     runs = []
     for each in found:
         values = {name: asdict(Quantiles.of(them)) for name, them in each.values.items()}
-        runs.append(asdict(each) | {"values": values})
+        summary = {name: of for name, of in asdict(each).items() if name not in _OF_EACH}
+        runs.append(summary | {"values": values})
     return {"machine": machine, "ratios": ratios, "runs": runs}
 
 
@@ -126,12 +131,27 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
         table([per_run, *_COUNTS[:2], *phases, *_COUNTS[2:]], counts),
         table(["all runs together", *times_of], times),
         table(["", *_REST], rest),
+        *_one_by_one(found, load),
     ]
     if ratios:
         parts.append(table(["goodput, run by run", "median [range]"], ratios))
     if POOLS in names and phases:
         parts.append(table(["goal", "wanted", "found"], goals(found, load)))
     return parts
+
+
+def _one_by_one(found: Sequence[Measured], load: str) -> list[str]:
+    one = one_by_one(_of(found, POOLS, load), _of(found, SINGLE, load))
+    if one is None:
+        return []
+    differences = Spread(tuple(1000 * value for value in one.difference_s.values))
+    rows = [
+        ["gap with two pools less that with one, ms, median", differences.show(1)],
+        ["share of requests whose gap is smaller with two pools", one.smaller.show(2)],
+        ["good with two pools alone", one.ours_alone.show()],
+        ["good with one pool alone", one.theirs_alone.show()],
+    ]
+    return [table(["each request against itself", "of a run, median [range]"], rows)]
 
 
 def _gap_section(found: Sequence[Measured]) -> list[str]:
