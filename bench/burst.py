@@ -1,8 +1,7 @@
 """`make bench-burst` and `make bench-gap`: vLLM and both of Tandem's modes in turn, on one load.
 
-Only one runs at a time, round after round, on the same seeds; with `--together` all are up at once,
-and only one of them is asked. What each run finds is kept in a file, so that a comparison can be
-made in parts: `--only NAME --keep` adds to what is there.
+Only one runs at a time, round after round, on the same seeds. What each run finds is kept in a
+file, so that a comparison can be made in parts: `--only NAME --keep` adds to what is there.
 `--pairs N` runs both of Tandem's modes N times on a short load and writes no file.
 """
 
@@ -14,11 +13,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 from bench.arrivals import Load
@@ -64,37 +61,20 @@ class Bout:
     places: Places
     traces: Path
 
-    def visit(self, systems: Sequence[str], number: int, keep: Callable[[Measured], None]) -> None:
-        """Start systems, warm them up, send each every load with every seed, end them.
-
-        Several are up at once and have each load by turns, first the one and then the other first.
-        """
-        system, turns = systems[0], [list(systems), list(reversed(systems))]
+    def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
+        """Start a system, warm it up, send every load with every seed, end it."""
+        config = TANDEM_CONFIG_UNHELD if GAP in self.names else self.shape.tandem_config
         try:
-            with ExitStack() as stack:
-                doors = {}
-                for system in systems:
-                    doors[system] = stack.enter_context(self._started(system, number))
-                for turn, (name, seed) in enumerate(product(self.names, self._seeds), number):
-                    for system in turns[turn % 2]:
-                        keep(self._measured(system, number, name, seed, doors[system]))
+            service = CONTENDERS[system].start(self.places, config)
+            with service.running(self.places.logs) as door:
+                asyncio.run(Sender(write=_tell).send(system, door, warm_load(number), {}, None))
+                for name in self.names:
+                    for seed in range(1, self.seeds + 1):
+                        keep(self._measured(system, number, name, seed, door))
         # The others still have their turn.
         except Exception as error:
             told, name = of_error(error), self.names[0]
             keep(Measured(system, number, name, 0, error=told, at=now(), commit=commit()))
-
-    @property
-    def _seeds(self) -> Sequence[int]:
-        return range(1, self.seeds + 1)
-
-    @contextmanager
-    def _started(self, system: str, number: int) -> Iterator[Door]:
-        config = TANDEM_CONFIG_UNHELD if GAP in self.names else self.shape.tandem_config
-        places = replace(self.places, logs=self.places.logs / system)
-        places.logs.mkdir(exist_ok=True)
-        with CONTENDERS[system].start(places, config).running(places.logs) as door:
-            asyncio.run(Sender(write=_tell).send(system, door, warm_load(number), {}, None))
-            yield door
 
     def load(self, name: str, seed: int) -> Load:
         """The load of that name; raises OSError or ValueError where a trace cannot be read."""
@@ -135,29 +115,20 @@ def main() -> None:
     bout = Bout(names, options.seeds, _shape(options), places, options.traces)
     if options.pairs:
         with tempfile.TemporaryDirectory() as folder:
-            compare(bout, [[POOLS], [SINGLE]], options.pairs, Path(folder) / "pairs.jsonl")
+            compare(bout, [POOLS, SINGLE], options.pairs, Path(folder) / "pairs.jsonl")
         return
     what = GAP if options.gap else "burst"
     record = open_record(options, f"{what}.jsonl")
-    systems = options.only or [VLLM, SINGLE, POOLS]
-    apart = [systems] if options.together else [[system] for system in systems]
-    found = compare(bout, apart, options.rounds, record)
+    found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
     write_report(what, found, options.results)
 
 
-def compare(
-    bout: Bout, systems: Sequence[Sequence[str]], rounds: int, record: Path
-) -> list[Measured]:
-    """All systems in turn, round after round, those of one entry up at once.
-
-    Prints each run and, at the end, the report.
-    """
+def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
+    """All systems in turn, round after round; prints each run and, at the end, the report."""
     keep = partial(_keep, record)
     for _ in range(rounds):
-        for together in systems:
-            earlier = load_record(record)
-            number = max(_next_round(earlier, system, bout.names) for system in together)
-            bout.visit(together, number, keep)
+        for system in systems:
+            bout.visit(system, _next_round(load_record(record), system, bout.names), keep)
     found = load_record(record)
     print(as_markdown(found, describe_machine()))
     return found
@@ -214,9 +185,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3, help="loads in each round")
     parser.add_argument("--pairs", type=int, default=0, metavar="N", help="short, and no file")
-    parser.add_argument(
-        "--together", action="store_true", help="all are up at once, and have each load by turns"
-    )
     parser.add_argument("--short", action="store_true", help="22 s a load instead of 68")
     parser.add_argument("--rate", type=float, default=Shape().rate, help="in the calm")
     parser.add_argument("--burst-factor", type=float, default=Shape().factor)

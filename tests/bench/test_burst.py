@@ -69,7 +69,7 @@ async def test_every_system_has_its_turn_and_one_that_fails_is_told(bout, tmp_pa
         }
         monkeypatch.setattr(burst, "CONTENDERS", contenders)
         record = tmp_path / "record.jsonl"
-        await asyncio.to_thread(compare, bout, [[POOLS], [SINGLE]], 2, record)
+        await asyncio.to_thread(compare, bout, [POOLS, SINGLE], 2, record)
     assert log == ["start", "end"] * 2
     found = load_record(record)
     assert [(one.system, one.round) for one in found] == (
@@ -88,42 +88,12 @@ async def test_every_system_has_its_turn_and_one_that_fails_is_told(bout, tmp_pa
     assert len(json.loads((tmp_path / "results" / "burst.json").read_text())["runs"]) == 10
 
 
-async def test_systems_that_are_up_together_have_each_load_by_turns(bout, tmp_path, monkeypatch):
-    log = []
-    async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
-        door = Door(Target.local(server.sockets[0].getsockname()[1]), "m", 1000)
-        same = Contender("either", lambda places, more: Started(door, log))
-        monkeypatch.setattr(burst, "CONTENDERS", {POOLS: same, SINGLE: same})
-        record = tmp_path / "record.jsonl"
-        await asyncio.to_thread(
-            compare, replace(bout, names=[BURST_LOAD]), [[POOLS, SINGLE]], 2, record
-        )
-    assert log == ["start", "start", "end", "end"] * 2
-    order = [(one.round, one.seed, one.system) for one in load_record(record)]
-    assert order == [
-        *((1, 1, SINGLE), (1, 1, POOLS), (1, 2, POOLS), (1, 2, SINGLE)),
-        *((2, 1, POOLS), (2, 1, SINGLE), (2, 2, SINGLE), (2, 2, POOLS)),
-    ]
-
-
-def test_of_systems_together_the_one_that_fails_is_told(bout, tmp_path, monkeypatch):
-    log = []
-    contenders = {
-        POOLS: Contender("pools", lambda places, more: Failing()),
-        SINGLE: Contender("single", lambda places, more: Started(None, log)),
-    }
-    monkeypatch.setattr(burst, "CONTENDERS", contenders)
-    found = compare(bout, [[POOLS, SINGLE]], 1, tmp_path / "record.jsonl")
-    assert [(one.system, one.error) for one in found] == [(POOLS, "NotReady: it ended with 1")]
-    assert log == []
-
-
 def test_rounds_are_counted_for_each_load(bout, tmp_path, monkeypatch):
     contenders = {POOLS: Contender("pools", lambda places, more: Failing())}
     monkeypatch.setattr(burst, "CONTENDERS", contenders)
     record = tmp_path / "record.jsonl"
     for load in (RETRY_LOAD, BURST_LOAD, BURST_LOAD):
-        compare(replace(bout, names=[load]), [[POOLS]], 1, record)
+        compare(replace(bout, names=[load]), [POOLS], 1, record)
     rounds = [(one.load, one.round) for one in load_record(record)]
     assert rounds == [(RETRY_LOAD, 1), (BURST_LOAD, 1), (BURST_LOAD, 2)]
 
