@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -90,14 +90,19 @@ class Bout:
         run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
         page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
         page.write_text(run_page(run))
-        counts, values = of_gap(run) if name == GAP else of_load(run)
-        each = ([], []) if name == GAP else of_each(run)
         about = f"{load.title}; the refused come back once" if rules.returns else load.title
-        why = failures(run)
-        return Measured(
-            *(system, number, name, seed, counts, values, None, why, about),
-            *(now(), commit(), slow, *each),
+        found = Measured(
+            *(system, number, name, seed, *(of_gap(run) if name == GAP else of_load(run))),
+            failures=failures(run),
+            about=about,
+            at=now(),
+            commit=commit(),
+            slow=slow,
         )
+        if name == GAP:
+            return found
+        good, gaps = of_each(run)
+        return replace(found, each_good=good, each_gap=gaps)
 
 
 def load_record(path: Path) -> list[Measured]:

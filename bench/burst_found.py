@@ -16,6 +16,7 @@ Counts = dict[str, dict[str, int]]
 Values = dict[str, list[float]]
 _COUNTED = ("requests", "good", "late", "refused", "failed")
 _DIGITS = 4
+# Of a request held against itself: differences are of tenths of a millisecond.
 _GAP_DIGITS = 5
 _REASONS = 5
 # Cores taken by the host that are worth a word.

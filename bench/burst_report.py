@@ -11,7 +11,7 @@ from bench.contenders import CONTENDERS, LONG, PEERS, POOLS, SINGLE
 from bench.goodput import ALL, Quantiles
 from bench.machine import as_line
 from bench.rates import Spread
-from bench.same_requests import one_by_one
+from bench.same_requests import OneByOne, as_table, one_by_one
 from bench.tables import table
 
 GAP = "gap"
@@ -23,12 +23,15 @@ _REST = (
     "host took, cores",
 )
 
-# Too much for a report; the record has it.
-_OF_EACH = ("each_good", "each_gap")
+# Of every request, which the record has.
+_LEFT_OUT = ("each_good", "each_gap")
 
 
 def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, object]:
-    """Everything, for JSON; percentiles of values, not the values."""
+    """Everything, for JSON; percentiles of values, not the values.
+
+    Of each request, counted from 0 in the load's order, only which were not good.
+    """
     ratios = {
         load: {
             f"{ours} over {other}": asdict(spread)
@@ -40,9 +43,11 @@ def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, obj
     runs = []
     for each in found:
         values = {name: asdict(Quantiles.of(them)) for name, them in each.values.items()}
-        summary = {name: of for name, of in asdict(each).items() if name not in _OF_EACH}
-        runs.append(summary | {"values": values})
-    return {"machine": machine, "ratios": ratios, "runs": runs}
+        summary = {name: of for name, of in asdict(each).items() if name not in _LEFT_OUT}
+        not_good = [index for index, good in enumerate(each.each_good) if not good]
+        runs.append(summary | {"values": values, "not_good": not_good})
+    itself = {load: asdict(one) for load in loads(found) if (one := _against_single(found, load))}
+    return {"machine": machine, "ratios": ratios, "each against itself": itself, "runs": runs}
 
 
 def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
@@ -131,7 +136,7 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
         table([per_run, *_COUNTS[:2], *phases, *_COUNTS[2:]], counts),
         table(["all runs together", *times_of], times),
         table(["", *_REST], rest),
-        *_one_by_one(found, load),
+        *([as_table(one)] if (one := _against_single(found, load)) else []),
     ]
     if ratios:
         parts.append(table(["goodput, run by run", "median [range]"], ratios))
@@ -140,18 +145,8 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
     return parts
 
 
-def _one_by_one(found: Sequence[Measured], load: str) -> list[str]:
-    one = one_by_one(_of(found, POOLS, load), _of(found, SINGLE, load))
-    if one is None:
-        return []
-    differences = Spread(tuple(1000 * value for value in one.difference_s.values))
-    rows = [
-        ["gap with two pools less that with one, ms, median", differences.show(1)],
-        ["share of requests whose gap is smaller with two pools", one.smaller.show(2)],
-        ["good with two pools alone", one.ours_alone.show()],
-        ["good with one pool alone", one.theirs_alone.show()],
-    ]
-    return [table(["each request against itself", "of a run, median [range]"], rows)]
+def _against_single(found: Sequence[Measured], load: str) -> OneByOne | None:
+    return one_by_one(_of(found, POOLS, load), _of(found, SINGLE, load))
 
 
 def _gap_section(found: Sequence[Measured]) -> list[str]:

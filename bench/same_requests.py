@@ -13,6 +13,7 @@ from statistics import median
 
 from bench.burst_found import Measured
 from bench.rates import Spread
+from bench.tables import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ class SameRequests:
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """Of several runs: each one's median difference (seconds) and its share of smaller gaps."""
+    """Of several pairs of runs: each one's median difference (seconds) and share of smaller gaps.
+
+    `ours_alone` and `theirs_alone` as in SameRequests.
+    """
 
     difference_s: Spread
     smaller: Spread
@@ -39,7 +43,7 @@ class OneByOne:
 
 
 def same_requests(ours: Measured, theirs: Measured) -> SameRequests:
-    """Holds two runs of one load with one seed against each other."""
+    """Holds two runs of one load against each other; ValueError where they differ in length."""
     gaps = zip(ours.each_gap, theirs.each_gap, strict=True)
     goods = list(zip(ours.each_good, theirs.each_good, strict=True))
     return SameRequests(
@@ -50,12 +54,12 @@ def same_requests(ours: Measured, theirs: Measured) -> SameRequests:
 
 
 def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne | None:
-    """Pairs runs by round and seed; None where no two have a gap to compare."""
-    others = {(each.round, each.seed): each for each in theirs if each.each_gap}
+    """Pairs runs of one load by round and seed; None where no two have a gap to compare."""
+    others = {_what(each): each for each in theirs if each.each_gap}
     paired = [
-        same_requests(each, others[each.round, each.seed])
+        same_requests(each, others[_what(each)])
         for each in ours
-        if each.each_gap and (each.round, each.seed) in others
+        if each.each_gap and _what(each) in others
     ]
     found = [each for each in paired if each.gaps_s]
     if not found:
@@ -66,3 +70,20 @@ def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne
         Spread(tuple(float(each.ours_alone) for each in found)),
         Spread(tuple(float(each.theirs_alone) for each in found)),
     )
+
+
+def as_table(found: OneByOne) -> str:
+    """For a report on two pools against one, in Markdown."""
+    differences = Spread(tuple(1000 * value for value in found.difference_s.values))
+    rows = [
+        ["gap with two pools less that with one, ms, median", differences.show(1)],
+        ["share of requests whose gap is smaller with two pools", found.smaller.show(2)],
+        ["good with two pools alone", found.ours_alone.show()],
+        ["good with one pool alone", found.theirs_alone.show()],
+    ]
+    return table(["each request against itself", "of a run, median [range]"], rows)
+
+
+def _what(each: Measured) -> tuple[int, int, str]:
+    """The same for two runs that were sent the same requests at the same times."""
+    return each.round, each.seed, each.about

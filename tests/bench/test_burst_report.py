@@ -27,7 +27,6 @@ from bench.contenders import (
 from bench.goodput import ALL, Budgets
 from bench.outcome import Outcome
 from bench.run_record import Run
-from bench.same_requests import one_by_one
 
 
 def _measured(system, number, seed, good, in_burst=0, ttft=0.5, **values):
@@ -122,43 +121,6 @@ def test_what_the_host_took_stands_beside_what_was_found():
     assert as_markdown([run], {}).splitlines()[head + 2].endswith("|  |")
 
 
-def _each(system, number, gaps, good):
-    return Measured(
-        *(system, number, "a trace", 1, {ALL: {"good": sum(good)}}),
-        **{"each_gap": gaps, "each_good": good},
-    )
-
-
-def test_each_request_is_held_against_itself():
-    pools, single = (
-        [_each(POOLS, 1, [0.010, 0.014, None, 0.020, None], [True, True, False, True, True])],
-        [_each(SINGLE, 1, [0.012, 0.011, 0.030, 0.025, None], [True, True, True, False, True])],
-    )
-    found = one_by_one(pools, single)
-    # By the median request one pool is ahead, of the same requests two are.
-    assert found.difference_s.median == pytest.approx(-0.002)
-    assert found.smaller.median == pytest.approx(2 / 3)
-    assert (found.ours_alone.median, found.theirs_alone.median) == (1, 1)
-    text = as_markdown([*pools, *single], {})
-    assert "| gap with two pools less that with one, ms, median | -2.0 |" in text
-    assert "| share of requests whose gap is smaller with two pools | 0.67 |" in text
-
-
-def test_runs_of_another_round_or_without_requests_are_not_paired():
-    pools = [_each(POOLS, 1, [0.010], [True]), _each(POOLS, 2, [], [])]
-    assert one_by_one(pools, [_each(SINGLE, 2, [0.010], [True])]) is None
-    assert one_by_one(pools, []) is None
-    assert one_by_one([pools[0]], [_each(SINGLE, 1, [None], [False])]) is None
-    assert "against itself" not in as_markdown(pools, {})
-    with pytest.raises(ValueError, match="zip"):
-        one_by_one([pools[0]], [_each(SINGLE, 1, [0.01, 0.02], [True, True])])
-
-
-def test_a_report_has_no_list_of_requests():
-    each = _each(POOLS, 1, [0.010], [True])
-    assert not {"each_gap", "each_good"} & as_data([each], {})["runs"][0].keys()
-
-
 def test_requests_stand_in_the_order_of_the_load():
     load = burst_load(Shape(), 1)
     outcomes = (
@@ -166,14 +128,18 @@ def test_requests_stand_in_the_order_of_the_load():
         replace(_stream(CALM, 1, [1.5, 1.52]), index=0),
         Outcome(1, 0, CALM, 1, 1, 1.01, 9, 2, 429, retry_after_s=1.0),
         Outcome(1, 1, CALM, 2.01, 2.01, 3, 9, 1, 200, 1, ((2.9, 1),)),
+        # Two tokens of nine, and a gap that is told to the hundredth of a millisecond.
+        Outcome(3, 0, CALM, 3, 3, 4, 9, 9, 200, 2, ((3.5, 1), (3.6, 1))),
+        replace(_stream(CALM, 4, [4.5, 4.51234]), index=4),
     )
     good, gaps = of_each(Run("x", load, Budgets(), outcomes, {}, {}))
-    assert good == [True, False, True]
-    assert gaps == [0.02, None, None]
+    assert good == [True, False, True, False, True]
+    assert gaps == [0.02, None, None, None, 0.01234]
 
 
 def test_a_record_survives_its_file():
-    for each in [*FOUND, _each(POOLS, 1, [0.010, None], [True, False])]:
+    of_each = replace(FOUND[0], each_gap=[0.01, None], each_good=[True, False])
+    for each in [*FOUND, of_each]:
         assert Measured(**json.loads(each.as_json())) == each
 
 
