@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -91,18 +91,18 @@ class Bout:
         page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
         page.write_text(run_page(run))
         about = f"{load.title}; the refused come back once" if rules.returns else load.title
-        found = Measured(
-            *(system, number, name, seed, *(of_gap(run) if name == GAP else of_load(run))),
+        counts, values = of_gap(run) if name == GAP else of_load(run)
+        good, gaps = ([], []) if name == GAP else of_each(run)
+        return Measured(
+            *(system, number, name, seed, counts, values),
             failures=failures(run),
             about=about,
             at=now(),
             commit=commit(),
             slow=slow,
+            each_good=good,
+            each_gap=gaps,
         )
-        if name == GAP:
-            return found
-        good, gaps = of_each(run)
-        return replace(found, each_good=good, each_gap=gaps)
 
 
 def load_record(path: Path) -> list[Measured]:
