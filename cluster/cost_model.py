@@ -4,7 +4,9 @@ Costs are sums of features with factors that are never negative, so a prediction
 what it is asked about. The factors come from a least squares fit that forgets, by coordinate
 descent with a bound at zero (Franc, Hlaváč and Navara, 2005); an observation weighs less the
 longer it took, one that is far off counts as a few times what was expected, and before there are
-any an optimistic guess holds: who guesses too much would refuse what it could learn from.
+any an optimistic guess holds: who guesses too much would refuse what it could learn from. For the
+same reason several in a row that are far below what was expected are believed at once: the engine
+has been made faster, or somebody else has left its cores.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from operator import mul
+from statistics import median
 
 _FARTHEST = 3.0
+_BELIEVED_AFTER = 8
 _SWEEPS = 12
 _GUESS_WEIGHT = 0.02
 _TRUSTED_AFTER = 4
@@ -62,6 +66,7 @@ class NonNegativeFit:
         self._guess = tuple(guess)
         self.factors = list(guess)
         self._seen = 0
+        self._faster: list[float] = []  # in a row, parts of what was expected
         seconds = sum(factor * value for factor, value in zip(guess, typical, strict=True))
         self._anchors = [_GUESS_WEIGHT * value * value / seconds for value in typical]
         self._moments = [[0.0] * len(guess) for _ in guess]
@@ -81,6 +86,7 @@ class NonNegativeFit:
         """Something with these features took so long."""
         expected = max(self.predict(features), 1e-6)
         if self.learned:
+            expected *= self._sped_up(seconds / expected)
             seconds = min(max(seconds, expected / _FARTHEST), expected * _FARTHEST)
         self._seen += 1
         weight = 1 / max(seconds, expected)
@@ -90,6 +96,20 @@ class NonNegativeFit:
                 kept = self._memory * self._moments[row][column]
                 self._moments[row][column] = kept + weight * value * other
         self._solve()
+
+    def _sped_up(self, part: float) -> float:
+        """What all costs are multiplied by, behind one that took that part of what was expected."""
+        if part * _FARTHEST >= 1:
+            self._faster.clear()
+            return 1.0
+        self._faster.append(part)
+        if len(self._faster) < _BELIEVED_AFTER:
+            return 1.0
+        usual = median(self._faster)
+        self._faster.clear()
+        self._targets = [usual * target for target in self._targets]
+        self._solve()
+        return usual
 
     def _solve(self) -> None:
         for _ in range(_SWEEPS):

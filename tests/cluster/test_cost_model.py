@@ -59,6 +59,34 @@ def test_it_follows_a_replica_that_became_faster():
     assert cost.seconds(512) == pytest.approx((0.01 + 0.0006 * 512) / 10, rel=0.3)
 
 
+def test_an_engine_that_is_made_faster_is_known_within_a_second_of_reports():
+    """A first start: steps of 200 ms until the operations are compiled, then of 12."""
+    costs, reports = CostModel(), 20
+    for _ in range(500):
+        costs.learn_step("one", 1, 0.2)
+    assert costs.step_s("one", 8) > 0.15
+    for _ in range(reports):
+        costs.learn_step("one", 1, 0.012)
+    assert costs.step_s("one", 1) == pytest.approx(0.012, rel=0.3)
+    assert costs.step_s("one", 8) < 0.03
+
+
+def test_what_more_streams_cost_is_still_known_when_all_became_faster():
+    costs = CostModel()
+    for number in range(400):
+        costs.learn_step("one", 1 + number % 16, 0.1 + 0.01 * (number % 16))
+    for _ in range(10):
+        costs.learn_step("one", 1, 0.01)
+    assert costs.step_s("one", 16) == pytest.approx(0.025, rel=0.3)
+
+
+def test_a_quick_step_now_and_then_changes_little():
+    costs = CostModel()
+    for number in range(400):
+        costs.learn_step("one", 4, 0.04 if number % 8 else 0.002)
+    assert costs.step_s("one", 4) > 0.03
+
+
 def test_prompts_of_one_step_share_its_time():
     """Three prompts in each step: together they take the step, and not three times as long."""
     cost, now = PrefillCost(), 0.0
