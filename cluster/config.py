@@ -59,7 +59,7 @@ class RouterConfig:
     kv_overcommit: float = 1.0
     api_keys: str | None = None
     request_timeout_s: float = 600.0
-    resume_s: float = 30.0
+    resume_s: float = 60.0
     tokenizer_threads: int = 2
     metric_tenants: int = 16
 

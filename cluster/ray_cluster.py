@@ -75,7 +75,8 @@ class RayCluster:
     def begin(self, config: TandemConfig) -> None:
         """Have Serve replace what runs by this configuration, and return at once."""
         share = share_of_cluster(config)
-        if share.gpus and config.kv.transport in ("auto", "nccl"):
+        several = config.prefill.replicas and ray.cluster_resources().get("GPU", 0) > 1
+        if several and config.kv.transport in ("auto", "nccl"):
             self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
         application = build(config, share)
         target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)

@@ -22,6 +22,7 @@ from engine.ops_cuda import TritonOps, attention_named
 from engine.ops_cuda import why_not as why_not_triton
 from engine.ops_torch import TorchOps
 from engine.runner import Runner, TransformersRunner, whole
+from engine.warm_up import compute_once
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class CpuOperations:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """Decode steps as CUDA graphs, for contexts of that many tokens."""
+    """Decode steps as CUDA graphs, for contexts of that many tokens; prompts' kernels compiled."""
 
     runner: CompactRunner
     context_tokens: int
@@ -73,12 +74,13 @@ class RecordedSteps:
         return None
 
     def pieces(self, cache: KvCache) -> Iterator[None]:
-        """See Improvement: a batch size a piece."""
+        """See Improvement: a kind of prompt or a batch size a piece."""
         runner, width = self.runner, cache.layout.blocks_for(self.context_tokens)
+        yield from compute_once(runner, cache, self.context_tokens)
         runner.replays = DecodeReplays(
             lambda batch: whole(runner.layers(batch)), cache, width, CudaGraphs(cache.device)
         )
-        return runner.replays.pieces()
+        yield from runner.replays.pieces()
 
 
 def choose_runner(

@@ -69,7 +69,7 @@ class KvCache:
                     torch.index_select(layers, 1, index, out=part)
                 else:
                     part.copy_(torch.index_select(layers, 1, index), non_blocking=True)
-            self._synchronize()
+            self.synchronize()
 
     def scatter(
         self, blocks: Sequence[int], layer_start: int, layer_stop: int, data: torch.Tensor
@@ -86,7 +86,7 @@ class KvCache:
                     _as_items(layers)[:, index.numpy()] = _as_items(part)
                 else:
                     layers.index_copy_(1, index, part.to(self.device, non_blocking=True))
-            self._synchronize()
+            self.synchronize()
 
     @property
     def in_pairs(self) -> bool:
@@ -123,9 +123,15 @@ class KvCache:
                 self.formats[number] = "pairs"
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Overwrite blocks with zeros."""
+        """Overwrite blocks with zeros; when this returns they are."""
         for layer in self.layers:
             layer[:, list(blocks)] = 0
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Wait until what this thread has launched is done; on a CPU it is."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _index(self, blocks: Sequence[int]) -> torch.Tensor:
         if not 0 <= min(blocks, default=0) <= max(blocks, default=0) <= self.blocks:
@@ -163,10 +169,6 @@ class KvCache:
         """Whether a copy of the layer before can take in this one."""
         same = self._stacked[number][0] == self._stacked[number - 1][0]
         return same and self.formats[number] == "plain"
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
 
 
 def _as_bytes(blocks: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -24,6 +24,10 @@ class Pass:
     The leading `layers_done` have stored the keys and values of all spans; `stored` is called when
     that is all of them, with the logits still to be computed. What is scored comes behind the
     layers, and is cut, too.
+
+    Kernels that run on their own, as on a GPU, are waited for at the end of each slice: then what
+    is stored is there, and nothing is written to the blocks of a pass that nobody goes on with.
+    Nothing is known to be stored before.
     """
 
     def __init__(
@@ -35,7 +39,8 @@ class Pass:
         stored: Callable[[], None] | None = None,
     ) -> None:
         self.spans = spans
-        self.layers_done = 0
+        self.layers_done = self._layers_launched = 0
+        self._launches = cache.device.type != "cpu"
         self._runner = runner
         self._cache = cache
         self._cores = cores
@@ -69,6 +74,8 @@ class Pass:
             return self._advance(until)
         finally:
             self._cut = False
+            self._cache.synchronize()
+            self.layers_done = self._layers_launched
             if self._cores is not None:
                 self._cores.leave()
 
@@ -118,13 +125,15 @@ class Pass:
                 computed: Computed = end.value
                 return computed
             if not self._unwanted:
-                self.layers_done = done
+                self._layers_launched = done
+                if not self._launches:
+                    self.layers_done = done
             if done < len(self._cache.layers):
                 yield
                 continue
             if self._cores is not None:
                 self._cores.adapt()
-            if self._stored is not None and not self._unwanted:
+            if self._stored is not None and not (self._unwanted or self._launches):
                 self._stored()
 
     def _sampled(

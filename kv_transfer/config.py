@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from engine.errors import ConfigError
 
 TRANSPORTS = ("auto", "gloo", "nccl", "loopback", "shared_memory", "cuda_ipc")
+# For KV on a GPU, where a frame costs what waiting for the device does, whatever its size.
+GPU_FRAME_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)

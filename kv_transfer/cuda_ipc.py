@@ -2,8 +2,6 @@
 
 The sender lends its staging by a CUDA IPC handle (torch.UntypedStorage._share_cuda_, what
 torch.multiprocessing sends tensors with). Pipes say where to read and that it was read.
-
-UNVERIFIED: no run of the `gpu`-marked contract tests, which run it where a GPU is, is on record.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import torch
 from kv_transfer.errors import LaneBroken
 from kv_transfer.pipes import Pipes
 from kv_transfer.transport import Arrived, LaneSpec, Receipt, Wait
-from kv_transfer.unverified import warn_unverified
 
 _RECORD_BYTES = 2048
 # A process cannot open its own handles: what it has lent, by handle.
@@ -32,7 +29,6 @@ class CudaIpcLane:
     ahead = 3
 
     def __init__(self, spec: LaneSpec) -> None:
-        warn_unverified("cuda_ipc")
         if spec.device.type != "cuda" or not torch.cuda.is_available():
             raise LaneBroken("cuda_ipc: KV does not lie on a GPU, or there is none")
         self.staging_device = spec.device

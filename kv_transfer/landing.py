@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from engine.errors import Internal, TandemError
-from kv_transfer.checksum import is_sound, is_void
+from kv_transfer.checksum import inspect
 from kv_transfer.errors import ChecksumMismatch, Withdrawn
 from kv_transfer.frames import Extent, plan_frames
 from kv_transfer.incoming import Incoming
@@ -26,10 +26,11 @@ def write(
     # Asked here: it may have been given up while the bytes were on their way.
     if incoming is None or incoming.ended:
         return False
-    if is_void(message):
+    found = inspect(message)
+    if found == "void":
         incoming.void = True
         return False
-    if not is_sound(message):
+    if found == "corrupted":
         return ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
     try:
         return incoming.gate.copy(partial(_scatter, shared, incoming, frame, message))

@@ -142,6 +142,9 @@ class Link(ABC, Generic[In, Out]):
         self._staging = LinkStaging(self._shared.staging, count, device)
 
     def _open(self, spec: LaneSpec) -> None:
+        if spec.device.type == "cuda":
+            # Beside the engine's stream, which is full of steps, and first where both wait.
+            torch.cuda.set_stream(torch.cuda.Stream(spec.device, priority=-1))
         # Kept here and not returned: a lane that opens after the link is over is closed too.
         self._lane = self._shared.open_lane(spec)
 

@@ -80,9 +80,10 @@ def choose(
         return Choice(transport, "configured")
     if same_process:
         return Choice("loopback", "both ends are in one process")
+    if one_gpu and parted is None:
+        return Choice("cuda_ipc", "both ends are on one GPU")
     if one_gpu:
-        # `cuda_ipc` is unverified: only who asks for it gets it.
-        return Choice("gloo", "both ends are on one GPU, which NCCL refuses")
+        return Choice("gloo", f"both ends are on one GPU, which NCCL refuses, and {parted}")
     if both_cuda:
         return Choice("nccl", "CUDA on both ends")
     if not_shared is None:

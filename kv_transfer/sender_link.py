@@ -168,8 +168,9 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             return
         for extent in extents:
             size = self._frame_bytes
-            # Where others are under way, nothing is gained by small frames.
-            if not self._turns:
+            # Where others are under way, nothing is gained by small frames. Nor on a GPU, where
+            # a frame costs what waiting for the device does, and its copy next to nothing.
+            if not self._turns and self._shared.cache.device.type == "cpu":
                 size = frame_size(layout, extent, size)
             outgoing.announced.add(extent)
             outgoing.plan.extend(plan_frames(layout, extent, size))

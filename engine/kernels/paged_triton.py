@@ -11,6 +11,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# A batch's tables are as wide as its longest context, and its prompts begin behind any number of
+# streams. Kernels of their own for what 16 divides would be compiled while requests wait.
+_for_any_batch = triton.jit(
+    do_not_specialize=("table_stride",),
+    do_not_specialize_on_alignment=("tables", "starts", "firsts"),
+)
+
 
 @triton.jit
 def tanh(x):
@@ -66,7 +73,7 @@ def _scan(
     return acc, norm, top
 
 
-@triton.jit
+@_for_any_batch
 def decode(
     query, store, tables, firsts, out, partials, weights, value_offset, table_stride, scale,
     GROUP: tl.constexpr, ROWS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr,
@@ -134,7 +141,7 @@ def combine(
     tl.store(out + row * SIZE + dims, answer.to(out.dtype.element_ty), dims < SIZE)
 
 
-@triton.jit
+@_for_any_batch
 def prefill(
     query, store, tables, starts, firsts, out, value_offset, table_stride, scale,
     GROUP: tl.constexpr, ROWS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr,
