@@ -9,14 +9,15 @@ from pathlib import Path
 
 from bench.engine import RESULTS
 from bench.services import Places
-from bench.shape import make
+from bench.shape import SIZES, make
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """`--peers`, `--cache`, `--results`, `--tandem`, and `--keep`, which is about the cache."""
+    """`--peers`, `--cache`, `--size`, `--results`, `--tandem`, and `--keep`, of the cache."""
     parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--size", choices=SIZES, default="135m", help="of the model")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
 
@@ -27,7 +28,7 @@ def prepare(options: argparse.Namespace) -> Places:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logs = options.cache.absolute() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    model = make(logs.parent / "model-135m")
+    model = make(logs.parent / f"model-{options.size}", SIZES[options.size])
     return Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
 
 

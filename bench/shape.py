@@ -1,12 +1,15 @@
 """The model that everything is measured with: a Llama of 135 M random parameters, from a seed.
 
-Its tokenizer has one word for each token, so that a text has as many tokens as words.
+A GPU is measured with a larger one (`SIZES`). The tokenizer has one word for each token, so that a
+text has as many tokens as words.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +17,10 @@ UNKNOWN, BOS, EOS = 0, 1, 2
 FIRST_WORD = 3
 SEED = 0
 _DONE = "shape.json"
+# Weights spread wider than the usual 0.02: greedy output does not fall into a short cycle.
+_SPREAD, _SPREAD_HIDDEN = 0.04, 576
+# From there on weights are made on the GPU that there is: on a CPU it takes minutes.
+_LARGE_HIDDEN = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,12 @@ class Shape:
         return self.layers * 2 * self.kv_heads * self.head_size * 2
 
 
+SIZES: Mapping[str, Shape] = {
+    "135m": Shape(),
+    "8b": Shape(hidden=4096, intermediate=14_336, layers=32, heads=32, kv_heads=8),
+}
+
+
 def make(folder: Path, shape: Shape | None = None, seed: int = SEED) -> Path:
     """Write model and tokenizer to `folder` unless they are there already; returns the folder."""
     shape = shape or Shape()
@@ -74,6 +87,8 @@ def _write_model(folder: Path, shape: Shape, seed: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
+    from engine.device import best_device
+
     config = LlamaConfig(
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -83,15 +98,16 @@ def _write_model(folder: Path, shape: Shape, seed: int) -> None:
         vocab_size=shape.vocabulary,
         max_position_embeddings=shape.context,
         tie_word_embeddings=True,
-        # Spread wider than the usual 0.02, greedy output does not fall into a short cycle.
-        initializer_range=0.04,
+        # In a wider model as wide, one forward's rounding would make another of it.
+        initializer_range=_SPREAD * min(1.0, math.sqrt(_SPREAD_HIDDEN / shape.hidden)),
         rope_parameters={"rope_theta": 10_000.0, "rope_type": "default"},
         bos_token_id=BOS,
         eos_token_id=EOS,
         dtype="bfloat16",
     )
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    with best_device() if shape.hidden >= _LARGE_HIDDEN else torch.device("cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
 
 
