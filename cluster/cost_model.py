@@ -6,7 +6,7 @@ descent with a bound at zero (Franc, Hlaváč and Navara, 2005); an observation 
 longer it took, one that is far off counts as a few times what was expected, and before there are
 any an optimistic guess holds: who guesses too much would refuse what it could learn from. For the
 same reason several in a row that are far below what was expected are believed at once: the engine
-has been made faster, or somebody else has left its cores.
+has been made faster, or somebody else has left its cores; and as many that are as slow as before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from statistics import median
 
 _FARTHEST = 3.0
 _BELIEVED_AFTER = 8
+_LEAST_PART = 1e-3
 _SWEEPS = 12
 _GUESS_WEIGHT = 0.02
 _TRUSTED_AFTER = 4
@@ -66,7 +67,8 @@ class NonNegativeFit:
         self._guess = tuple(guess)
         self.factors = list(guess)
         self._seen = 0
-        self._faster: list[float] = []  # in a row, parts of what was expected
+        self._far_off: list[float] = []  # in a row to one side, parts of what was expected
+        self._became = 1.0  # what is left of all costs since they were believed to be smaller
         seconds = sum(factor * value for factor, value in zip(guess, typical, strict=True))
         self._anchors = [_GUESS_WEIGHT * value * value / seconds for value in typical]
         self._moments = [[0.0] * len(guess) for _ in guess]
@@ -86,7 +88,7 @@ class NonNegativeFit:
         """Something with these features took so long."""
         expected = max(self.predict(features), 1e-6)
         if self.learned:
-            expected *= self._sped_up(seconds / expected)
+            expected = max(expected * self._believed(seconds / expected), 1e-6)
             seconds = min(max(seconds, expected / _FARTHEST), expected * _FARTHEST)
         self._seen += 1
         weight = 1 / max(seconds, expected)
@@ -97,19 +99,26 @@ class NonNegativeFit:
                 self._moments[row][column] = kept + weight * value * other
         self._solve()
 
-    def _sped_up(self, part: float) -> float:
-        """What all costs are multiplied by, behind one that took that part of what was expected."""
-        if part * _FARTHEST >= 1:
-            self._faster.clear()
+    def _believed(self, part: float) -> float:
+        """What all costs are multiplied by, behind one that took that part of what was expected.
+
+        Never to more than was known before all became faster.
+        """
+        faster, slower = part * _FARTHEST < 1, part > _FARTHEST and self._became < 1
+        if not (faster or slower):
+            self._far_off.clear()
             return 1.0
-        self._faster.append(part)
-        if len(self._faster) < _BELIEVED_AFTER:
+        if self._far_off and (self._far_off[-1] < 1) is slower:
+            self._far_off.clear()
+        self._far_off.append(part)
+        if len(self._far_off) < _BELIEVED_AFTER:
             return 1.0
-        usual = median(self._faster)
-        self._faster.clear()
-        self._targets = [usual * target for target in self._targets]
+        by = min(max(median(self._far_off), _LEAST_PART), 1 / self._became)
+        self._far_off.clear()
+        self._became *= by
+        self._targets = [by * target for target in self._targets]
         self._solve()
-        return usual
+        return by
 
     def _solve(self) -> None:
         for _ in range(_SWEEPS):

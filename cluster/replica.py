@@ -45,7 +45,7 @@ from engine.stages import Stages
 from engine.text import Completion
 from engine.tokenizer import Tokenizer
 from engine.worker import EngineWorker, engine_thread
-from kv_transfer.config import GPU_FRAME_BYTES, TransferConfig
+from kv_transfer.config import TransferConfig, frame_bytes_for
 from kv_transfer.receiver import KvReceiver
 from kv_transfer.select import device_name
 from kv_transfer.sender import KvSender
@@ -92,12 +92,8 @@ class Replica:
         self._serves: dict[str, Serve] = {}
         self._calls = CallServer(self._serves)
         self._calls_address = ""
-        on_gpu = engine.cache.device.type == "cuda"
-        self._transfer = TransferConfig(
-            transport=config.kv.transport,
-            silence_s=config.kv.silence_s,
-            **({"frame_bytes": GPU_FRAME_BYTES} if on_gpu else {}),
-        )
+        kv, frame_bytes = config.kv, frame_bytes_for(engine.cache.device.type)
+        self._transfer = TransferConfig(kv.transport, frame_bytes, silence_s=kv.silence_s)
         self._prefill: PrefillScheduler | None = None
         self._prefill_loop: PrefillLoop | None = None
         self._warming: asyncio.Task[None] | None = None

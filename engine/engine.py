@@ -115,7 +115,7 @@ class Engine:
         """The same as `forward`, to be computed in slices of layers; other steps may go between.
 
         Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
-        `stored` is called once their KV is there, where a pass can tell before its end.
+        `stored` is called once their KV is there, where a pass can tell before its end: on a CPU.
         """
         return Pass(self._runner, self.cache, spans, self._cores, stored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -54,10 +55,10 @@ class KvCache:
         """Copy blocks into `out` (uint8, exactly their bytes), layer by layer.
 
         Each layer is written as [2, len(blocks), block_size, kv_heads, head_size]. `out` may be on
-        another device; when this returns the bytes are there.
+        another device; when this has ended no copy is under way.
         """
         index = self._index(blocks)
-        with self._copying:
+        with self._copies():
             for first, stop, part in self._parts(len(blocks), layer_start, layer_stop, out):
                 layers = self._together(first, stop)
                 if self.formats[first] == "pairs":
@@ -69,14 +70,13 @@ class KvCache:
                     torch.index_select(layers, 1, index, out=part)
                 else:
                     part.copy_(torch.index_select(layers, 1, index), non_blocking=True)
-            self.synchronize()
 
     def scatter(
         self, blocks: Sequence[int], layer_start: int, layer_stop: int, data: torch.Tensor
     ) -> None:
-        """Copy `data`, laid out as `gather` does, into blocks; when this returns it is there."""
+        """Copy `data`, laid out as `gather` does, into blocks; when this has ended it is there."""
         index = self._index(blocks)
-        with self._copying:
+        with self._copies():
             for first, stop, part in self._parts(len(blocks), layer_start, layer_stop, data):
                 layers = self._together(first, stop)
                 if self.formats[first] == "pairs":
@@ -86,7 +86,6 @@ class KvCache:
                     _as_items(layers)[:, index.numpy()] = _as_items(part)
                 else:
                     layers.index_copy_(1, index, part.to(self.device, non_blocking=True))
-            self.synchronize()
 
     @property
     def in_pairs(self) -> bool:
@@ -132,6 +131,15 @@ class KvCache:
         """Wait until what this thread has launched is done; on a CPU it is."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+    @contextmanager
+    def _copies(self) -> Iterator[None]:
+        """No change of format meets them, and none is under way when this has ended."""
+        with self._copying:
+            try:
+                yield
+            finally:
+                self.synchronize()
 
     def _index(self, blocks: Sequence[int]) -> torch.Tensor:
         if not 0 <= min(blocks, default=0) <= max(blocks, default=0) <= self.blocks:

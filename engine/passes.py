@@ -65,7 +65,8 @@ class Pass:
         """Compute the layers that fit into that time, at least one; None while there is more.
 
         One that was `cut` ends sooner, one that was halted at once.
-        Where kernels run on their own, as on a GPU, the time is that of launching them.
+        Where kernels run on their own, as on a GPU, the time is that of launching them; then they
+        are waited for.
         """
         until = None if for_s is None else time.monotonic() + for_s
         if self._cores is not None:

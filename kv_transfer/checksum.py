@@ -1,7 +1,7 @@
 """What every frame carries behind its bytes: their checksum, XXH3 (xxhash.com) in host memory.
 
-On a device it is the sum of their 64-bit words: those of another frame, or some that are missing,
-are found by it, and the bytes need not be fetched, which takes longer than moving them.
+On a device it is the sum of their 64-bit words: a mixture of frames is found by it, and the bytes
+need not be fetched, which takes longer than moving them.
 """
 
 from __future__ import annotations

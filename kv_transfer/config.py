@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from engine.errors import ConfigError
 
 TRANSPORTS = ("auto", "gloo", "nccl", "loopback", "shared_memory", "cuda_ipc")
-# For KV on a GPU, where a frame costs what waiting for the device does, whatever its size.
-GPU_FRAME_BYTES = 32 << 20
+_FRAME_BYTES = 8 << 20
+# A frame costs what waiting for the device does, whatever its size. With a seal (16 bytes) it is a
+# power of two, as pinned memory is given out.
+_GPU_FRAME_BYTES = (32 << 20) - 16
+
+
+def frame_bytes_for(device: str) -> int:
+    """How large frames are of KV on that kind of device."""
+    return _GPU_FRAME_BYTES if device == "cuda" else _FRAME_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +27,7 @@ class TransferConfig:
     """
 
     transport: str = "auto"
-    frame_bytes: int = 8 << 20
+    frame_bytes: int = _FRAME_BYTES
     staging_buffers: int = 4
     io_timeout_s: float = 5.0
     connect_timeout_s: float = 5.0

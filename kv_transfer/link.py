@@ -140,6 +140,9 @@ class Link(ABC, Generic[In, Out]):
         count = self._shared.config.staging_buffers
         device = self._open_lane().staging_device
         self._staging = LinkStaging(self._shared.staging, count, device)
+        if device.type == "cuda":
+            # Its memory was the engine's a moment ago, whose kernels may still write there.
+            self._thread.submit(partial(_wait_for_engine, device))
 
     def _open(self, spec: LaneSpec) -> None:
         if spec.device.type == "cuda":
@@ -266,6 +269,11 @@ class Link(ABC, Generic[In, Out]):
         lane, self._lane = self._lane, None
         if lane is not None:
             lane.close()
+
+
+def _wait_for_engine(device: torch.device) -> None:
+    """What this thread launches comes behind what the engine has launched so far."""
+    torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
 
 
 def message_in(buffer: torch.Tensor, size: int) -> torch.Tensor:

@@ -46,6 +46,7 @@ class NcclLane:
         self._peer = spec.peer
         options: Any = dist.ProcessGroupNCCL.Options()
         # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
+        options.is_high_priority_stream = True
         options._timeout = timedelta(seconds=100 * spec.timeout_s)
         try:
             store = open_store_client(spec)
@@ -57,7 +58,7 @@ class NcclLane:
         except RuntimeError as error:
             raise LaneBroken(f"nccl join: {error}") from error
         self._group: Any = group
-        self._stream = torch.cuda.Stream(spec.device)
+        self._stream = torch.cuda.Stream(spec.device, priority=-1)
         self._connect(spec)
 
     def send(self, buffer: torch.Tensor) -> Wait:
@@ -78,7 +79,10 @@ class NcclLane:
             group.abort()
 
     def _connect(self, spec: LaneSpec) -> None:
-        """A byte each way: the first one blocks until both ends are there."""
+        """A byte each way: the first call blocks until the other end has made it, too.
+
+        Whoever waits for the join gives it up in time; the thread stays where the other end died.
+        """
         byte = torch.zeros(1, dtype=torch.uint8, device=spec.device)
         try:
             for call in ("send", "recv") if spec.rank < spec.peer else ("recv", "send"):

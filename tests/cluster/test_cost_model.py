@@ -87,6 +87,33 @@ def test_a_quick_step_now_and_then_changes_little():
     assert costs.step_s("one", 4) > 0.03
 
 
+def test_what_becomes_faster_and_slower_by_turns_is_followed():
+    """Somebody comes to the cores and leaves them, each time for a second of reports."""
+    costs = CostModel()
+    for turn in range(12):
+        step_s = 0.012 if turn % 2 else 0.2
+        for _ in range(20):
+            costs.learn_step("one", 4, step_s)
+        if turn > 1:
+            assert costs.step_s("one", 4) == pytest.approx(step_s, rel=0.5)
+
+
+def test_steps_are_never_believed_to_be_slower_than_they_were_known_to_be():
+    costs = CostModel()
+    for step_s in (0.03, 0.003, 3.0):
+        for _ in range(200 if step_s < 1 else 20):
+            costs.learn_step("one", 4, step_s)
+    assert costs.step_s("one", 4) < 0.2
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_no_time_at_all_is_no_fault(seconds):
+    fit = NonNegativeFit((0.002,), (1.0,))
+    for _ in range(40):
+        fit.observe((1.0,), seconds)
+    assert fit.predict((1.0,)) < 0.002
+
+
 def test_prompts_of_one_step_share_its_time():
     """Three prompts in each step: together they take the step, and not three times as long."""
     cost, now = PrefillCost(), 0.0

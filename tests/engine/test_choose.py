@@ -46,7 +46,7 @@ def test_cuda_operations_are_refused_without_cuda(tmp_path, operations, monkeypa
         Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
 
 
-def test_steps_are_recorded_piece_by_piece(tmp_path, monkeypatch):
+def test_steps_are_recorded_piece_by_piece(tmp_path, monkeypatch, caplog):
     """The engine's own way, with a stand-in for the graphs."""
     used = []
 
@@ -67,5 +67,6 @@ def test_steps_are_recorded_piece_by_piece(tmp_path, monkeypatch):
     while engine.improve():
         pieces += 1
         assert generate(engine, prompts) == expected
+    assert "a first batch failed" not in caplog.text
     assert pieces == 11 + 11  # kinds of batches that are computed once, sizes that are recorded
     assert (4,) in used

@@ -10,6 +10,7 @@ from engine.config import KvConfig, ModelConfig
 from engine.cores import Cores
 from engine.engine import Engine
 from engine.haste import Haste
+from engine.kv_cache import KvCache
 from engine.model import describe
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence, Span
@@ -104,6 +105,21 @@ def test_a_slice_that_is_cut_ends_with_its_layer_and_the_pass_goes_on(folder):
     assert run.advance(1000.0) is None
     assert run.layers_done == 1
     assert run.advance(1000.0) is not None
+
+
+def test_where_kernels_run_on_their_own_nothing_is_stored_before_a_slice_ends(folder, monkeypatch):
+    """As on a GPU: what is launched is waited for, and only then known."""
+    engine = load(folder, dtype="float32")
+    stored, waited = [], []
+    run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: stored.append(True))
+    run._launches = True
+    monkeypatch.setattr(KvCache, "synchronize", lambda cache: waited.append(run.layers_done))
+    assert run.advance(0.0) is None
+    assert (run.layers_done, waited) == (1, [0])
+    assert run.advance() is not None
+    assert waited == [0, 1]
+    assert run.layers_done == len(engine.cache.layers)
+    assert not stored
 
 
 def test_a_halted_pass_ends_without_results_and_hurts_nobody(folder):

@@ -74,6 +74,11 @@ def ask_nobody(lane):
     assert time.monotonic() - began < 10
 
 
+def ask_the_dead(lane):
+    time.sleep(3)
+    ask_nobody(lane)
+
+
 def stay(lane):
     time.sleep(15)
 
@@ -85,7 +90,7 @@ def die(lane):
 
 @pytest.mark.parametrize(
     ("here", "there"),
-    [(ask, echo), (ask_nobody, stay), (ask_nobody, die)],
+    [(ask, echo), (ask_nobody, stay), (ask_the_dead, die)],
     ids=lambda side: side.__name__,
 )
 def test_two_processes(here, there):

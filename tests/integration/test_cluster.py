@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from engine.errors import (
     Overloaded,
     PromptTooLong,
 )
-from kv_transfer.config import TransferConfig
 from kv_transfer.sender import HandOver
 from prefill_pool import loop
 from tests import exactness, tiny
@@ -98,7 +96,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
     monkeypatch.setattr(DecodeScheduler, "grant_early", count_grants)
     monkeypatch.setattr(HandOver, "reached", count_progress)
     monkeypatch.setattr(loop, "_SLICE_S", 0.0)
-    monkeypatch.setattr(replica, "TransferConfig", partial(TransferConfig, frame_bytes=1 << 14))
+    monkeypatch.setattr(replica, "frame_bytes_for", lambda device: 1 << 14)
     cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) > 100][:8]
     small = replace(config, prefill=replace(config.prefill, chunk_tokens=32))
     async with cluster(small) as local:
