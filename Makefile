@@ -10,6 +10,8 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PEERS ?= .venv-peers
 BENCH_CACHE ?= .bench
+# A GPU image may have all that these need; our own environment has pytest once it is set up for tests.
+WITH_GPU = $(if $(wildcard $(VENV)/.installed-dev),$(BIN)/python,python3)
 ACCELERATOR ?= cpu
 TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -65,12 +67,12 @@ test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that 
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
-	$(or $(wildcard $(BIN)/python),python3) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
+	$(WITH_GPU) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
 		tests/engine/test_ops.py tests/engine/test_choose.py \
 		tests/engine/test_attention_others.py tests/engine/test_triton_builds.py
 
 bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
-	$(or $(wildcard $(BIN)/python),python3) -m bench.gpu $(ARGS)
+	$(WITH_GPU) -m bench.gpu $(ARGS)
 
 test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldest torch and transformers
 	.venv-oldest/bin/python -m pytest tests/engine tests/kv_transfer tests/prefill_pool tests/decode_pool

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.engine import RESULTS
 from bench.services import Places
-from bench.shape import SIZES, make
+from bench.shape import DEFAULT_SIZE, SIZES, make
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
-    parser.add_argument("--size", choices=SIZES, default="135m", help="of the model")
+    parser.add_argument("--size", choices=SIZES, default=DEFAULT_SIZE, help="of the model")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
 
@@ -26,6 +26,9 @@ def prepare(options: argparse.Namespace) -> Places:
     """Make the model and the folder for logs, and have a SIGTERM end what will be started."""
     # As an exception, so that every `finally` runs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.size != DEFAULT_SIZE:  # these are no figures of the documents' model
+        options.results /= options.size
+        options.cache /= options.size
     logs = options.cache.absolute() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     model = make(logs.parent / f"model-{options.size}", SIZES[options.size])

@@ -57,8 +57,9 @@ class Shape:
         return self.layers * 2 * self.kv_heads * self.head_size * 2
 
 
+DEFAULT_SIZE = "135m"
 SIZES: Mapping[str, Shape] = {
-    "135m": Shape(),
+    DEFAULT_SIZE: Shape(),
     "8b": Shape(hidden=4096, intermediate=14_336, layers=32, heads=32, kv_heads=8),
 }
 

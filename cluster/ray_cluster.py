@@ -75,9 +75,8 @@ class RayCluster:
     def begin(self, config: TandemConfig) -> None:
         """Have Serve replace what runs by this configuration, and return at once."""
         share = share_of_cluster(config)
-        several = config.prefill.replicas and ray.cluster_resources().get("GPU", 0) > 1
-        if several and config.kv.transport in ("auto", "nccl"):
-            self._progress.say("NCCL between two GPUs is unverified; `kv.transport: gloo` is not")
+        if hint := gpu_hint(config, int(ray.cluster_resources().get("GPU", 0))):
+            self._progress.say(hint)
         application = build(config, share)
         target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
         with _failing("Serve did not deploy"), _quiet():
@@ -143,6 +142,17 @@ class RayCluster:
             "dashboard_port": self._config.ray.dashboard_port,
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
+
+
+def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
+    """What whoever serves two pools on so many GPUs should know."""
+    if not (gpus and config.prefill.replicas):
+        return None
+    if gpus == 1:
+        return "two pools take turns on one GPU; one pool, --prefill-replicas 0, serves more there"
+    if config.kv.transport in ("auto", "nccl"):
+        return "NCCL between two GPUs is unverified; `kv.transport: gloo` is not"
+    return None
 
 
 def _failure(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from bench import places
-from bench.places import add_places, prepare
+from bench.engine import RESULTS
+from bench.places import add_places, open_record, prepare
 from bench.shape import SIZES
 
 
@@ -15,10 +16,17 @@ def test_a_model_is_made_in_the_size_that_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(places.signal, "signal", lambda *_: None)
     parser = argparse.ArgumentParser()
     add_places(parser)
-    for words, size in (([], "135m"), (["--size", "8b"], "8b")):
-        options = parser.parse_args([*words, "--cache", str(tmp_path)])
-        assert prepare(options).model == tmp_path / f"model-{size}"
-        assert made.pop() == SIZES[size]
+    words = ["--cache", str(tmp_path)]
+    options = parser.parse_args(words)
+    assert prepare(options).model == tmp_path / "model-135m"
+    assert options.results == RESULTS
+    assert made.pop() == SIZES["135m"]
+    options = parser.parse_args([*words, "--size", "8b"])
+    assert prepare(options).model == tmp_path / "8b" / "model-8b"
+    assert made.pop() == SIZES["8b"]
+    # The figures in the repository, and in its documents, are of the other.
+    assert options.results == RESULTS / "8b"
+    assert open_record(options, "burst.jsonl").parent == tmp_path / "8b"
 
 
 def test_the_large_shape_is_of_eight_billion():

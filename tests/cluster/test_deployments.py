@@ -19,6 +19,7 @@ from prefill_pool.config import PrefillConfig
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
     from cluster.deployments import Share, application, build, share_of_cluster
+    from cluster.ray_cluster import gpu_hint
 
 
 @pytest.mark.parametrize(
@@ -167,3 +168,23 @@ def test_the_builder_waits_for_the_file_that_is_meant(
     monkeypatch.setattr("cluster.config_source.time.sleep", lambda _: file.write_text(text))
     router = application(arguments)._bound_deployment
     assert router.init_args[0].decode.replicas == 3
+
+
+@pytest.mark.parametrize(
+    ("prefill", "gpus", "transport", "said"),
+    [
+        (1, 0, "auto", None),
+        (0, 1, "auto", None),
+        (0, 4, "nccl", None),
+        (1, 1, "auto", "--prefill-replicas 0"),
+        (1, 2, "auto", "unverified"),
+        (1, 2, "nccl", "unverified"),
+        (1, 2, "gloo", None),
+    ],
+)
+def test_who_serves_two_pools_on_gpus_is_told_what_to_know(prefill, gpus, transport, said):
+    config = load_config(
+        None, {"prefill.replicas": prefill, "decode.replicas": 1, "kv.transport": transport}
+    )
+    hint = gpu_hint(config, gpus)
+    assert (hint is None) if said is None else said in str(hint)
