@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster.processes import descendants
+
 _POLL_S = 0.5
 _END_S = 40.0
 _LEFTOVER_S = 10.0
@@ -38,8 +40,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(server: Server, log: Path) -> Iterator[None]:
-    """Run the server while the block runs; raises NotReady or OSError."""
+def running(server: Server, log: Path) -> Iterator[int]:
+    """Run the server while the block runs, which gets its id; raises NotReady or OSError."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             server.command,
@@ -51,9 +53,25 @@ def running(server: Server, log: Path) -> Iterator[None]:
         )
         try:
             _wait(server, process, log)
-            yield
+            yield process.pid
         finally:
             end(process)
+
+
+def freeze(pid: int) -> None:
+    """Stop a server and all that it started; the parents first, or they would start others."""
+    _signal_all(pid, signal.SIGSTOP)
+
+
+def thaw(pid: int) -> None:
+    """Have them go on."""
+    _signal_all(pid, signal.SIGCONT)
+
+
+def _signal_all(pid: int, number: signal.Signals) -> None:
+    for one in (pid, *descendants(pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bench.install_peers import rename_distribution
-from bench.servers import NotReady, Server, free_port, running
+from bench.servers import NotReady, Server, free_port, freeze, running, thaw
 
 _SERVER = """
 import http.server, subprocess, sys
@@ -29,6 +30,30 @@ def _gone(pid):
         return True
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat.rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def _state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def _wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_frozen_server_stands_still_with_its_children_and_goes_on(tmp_path):
+    port = free_port()
+    log = tmp_path / "log"
+    server = Server((sys.executable, "-c", _SERVER, str(port)), port, ready_line="child")
+    with running(server, log) as pid:
+        child = int(log.read_text().split()[1])
+        freeze(pid)
+        _wait_for(lambda: {_state(pid), _state(child)} == {"T"})
+        thaw(pid)
+        _wait_for(lambda: "T" not in {_state(pid), _state(child)})
+    assert _gone(child)
 
 
 def test_a_server_is_ended_with_its_children(tmp_path):
