@@ -101,6 +101,8 @@ class Launcher:
         try:
             _listen_to_signals()
             self._start()
+            # In whose place asyncio puts one that ends a task, and no other.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             asyncio.run(self._stay())
         except KeyboardInterrupt:
             self._progress.say()
@@ -274,9 +276,18 @@ def with_model_here(config: TandemConfig) -> TandemConfig:
     return config
 
 
+class _Interrupted(KeyboardInterrupt):
+    """A signal. Where a KeyboardInterrupt itself passes the exec of a string, as imports have some,
+    Python ends by SIGINT in the end, whoever caught it."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
 def _listen_to_signals() -> None:
     # Set, not presumed: a script's background job begins with SIGINT ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _as_interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, _as_interrupt)

@@ -298,3 +298,15 @@ _keep_token_private()
         check=True,
     )
     assert token.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_within_an_exec_leaves_no_trace(number):
+    """As dataclasses have one at import: Python would end by SIGINT, though it was caught."""
+    code = (
+        "import signal; from cluster.launcher import _listen_to_signals; _listen_to_signals()\n"
+        f"try: exec('signal.raise_signal({int(number)})\\nfor _ in range(10**7): pass')\n"
+        "except KeyboardInterrupt: pass\n"
+        "else: raise SystemExit('not told')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
