@@ -45,8 +45,8 @@ class NcclLane:
         self.staging_device = spec.device
         self._peer = spec.peer
         options: Any = dist.ProcessGroupNCCL.Options()
-        # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
         options.is_high_priority_stream = True
+        # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
         options._timeout = timedelta(seconds=100 * spec.timeout_s)
         try:
             store = open_store_client(spec)
