@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 from bench.arrivals import Arrival, Load
 from bench.contenders import CONTENDERS, POOLS, SINGLE, Shape, any_load, warm_load
+from bench.goodput import Quantiles
 from bench.machine import as_line, describe_machine, now
 from bench.open_loop import Rules
 from bench.over_http import Door
@@ -91,8 +92,8 @@ def as_markdown(found: Sequence[Found]) -> str:
     rows = []
     for system in _SYSTEMS:
         mine = [one for one in found if one.system == system]
-        gaps = sorted(1000 * one.gap_s for one in mine if one.gap_s is not None)
-        told = [f"{value:.1f}" for value in (median(gaps), mean(gaps), _at(gaps, 0.95))]
+        gaps = Quantiles.of(one.gap_s for one in mine)
+        told = [f"{1000 * (value or 0):.1f}" for value in (gaps.p50, gaps.mean, gaps.p95)]
         good, refused = sum(one.good for one in mine), sum(one.refused for one in mine)
         rows.append([CONTENDERS[system].title, f"{len(mine)}", f"{good}", f"{refused}", *told])
     head = ["by turns", "requests", "good", "refused", "gap p50, ms", "mean", "p95"]
@@ -122,10 +123,6 @@ def between(values: Sequence[float]) -> tuple[float, float]:
     draw = random.Random(0)
     medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
     return medians[_DRAWS // 40], medians[-_DRAWS // 40]
-
-
-def _at(ordered: Sequence[float], part: float) -> float:
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
 def main() -> None:
