@@ -1,4 +1,4 @@
-// Attention's products by vector instructions, of up to 12 rows at once with what they meet; few rows of
+// Attention's products by vector instructions, of up to `kTileRows` rows at once with what they meet; few rows of
 // several KV heads, each with its own.
 
 #pragma once
@@ -9,8 +9,6 @@
 #include "attention.h"
 
 namespace {
-
-constexpr int kRegisterRows = std::min(12, kSums);
 
 #ifdef TANDEM_AVX512_BF16
 // sums[r][c] += the products of pair `i` of row r with each of the 16 pairs at pairs(c).
@@ -57,7 +55,7 @@ void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const*
 template <int R, int G, typename Number>
 void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int count,
            int column) {
-  if constexpr (R * G > kSums && G > 1) {
+  if constexpr (!fit(R, G) && G > 1) {
     score<R, G / 2>(s, shape, keys, count, column);
   } else {
     for (; count >= G; count -= G, keys += G, column += G * kLanes)
@@ -92,9 +90,9 @@ void weigh_dims(Scratch<Number>& s, const Shape& shape, const Weighed& of, int64
 template <int R, typename Number>
 void weigh(Scratch<Number>& s, const Shape& shape, const Weighed& of) {
   int64_t d = 0;
-  if constexpr (R * 4 <= kSums)
+  if constexpr (fit(R, 4))
     for (; d + 4 * kLanes <= shape.head_size; d += 4 * kLanes) weigh_dims<R, 4>(s, shape, of, d);
-  if constexpr (R * 2 <= kSums)
+  if constexpr (fit(R, 2))
     for (; d + 2 * kLanes <= shape.head_size; d += 2 * kLanes) weigh_dims<R, 2>(s, shape, of, d);
   for (; d < shape.head_size; d += kLanes) weigh_dims<R, 1>(s, shape, of, d);
 }
@@ -133,7 +131,7 @@ constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(
 }
 // By rows of the tile, less one.
 template <typename Number>
-constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kRegisterRows>());
+constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kTileRows>());
 
 #ifdef TANDEM_AVX512_BF16
 // Products of R rows of each of several KV heads. A block of 16 tokens has its heads one behind the other,

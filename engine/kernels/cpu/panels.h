@@ -25,7 +25,6 @@ constexpr int kPanel = 2 * kLanes;
 // Rows of input that stay in a core's cache while panels go by; with AMX a panel comes more slowly than
 // it is multiplied.
 constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
-constexpr int kTileRows = kSums * kLanes / kPanel;
 // Where all rows are one tile of pairs, how far ahead its lines of weights are asked for (decision 8).
 constexpr int kNearRows = 4;
 constexpr int64_t kNearBytes = 4096, kFarBytes = 8192;  // with no more rows than that, and with more
@@ -86,38 +85,41 @@ void multiply_tile(const uint16_t* x, int64_t stride, const uint16_t* panel, int
 
 #endif
 
-// The same of rows in float32; a panel's pairs are taken apart as they are read.
-template <int R>
-void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
-                   const Ahead& ahead, Sums& sums) {
-  Vec low[R], high[R];
-  for (int r = 0; r < R; ++r) low[r] = high[r] = Vec::zero();
-  const auto take = [&](int64_t d, auto numbers_of) {
-    const auto add = [&](int r, Vec (&to)[R], Vec weights) {
-      to[r] = fma(Vec::all(x[r * stride + d]), weights, to[r]);
-    };
-    if constexpr (kRegisters < 32) {  // too few to have weights of both at hand
-      const Vec left = numbers_of(panel);
-      for (int r = 0; r < R; ++r) add(r, low, left);
-      const Vec right = numbers_of(panel + kPanel);
-      for (int r = 0; r < R; ++r) add(r, high, right);
-    } else {
-      const Vec left = numbers_of(panel), right = numbers_of(panel + kPanel);
-      for (int r = 0; r < R; ++r) {
-        add(r, low, left);
-        add(r, high, right);
-      }
-    }
+// Sums of R rows in float32 with V vectors of a panel's outputs, whose pairs are taken apart as they are
+// read.
+template <int R, int V>
+void multiply_vectors(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
+                      const Ahead& ahead, float* sums) {
+  Vec sum[R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v] = Vec::zero();
+  const auto add = [&](int64_t d, auto numbers_of) {
+    Vec weights[V];
+    for (int v = 0; v < V; ++v) weights[v] = numbers_of(panel + v * kPanel);
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) sum[r][v] = fma(Vec::all(x[r * stride + d]), weights[v], sum[r][v]);
   };
   int64_t asked = 0;
   for (int64_t d = 0; d < inputs; d += 2, panel += 2 * kPanel) {
     for (; asked * inputs < ahead.lines * d; ++asked) ahead.ask(asked);
-    take(d, firsts_of);
-    take(d + 1, seconds_of);
+    add(d, firsts_of);
+    add(d + 1, seconds_of);
   }
-  for (int r = 0; r < R; ++r) {
-    low[r].store(sums.at[r]);
-    high[r].store(sums.at[r] + kLanes);
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v].store(sums + r * kPanel + v * kLanes);
+}
+
+// The same with all of a panel's outputs, at once or one half after the other.
+template <int R>
+void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
+                   const Ahead& ahead, Sums& sums) {
+  if constexpr (fit(R, 2)) {
+    multiply_vectors<R, 2>(x, stride, panel, inputs, ahead, sums.at[0]);
+  } else {
+    const int64_t half = ahead.lines / 2;
+    multiply_vectors<R, 1>(x, stride, panel, inputs, {ahead.from, half}, sums.at[0]);
+    multiply_vectors<R, 1>(x, stride, panel + kPanel, inputs,
+                           {ahead.from + half * 64, ahead.lines - half}, sums.at[0] + kLanes);
   }
 }
 

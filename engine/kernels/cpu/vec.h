@@ -1,5 +1,6 @@
 // 16 floats at a time, a Vec: in registers where the processor has them, see the files for each.
-// `kRegisters` is how many of them its registers hold.
+// `kTileRows` is how many rows of a product are made at once, and fit(rows, vectors) whether the registers
+// hold so many rows of so many sums, beside what is multiplied.
 
 #pragma once
 
@@ -42,9 +43,6 @@ inline uint16_t to_bits(float value) {
 #endif
 
 namespace {
-
-// Sums that are kept in registers at once, beside what is multiplied.
-constexpr int kSums = kRegisters * 3 / 4;
 
 // 2^x: a power of two times a polynomial of degree 5 (Taylor's) on [-1/2, 1/2], relative error
 // below 4e-6.

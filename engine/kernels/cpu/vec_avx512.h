@@ -4,7 +4,8 @@
 
 namespace {
 
-constexpr int kRegisters = 32;
+constexpr int kTileRows = 12;
+constexpr bool fit(int rows, int vectors) { return rows * vectors <= 24; }
 
 struct Vec {
   __m512 v;

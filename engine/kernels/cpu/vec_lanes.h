@@ -4,7 +4,8 @@
 
 namespace {
 
-constexpr int kRegisters = 8;
+constexpr int kTileRows = 6;
+constexpr bool fit(int rows, int vectors) { return (rows + 1) * vectors < 8; }
 
 struct Vec {
   float v[kLanes];
