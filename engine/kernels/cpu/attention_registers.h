@@ -1,5 +1,5 @@
-// Attention's products by vector instructions, of up to `kTileRows` rows at once with what they meet; few rows of
-// several KV heads, each with its own.
+// Attention's products by vector instructions, of up to `kTileRows` rows at once with what they meet; few
+// rows of several KV heads, each with its own.
 
 #pragma once
 

@@ -2,7 +2,8 @@
 //
 // A block keeps its keys and values in pairs (pairs.h), and weights are in panels of pairs (panels.h),
 // so that one 512-bit load feeds a bfloat16 dot product. With AVX512-BF16 a lane operation is one
-// instruction; elsewhere the same code runs on arrays of 16 floats, which the compiler vectorises.
+// instruction, with AVX2 two; elsewhere the same code runs on arrays of 16 floats, which the compiler
+// vectorises.
 
 #include <torch/library.h>
 
