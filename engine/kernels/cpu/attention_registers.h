@@ -1,5 +1,5 @@
-// Attention's products by vector instructions, of up to `kTileRows` rows at once with what they meet; few
-// rows of several KV heads, each with its own.
+// Attention's products by vector instructions, of up to `kRegisterRows` rows at once with what they meet;
+// few rows of several KV heads, each with its own.
 
 #pragma once
 
@@ -131,7 +131,7 @@ constexpr std::array<AttendTile<Number>, sizeof...(R)> attend_tiles(
 }
 // By rows of the tile, less one.
 template <typename Number>
-constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kTileRows>());
+constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int, kRegisterRows>());
 
 #ifdef TANDEM_AVX512_BF16
 // Products of R rows of each of several KV heads. A block of 16 tokens has its heads one behind the other,

@@ -25,7 +25,7 @@ struct Work {
 };
 
 // The most rows that a tile of attention has.
-inline int64_t most_rows() { return kProducts == Products::kTiles ? kMostRows : kTileRows; }
+inline int64_t most_rows() { return kProducts == Products::kTiles ? kMostRows : kRegisterRows; }
 
 // Heads of a KV head that a tile has; those beyond it are taken in rounds.
 inline int64_t heads_of(const Shape& shape) {

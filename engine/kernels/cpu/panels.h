@@ -25,9 +25,9 @@ constexpr int kPanel = 2 * kLanes;
 // Rows of input that stay in a core's cache while panels go by; with AMX a panel comes more slowly than
 // it is multiplied.
 constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
-// Rows in float32 of which the registers hold the sums with a whole panel.
-constexpr int kWholeRows = fit(kTileRows, 2) ? kTileRows : 2;
-static_assert(fit(kWholeRows, 2));
+// The most rows in float32 whose sums with a whole panel the registers hold.
+constexpr int kWholeRows = fit(kRegisterRows, 2) ? kRegisterRows : 2;
+static_assert(fit(kWholeRows, 2) && (kWholeRows == kRegisterRows || !fit(kWholeRows + 1, 2)));
 // Where all rows are one tile of pairs, how far ahead its lines of weights are asked for (decision 8).
 constexpr int kNearRows = 4;
 constexpr int64_t kNearBytes = 4096, kFarBytes = 8192;  // with no more rows than that, and with more
@@ -42,7 +42,7 @@ struct Panels {
 
 // A tile of the product: rows x 32, in floats.
 struct Sums {
-  alignas(64) float at[kTileRows][kPanel];
+  alignas(64) float at[kRegisterRows][kPanel];
 };
 
 // Lines that will be read next, which are asked for meanwhile: into the first cache where that is `soon`,
@@ -142,7 +142,7 @@ constexpr std::array<MultiplyTile<In>, sizeof...(R)> tiles_of(std::integer_seque
   return {multiply_tile<R + 1>...};
 }
 template <typename In>
-constexpr auto kMultiplyTile = tiles_of<In>(std::make_integer_sequence<int, kTileRows>());
+constexpr auto kMultiplyTile = tiles_of<In>(std::make_integer_sequence<int, kRegisterRows>());
 
 // Panel p times `rows` rows of x, which is [rows, inputs]; finish(row, sums of that row) for each.
 // `next` is the panel that this thread will want after this one, and is asked for where rows are more than
@@ -150,9 +150,10 @@ constexpr auto kMultiplyTile = tiles_of<In>(std::make_integer_sequence<int, kTil
 template <typename In, typename Finish>
 void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
                     const uint16_t* next, Finish finish) {
-  // A few rows read a panel at once, twice if need be, rather than one half of it after the other.
+  // Few rows are multiplied with a whole panel, in two tiles if need be: its halves, one after the other,
+  // come more slowly from memory (decision 8).
   const bool whole = std::is_same_v<In, float> && rows <= 2 * kWholeRows;
-  const int64_t most = whole ? kWholeRows : kTileRows, tiles = (rows + most - 1) / most;
+  const int64_t most = whole ? kWholeRows : kRegisterRows, tiles = (rows + most - 1) / most;
   const int64_t lines = next ? weights.inputs : 0;  // a panel has as many as it has inputs
   const auto ahead_of = [&](int64_t t) -> Ahead {
     if (std::is_same_v<In, uint16_t> && tiles == 1) {

@@ -1,6 +1,6 @@
 // 16 floats at a time, a Vec: in registers where the processor has them, see the files for each.
-// `kTileRows` is how many rows of a product are made at once, and fit(rows, vectors) whether the registers
-// hold so many rows of so many sums, beside what is multiplied.
+// `kRegisterRows` is the most rows of a product that are made at once, and fit(rows, vectors) whether the
+// registers hold the sums of so many rows with so many vectors, beside what is multiplied.
 
 #pragma once
 

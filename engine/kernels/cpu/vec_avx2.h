@@ -4,8 +4,9 @@
 
 namespace {
 
-constexpr int kTileRows = 6;
-constexpr bool fit(int rows, int vectors) { return (rows + 1) * vectors < 8; }
+constexpr int kRegisterRows = 6;
+// In 16 registers, two for each Vec: sums, vectors, a number of a row, and what takes pairs apart.
+constexpr bool fit(int rows, int vectors) { return 2 * (rows + 1) * vectors + 2 <= 16; }
 
 struct Vec {
   __m256 low, high;

@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr int kTileRows = 12;
+constexpr int kRegisterRows = 12;
 constexpr bool fit(int rows, int vectors) { return rows * vectors <= 24; }
 
 struct Vec {

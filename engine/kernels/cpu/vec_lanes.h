@@ -4,7 +4,8 @@
 
 namespace {
 
-constexpr int kTileRows = 6;
+// As with AVX2; which numbers are in registers is the compiler's.
+constexpr int kRegisterRows = 6;
 constexpr bool fit(int rows, int vectors) { return (rows + 1) * vectors < 8; }
 
 struct Vec {
