@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.arrivals import Arrival, Load
-from bench.contenders import CONTENDERS, POOLS, SINGLE, Shape, any_load, warm_load
+from bench.contenders import BURST_LOAD, CONTENDERS, POOLS, SINGLE, Shape, any_load, warm_load
 from bench.goodput import Quantiles
 from bench.machine import as_line, describe_machine, now
 from bench.open_loop import Rules
@@ -106,8 +106,10 @@ def as_markdown(found: Sequence[Found]) -> str:
         for mine, other in both
         if mine.gap_s is not None and other.gap_s is not None
     ]
-    low, high = between(changes)
-    change_ms = f"{median(changes):.1f} [{low:.1f} to {high:.1f}]"
+    change_ms = ""
+    if changes:
+        low, high = between(changes)
+        change_ms = f"{median(changes):.1f} [{low:.1f} to {high:.1f}]"
     each = [
         ["gap with two pools less that with one, ms", change_ms],
         ["smaller with two pools", f"{sum(change < 0 for change in changes)} of {len(changes)}"],
@@ -148,7 +150,8 @@ def main() -> None:
             found += [replace(one, round=number, index=window.indices[one.index]) for one in part]
             good = {name: sum(o.good for o in found if o.system == name) for name in _SYSTEMS}
             print(f"{now()} round {number}, from request {window.indices[0]}: {good}", flush=True)
-    _write(options.results, load, found)
+            _write(options, load, found)
+    print(_as_report(options, load, found))
 
 
 def _play(
@@ -173,20 +176,28 @@ def _play(
     ]
 
 
-def _write(results: Path, load: Load, found: Sequence[Found]) -> None:
-    machine = describe_machine()
-    head = f"**{load.title}**, cut into windows; both modes by turns, the other one frozen."
-    text = f"{head}\n\n{as_markdown(found)}\nMeasured until {now()}. {as_line(machine)}\n"
-    results.mkdir(parents=True, exist_ok=True)
-    data = {"machine": machine, "load": load.title, "requests": [asdict(one) for one in found]}
-    (results / "alternate.json").write_text(json.dumps(data) + "\n")
-    (results / "alternate.md").write_text(text)
-    print(text)
+def _write(options: argparse.Namespace, load: Load, found: Sequence[Found]) -> None:
+    """What was found so far, as a play of many windows may be broken off."""
+    options.results.mkdir(parents=True, exist_ok=True)
+    requests = [asdict(one) for one in found]
+    data = {"machine": describe_machine(), "load": load.title, "requests": requests}
+    (options.results / "alternate.json").write_text(json.dumps(data) + "\n")
+    (options.results / "alternate.md").write_text(_as_report(options, load, found))
+
+
+def _as_report(options: argparse.Namespace, load: Load, found: Sequence[Found]) -> str:
+    parts, rounds = len(cut(load, options.window)), max(one.round for one in found)
+    head = (
+        f"**{load.title}**, seed {load.seed}, in {parts} windows of {options.window:g} s,"
+        f" {rounds} rounds; both modes by turns, the other one frozen."
+    )
+    tail = f"Measured until {now()}. {as_line(describe_machine())}"
+    return f"{head}\n\n{as_markdown(found)}\n{tail}\n"
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--load", choices=FITTED, default="mooncake_conversation")
+    parser.add_argument("--load", choices=(*FITTED, BURST_LOAD), default="mooncake_conversation")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window", type=float, default=30.0, help="seconds of the load")
     parser.add_argument("--seed", type=int, default=1)

@@ -45,6 +45,12 @@ def test_a_request_is_held_against_itself():
     assert "| good with one pool alone | 1 |" in text
 
 
+def test_modes_of_which_no_request_ended_in_both_are_told_all_the_same():
+    text = as_markdown([found(POOLS, 0, False, None), found(SINGLE, 0, True, 0.012)])
+    assert "| gap with two pools less that with one, ms |  |" in text
+    assert "| good with one pool alone | 1 |" in text
+
+
 def test_medians_of_values_drawn_anew_lie_about_theirs():
     low, high = between([float(value) for value in range(101)])
     assert 30 < low < 50 < high < 70
