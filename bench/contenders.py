@@ -15,7 +15,7 @@ from bench.services import VLLM_SMALL_STEPS, Places, Service
 from bench.traces import FITTED, load_trace
 
 POOLS, SINGLE = "pools", "single"
-VLLM, VLLM_SMALL = "vllm", "vllm-256"
+VLLM, VLLM_SMALL, VLLM_FLOAT = "vllm", "vllm-256", "vllm-float32"
 BURST_LOAD, RETRY_LOAD = "burst", "burst-retry"
 RUNNING, LONG = "running", "long"
 
@@ -38,6 +38,11 @@ CONTENDERS: Mapping[str, Contender] = {
         "the same, steps of 256 tokens",
         lambda places, _: services.vllm(places, *VLLM_SMALL_STEPS),
     ),
+    # Without AVX512-BF16 its bfloat16 takes four times as long.
+    VLLM_FLOAT: Contender(
+        "vLLM 0.32 (CPU build, patched install), float32",
+        lambda places, _: services.vllm(places, "--dtype", "float32"),
+    ),
     SINGLE: Contender(
         "Tandem, one pool of one replica",
         lambda places, more: services.tandem(places, prefill=0, decode=1, more=more),
@@ -47,7 +52,7 @@ CONTENDERS: Mapping[str, Contender] = {
         lambda places, more: services.tandem(places, prefill=1, decode=1, more=more),
     ),
 }
-PEERS = (VLLM, VLLM_SMALL)
+PEERS = (VLLM, VLLM_SMALL, VLLM_FLOAT)
 # With time for every prompt: one that is refused would be in nobody's way.
 TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 600000, stream: tokens}}\n"
 
