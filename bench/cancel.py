@@ -24,6 +24,7 @@ from bench.over_http import Door
 from bench.places import add_places, prepare
 from bench.prompts import prompt_ids
 from bench.services import Service, tandem
+from bench.setting import WIDE
 from bench.tables import table
 from cluster.admin_client import fetch_status
 from cluster.metrics import TIME_TO_CANCEL
@@ -54,7 +55,8 @@ def main() -> None:
     add_places(parser)
     options = parser.parse_args()
     places = prepare(options)
-    service = tandem(places)
+    # On slow cores the batch of 60 ms between tokens has no place for all of them.
+    service = tandem(places, more=WIDE)
     with service.running(places.logs) as door:
         found = asyncio.run(_measure(options, service, door))
     print(f"{now()}; {as_line(describe_machine())}\n")
