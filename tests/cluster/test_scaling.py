@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -144,3 +145,5 @@ class ScalingMachine(RuleBasedStateMachine):
 
 
 TestScaling = ScalingMachine.TestCase
+# A step is up to four minutes, looked at twice a second.
+TestScaling.settings = settings(stateful_step_count=25)
