@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import httpx
 import pytest
@@ -19,6 +20,12 @@ PROMPT = [number * 7 % 256 for number in range(100)]
 
 
 def expected(model, prompt, new_tokens=NEW_TOKENS):
+    return list(_generated(model, tuple(prompt), new_tokens))
+
+
+@cache
+def _generated(model, prompt, new_tokens):
+    """By the reference, which takes its time, and is asked for the same in several tests."""
     out = model.generate(
         torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, eos_token_id=None
     )

@@ -18,7 +18,7 @@ from tests.integration.local import HOST, cluster, held
 from tests.integration.test_drain import PROMPTS, read
 from tests.integration.test_prefixes import ask, expected
 
-LONG = 400
+LONG = 200
 
 
 @pytest.fixture(scope="module")
