@@ -144,14 +144,18 @@ def main() -> None:
             servers[system] = pid, service.door
         for system in _SYSTEMS:
             _play(servers, system, warm_load(1), shape)
-        for number, window, system in turns(options.rounds, cut(load, options.window)):
+        windows = cut(load, options.window)
+        for count, (number, window, system) in enumerate(turns(options.rounds, windows), 1):
             seed = random.randrange(10**6)
             part = _play(servers, system, replace(window.load, seed=seed), shape)
             found += [replace(one, round=number, index=window.indices[one.index]) for one in part]
             good = {name: sum(o.good for o in found if o.system == name) for name in _SYSTEMS}
             print(f"{now()} round {number}, from request {window.indices[0]}: {good}", flush=True)
-            _write(options, load, found)
-    print(_as_report(options, load, found))
+            if count % len(_SYSTEMS) == 0:  # both have played it
+                played = f"{count // len(_SYSTEMS)} of {options.rounds * len(windows)}"
+                text = as_report(load, found, f"{played} windows of {options.window:g} s")
+                _write(options.results, load, found, text)
+    print(text)
 
 
 def _play(
@@ -176,20 +180,20 @@ def _play(
     ]
 
 
-def _write(options: argparse.Namespace, load: Load, found: Sequence[Found]) -> None:
+def _write(results: Path, load: Load, found: Sequence[Found], text: str) -> None:
     """What was found so far, as a play of many windows may be broken off."""
-    options.results.mkdir(parents=True, exist_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
     requests = [asdict(one) for one in found]
     data = {"machine": describe_machine(), "load": load.title, "requests": requests}
-    (options.results / "alternate.json").write_text(json.dumps(data) + "\n")
-    (options.results / "alternate.md").write_text(_as_report(options, load, found))
+    (results / "alternate.json").write_text(json.dumps(data) + "\n")
+    (results / "alternate.md").write_text(text)
 
 
-def _as_report(options: argparse.Namespace, load: Load, found: Sequence[Found]) -> str:
-    parts, rounds = len(cut(load, options.window)), max(one.round for one in found)
+def as_report(load: Load, found: Sequence[Found], played: str) -> str:
+    """The tables with their head and the machine; `played` says how much of all."""
     head = (
-        f"**{load.title}**, seed {load.seed}, in {parts} windows of {options.window:g} s,"
-        f" {rounds} rounds; both modes by turns, the other one frozen."
+        f"**{load.title}**, seed {load.seed}; {played}, all rounds together; both modes by turns,"
+        " the other one frozen."
     )
     tail = f"Measured until {now()}. {as_line(describe_machine())}"
     return f"{head}\n\n{as_markdown(found)}\n{tail}\n"
@@ -199,7 +203,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--load", choices=(*FITTED, BURST_LOAD), default="mooncake_conversation")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--window", type=float, default=30.0, help="seconds of the load")
+    parser.add_argument(
+        "--window",
+        type=float,
+        default=30.0,
+        help="seconds of the load; a burst is to fall into one",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--slow", type=float, default=1.0, metavar="X", help="as of bench.burst")
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))

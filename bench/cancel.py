@@ -55,7 +55,7 @@ def main() -> None:
     add_places(parser)
     options = parser.parse_args()
     places = prepare(options)
-    # On slow cores the batch of 60 ms between tokens has no place for all of them.
+    # By the default of 60 ms between tokens slow cores form a batch without room for all of them.
     service = tandem(places, more=WIDE)
     with service.running(places.logs) as door:
         found = asyncio.run(_measure(options, service, door))

@@ -79,11 +79,11 @@ def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") ->
     return Service(server, door, grpc_port)
 
 
-def vllm(places: Places, *extra: str) -> Service:
+def vllm(places: Places, *extra: str, dtype: str = DTYPE) -> Service:
     """`vllm serve`, with the allocator and the OpenMP that its documentation asks for."""
     port = free_port()
     command = (places.peer("vllm", "vllm"), "serve", str(places.model), "--port", str(port))
-    options = ("--dtype", DTYPE, "--host", "127.0.0.1", "--no-enable-log-requests", *extra)
+    options = ("--dtype", dtype, "--host", "127.0.0.1", "--no-enable-log-requests", *extra)
     environment = {
         "LD_PRELOAD": _preloaded(places.peers / "vllm"),
         "VLLM_CPU_KVCACHE_SPACE": _KV_GIB,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from cluster.heap import settle
 from cluster.logs import PACKAGES
 from kv_transfer.lookups import RESOLVER
 
@@ -30,9 +30,8 @@ with suppress(ImportError):  # an image for GPUs may not have it
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: a tenth of the time went to looks through it for garbage."""
-    gc.collect()
-    gc.freeze()
+    """What was imported stays, and is not looked through for garbage again and again."""
+    settle()
 
 
 @pytest.fixture(autouse=True)

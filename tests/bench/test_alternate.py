@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.alternate import Found, as_markdown, between, cut, turns
+from bench.alternate import Found, as_markdown, as_report, between, cut, turns
 from bench.arrivals import Arrival, Load
 from bench.contenders import POOLS, SINGLE
 
@@ -45,10 +45,17 @@ def test_a_request_is_held_against_itself():
     assert "| good with one pool alone | 1 |" in text
 
 
-def test_modes_of_which_no_request_ended_in_both_are_told_all_the_same():
+def test_where_no_request_ended_in_both_modes_no_change_is_told():
     text = as_markdown([found(POOLS, 0, False, None), found(SINGLE, 0, True, 0.012)])
     assert "| gap with two pools less that with one, ms |  |" in text
     assert "| good with one pool alone | 1 |" in text
+
+
+def test_a_report_says_how_much_of_all_was_played():
+    rows = [found(POOLS, 0, True, 0.010), found(SINGLE, 0, True, 0.012)]
+    text = as_report(LOAD, rows, "1 of 6 windows of 30 s")
+    assert text.startswith("**a load**, seed 1; 1 of 6 windows of 30 s, all rounds together; ")
+    assert as_markdown(rows) in text
 
 
 def test_medians_of_values_drawn_anew_lie_about_theirs():

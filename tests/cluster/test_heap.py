@@ -20,6 +20,7 @@ class _Node:
 def _as_before() -> Iterator[None]:
     yield
     gc.unfreeze()
+    settle()
 
 
 def test_what_is_there_is_looked_through_no_more() -> None:

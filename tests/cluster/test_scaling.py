@@ -145,5 +145,5 @@ class ScalingMachine(RuleBasedStateMachine):
 
 
 TestScaling = ScalingMachine.TestCase
-# A step is up to four minutes, looked at twice a second.
+# Half of the usual: a step is up to four minutes, decided on twice a second.
 TestScaling.settings = settings(stateful_step_count=25)

@@ -14,7 +14,8 @@ from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.select import open_lane
 from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched
 
-# For lanes that hang, which nothing else ends; so are good ones that stand still as long.
+# For lanes that hang: nothing but this deadline ends them. It ends a good lane that stands
+# still for as long, too.
 FAST = replace(QUICK, io_timeout_s=0.5)
 
 
@@ -76,7 +77,7 @@ async def test_a_broken_lane_is_thrown_away_and_a_new_one_made(fault, call, side
         started = time.monotonic()
         error = await fails(pair, "bad", list(range(20)), list(range(20, 40)))
         assert isinstance(error, LinkBroken)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < QUICK.io_timeout_s
         await pair.move("good", list(range(20)), list(range(20, 40)))
         assert pair.receiver.counters.links_opened == 2
         assert untouched(pair.target, but=list(range(20, 40)))
@@ -140,7 +141,7 @@ async def test_both_ends_hanging_are_given_up_by_their_links():
     async with linked(config, sender_opener, receiver_opener) as pair:
         started = time.monotonic()
         await fails(pair, "bad", [1], [2])
-        assert 0.7 < time.monotonic() - started < 3
+        assert 0.9 < time.monotonic() - started < 3
         await pair.move("good", [1], [2])
         for opener in (sender_opener, receiver_opener):
             opener.release()
@@ -196,7 +197,7 @@ async def test_two_corrupted_frames_in_a_row_cost_the_link():
             return wait_and_garble
 
     openers = iter([lambda spec: Garbles(open_lane(spec)), open_lane])
-    async with linked(FAST, receiver_opener=lambda spec: next(openers)(spec)) as pair:
+    async with linked(QUICK, receiver_opener=lambda spec: next(openers)(spec)) as pair:
         assert isinstance(await fails(pair, "one", [1], [2]), ChecksumMismatch)
         await fails(pair, "two", [1], [2])
         await eventually(lambda: pair.receiver.links_open == pair.sender.links_open == 0)
