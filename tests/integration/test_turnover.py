@@ -69,7 +69,7 @@ async def test_a_version_that_leaves_all_at_once_ends_what_came_before(
         async with asyncio.timeout(30):
             while not any(len(one) > 2 for one in got):
                 await asyncio.sleep(0.01)
-        assert not all(got)
+        assert any(len(one) < LONG for one in got)
         leaving = asyncio.create_task(drained(old.router, *old.replicas))
         tokens, summary = await ask(new, PROMPTS[0])
         assert summary.decode_replica == "new-decode-0"

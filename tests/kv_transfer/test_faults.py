@@ -74,10 +74,9 @@ async def test_a_corrupted_frame_in_the_middle_leaves_other_transfers_alone():
 async def test_a_broken_lane_is_thrown_away_and_a_new_one_made(fault, call, side):
     opener = faulty(Plan(fault, call))
     async with linked(QUICK, **{f"{side}_opener": opener}) as pair:
-        started = time.monotonic()
         error = await fails(pair, "bad", list(range(20)), list(range(20, 40)))
         assert isinstance(error, LinkBroken)
-        assert time.monotonic() - started < QUICK.io_timeout_s
+        assert fault.value in error.message  # and no deadline
         await pair.move("good", list(range(20)), list(range(20, 40)))
         assert pair.receiver.counters.links_opened == 2
         assert untouched(pair.target, but=list(range(20, 40)))
