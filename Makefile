@@ -18,6 +18,8 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # What takes minutes by itself, and is kept out of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py \
 	tests/e2e/test_sleep.py
+# Two tests at a time, those with a real cluster first; one at a time where ARGS says which.
+BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.
 SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
@@ -58,7 +60,7 @@ protos-check: .venv-protos/.installed  ## the generated code is what the protos 
 	echo "generated code is up to date"
 
 tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
-	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS)) $(ARGS)
+	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS)) $(BESIDE) $(ARGS)
 
 coverage:  ## the same, and which lines they reach: Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'

@@ -6,12 +6,16 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster.heap import settle
 from cluster.logs import PACKAGES
 from kv_transfer.lookups import RESOLVER
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
 # Before the first lookup; for the processes that tests start, too.
 os.environ.update(RESOLVER | {key: os.environ[key] for key in RESOLVER if key in os.environ})
@@ -27,6 +31,18 @@ with suppress(ImportError):  # an image for GPUs may not have it
     # look for new ones.
     settings.register_profile("same", settings.get_profile("untimed"), derandomize=True)
     settings.load_profile("same" if os.environ.get("CI") else "untimed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """What runs beside each other: files, and of those with a real Ray cluster one at a time."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "clusters" if nodeid.startswith("tests/e2e/") else nodeid.split("::", 1)[0]
+
+    return ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:
