@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -59,3 +60,15 @@ def logs_as_they_were() -> Iterator[None]:
     for log, (handlers, level, propagate) in zip(loggers, before, strict=True):
         log.handlers, log.propagate = handlers, propagate
         log.setLevel(level)
+
+
+@pytest.fixture
+def signals_heard() -> Iterator[None]:
+    """As on a terminal. What nohup or a script starts in the background ignores them, and what that
+    starts does, too.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -273,6 +273,7 @@ print(signal.alarm(0), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
     assert (found.stdout, found.returncode) == ("0 True\n", 0), found.stderr
 
 
+@pytest.mark.usefixtures("signals_heard")
 def test_signals_that_come_while_it_imports_ray_are_acted_on() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises(KeyboardInterrupt), _signals_held():
@@ -301,6 +302,7 @@ _keep_token_private()
     assert token.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_within_an_exec_leaves_no_trace(number):
     """As dataclasses have one at import: Python would end by SIGINT, though it was caught."""

@@ -10,7 +10,11 @@ import pytest
 
 from tests.e2e.serving import START_TIMEOUT_S, STOP_TIMEOUT_S, begin, descendants
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("signals_heard"),
+]
 
 
 def _runs(pid: int, name: str) -> bool:
