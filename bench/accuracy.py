@@ -10,11 +10,11 @@ import torch
 
 from bench.prompts import prompt_ids
 from bench.setting import BLOCK_SIZE
-from engine.batch import pack
-from engine.engine import Engine
-from engine.runner import whole
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence, Span
+from engine.model.packed_batch import pack
+from engine.model.runner import whole
+from engine.runtime.engine import Engine
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
 
 LENGTHS = (40, 130, 300, 600)
 _DECODED = 16

@@ -30,9 +30,9 @@ from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
 from cluster.report_server import ReportServicer
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
-from engine.prompt_turns import Place
-from engine.sequence import SampledToken, Sequence
-from engine.text import Piece
+from engine.scheduling.prompt_queue import Place
+from engine.text.completion import Piece
+from engine.types.sequence import SampledToken, Sequence
 from kv_transfer.incoming import OfferedKv, ReceivedKv
 from prefill_pool.loop import FirstToken, PrefillJob
 from prefill_pool.servicer import PrefillServicer
@@ -48,7 +48,7 @@ _Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
 
 
 class PlaceText:
-    """Stands in for `engine.text.Completion`: a token's text is its place in the output."""
+    """Stands in for `engine.text.completion.Completion`: a token's text is its place in the output."""
 
     def __init__(self, sequence: Sequence) -> None:
         self._most = sequence.sampling.max_tokens or 1

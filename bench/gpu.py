@@ -23,16 +23,16 @@ import torch
 from bench import gpu_kernels
 from bench.gpu_clock import Report, bandwidth, describe, matrix_rate, timed, timed_on_host
 from bench.gpu_model import BLOCK, FULL, TINY, Scale, cache, decoder, packed, spans
-from engine.batch import pack
-from engine.compact import CompactRunner
-from engine.compact_weights import Decoder
-from engine.graphs import CudaGraphs, DecodeReplays, Step
-from engine.kv_cache import KvCache
-from engine.op_by_op import OpByOp
-from engine.ops_cuda import TritonOps
-from engine.ops_torch import TorchOps
-from engine.runner import whole
-from engine.sequence import Span
+from engine.kv.cache import KvCache
+from engine.model.cuda_graphs import CudaGraphs, DecodeReplays, Step
+from engine.model.fused_forward import CompactRunner
+from engine.model.fused_weights import Decoder
+from engine.model.layers_op_by_op import OpByOp
+from engine.model.ops_cuda import TritonOps
+from engine.model.ops_torch import TorchOps
+from engine.model.packed_batch import pack
+from engine.model.runner import whole
+from engine.types.sequence import Span
 
 _RESULTS = Path(__file__).with_name("results") / "gpu.json"
 _TESTS = ("gpu", "engine/test_ops.py", "engine/test_choose.py", "engine/test_attention_others.py")

@@ -12,11 +12,11 @@ import torch
 
 from bench.gpu_clock import timed
 from bench.gpu_model import packed
-from engine.attention import attend_segments
-from engine.attention_others import VarlenPrefill
-from engine.attention_triton import PagedAttention, Tiles, TritonAttention
-from engine.batch import PackedBatch
-from engine.ops_cuda import TritonOps, processors
+from engine.model.attention_alternatives import VarlenPrefill
+from engine.model.attention_hf import attend_segments
+from engine.model.attention_triton import PagedAttention, Tiles, TritonAttention
+from engine.model.ops_cuda import TritonOps, processors
+from engine.model.packed_batch import PackedBatch
 
 if TYPE_CHECKING:
     from bench.gpu import Bench

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.batch import PackedBatch, pack
-from engine.compact_weights import Decoder, Layer, Linear, Rotary
-from engine.kv_cache import KvCache
-from engine.layout import KvLayout, LayerShape
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence, Span
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout, LayerShape
+from engine.model.fused_weights import Decoder, Layer, Linear, Rotary
+from engine.model.packed_batch import PackedBatch, pack
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
 
 Tensor = torch.Tensor
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from bench.plan import Figures, Plan
 from bench.prompts import prompt_ids
 from bench.setting import BLOCK_SIZE, load_engine
-from engine.engine import Engine
-from engine.sampling import SamplingParams
-from engine.sequence import SampledToken, Sequence, Span, collected
+from engine.runtime.engine import Engine
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import SampledToken, Sequence, Span, collected
 
 _CHUNK = 512
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=2**20, seed=0)

@@ -36,7 +36,7 @@ from bench.stream_load import (
     streams_to,
 )
 from cluster.embedded_redis import EmbeddedRedis
-from engine.model import describe
+from engine.model.loading import describe
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0

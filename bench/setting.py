@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from engine.config import KvConfig, ModelConfig
-from engine.engine import Engine
-from engine.model import describe
+from engine.model.loading import describe
+from engine.runtime.engine import Engine
 
 DTYPE = "bfloat16"
 # The peers have no budget between two tokens. By the default one, 60 ms, a machine on which a step

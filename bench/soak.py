@@ -24,17 +24,17 @@ from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
-from engine.blocks import BlockPool
 from engine.config import KvConfig, ModelConfig
-from engine.engine import Engine
-from engine.model import describe
-from engine.prefix import identity_of
-from engine.prompt_order import PromptOrder
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
-from engine.text import Completion
-from engine.tokenizer import Tokenizer
-from engine.worker import EngineWorker, engine_thread
+from engine.kv.block_pool import BlockPool
+from engine.kv.prefix_digest import identity_of
+from engine.model.loading import describe
+from engine.runtime.engine import Engine
+from engine.runtime.engine_thread import EngineWorker, engine_thread
+from engine.scheduling.prompt_order import PromptOrder
+from engine.text.completion import Completion
+from engine.text.tokenizer import Tokenizer
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 
 _BLOCKS, _BLOCK_SIZE = 1500, 16
 _CALLERS = 96

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
-from engine.kv_cache import KvCache
-from engine.segments import shared_tensor
+from engine.kv.cache import KvCache
+from engine.kv.shared_segments import shared_tensor
 from kv_transfer.checksum import checksum
 from kv_transfer.frames import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.gloo import open_store_server

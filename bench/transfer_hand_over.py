@@ -16,7 +16,7 @@ import grpc
 from bench.rates import Spread
 from bench.transfer_floor import Parts, median_parts
 from bench.transfer_shape import HOST, LAYOUT, transfer_config
-from engine.kv_cache import KvCache
+from engine.kv.cache import KvCache
 from kv_transfer.sender import KvSender, OutgoingKv
 
 PROMPTS = (1024, 4096, 32_768)

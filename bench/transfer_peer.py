@@ -19,7 +19,7 @@ import torch
 from bench.transfer_floor import BUFFERS, Ahead
 from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
 from engine import kernels
-from engine.kv_cache import KvCache
+from engine.kv.cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
 from kv_transfer.select import open_lane
 from kv_transfer.transport import RECEIVER_RANK, Receipt, Wait

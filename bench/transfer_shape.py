@@ -6,8 +6,8 @@ import torch
 
 from bench.setting import BLOCK_SIZE
 from bench.shape import Shape
-from engine.kv_cache import KvCache, KvFormat
-from engine.layout import KvLayout, LayerShape
+from engine.kv.cache import KvCache, KvFormat
+from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
 from kv_transfer.transport import LaneSpec
 

@@ -1,7 +1,7 @@
 """What a router remembers of the prefixes in each replica's cache. Pure.
 
 Replicas tell nothing of this: it is what the router has placed there itself, by the digests of
-`engine/prefix.py`. It may be out of date, which costs time and never correctness.
+`engine/kv/prefix_digest.py`. It may be out of date, which costs time and never correctness.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from engine.prefix import DEFAULT_TENANT
-from engine.prompt_order import Lane
-from engine.sampling import SamplingParams
-from engine.scoring import Scores
-from engine.sequence import FinishReason, SampledToken
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.scheduling.prompt_order import Lane
+from engine.types.sampling_params import SamplingParams
+from engine.types.scores import Scores
+from engine.types.sequence import FinishReason, SampledToken
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")

@@ -38,8 +38,8 @@ from cluster.score_wire import TextScores, prompt_to_proto, score_prompt, scored
 from cluster.status import error_from_rpc
 from cluster.wire import event_from_proto, model_from_proto, request_to_proto
 from engine.errors import Cancelled, Internal, InvalidRequest, TandemError
-from engine.sampling import SamplingParams
-from engine.sequence import FinishReason, SampledToken
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import FinishReason, SampledToken
 from protos import inference_pb2, inference_pb2_grpc
 
 # Before a call that no router took is made once more: the first router's leaving may take a moment

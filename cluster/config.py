@@ -24,7 +24,7 @@ from cluster.tenant_caps import TenantConfig
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
-from engine.prompt_order import Lane
+from engine.scheduling.prompt_order import Lane
 from prefill_pool.config import PrefillConfig
 
 DeploymentName = Literal["router", "prefill", "decode"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cluster.holds import Holds
 from cluster.membership import ReplicaRecord
 from cluster.plan import Ask, one_of
-from engine.lanes import most_of
+from engine.types.lane_quota import most_of
 
 
 class DecodeRoom:

@@ -35,7 +35,7 @@ from cluster.scaling_config import PoolBounds
 from cluster.serve_scaling import WANTED, follow_wanted
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
-from engine.stages import Stages
+from engine.startup_timer import Stages
 from kv_transfer.lookups import RESOLVER
 
 log = logging.getLogger(__name__)

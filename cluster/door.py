@@ -24,11 +24,11 @@ from cluster.delivery import Delivery, delivery_of
 from cluster.endpoints import endpoint_of, lane_of
 from cluster.inbound import check_choices, check_tenant
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
-from engine.haste import Haste
-from engine.prefix import DEFAULT_TENANT, Chain
-from engine.prompt_order import Lane
-from engine.sampling import MAX_LOGPROBS, SamplingParams, check_token
-from engine.tokenizer import Tokenizer
+from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
+from engine.scheduling.prompt_order import Lane
+from engine.text.tokenizer import Tokenizer
+from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_token
+from engine.types.urgency import Haste
 
 _MAX_SEED = 2**63
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cluster.api import GenerateRequest, ScorePrompt
 from cluster.config import EndpointConfig
-from engine.prompt_order import Lane
+from engine.scheduling.prompt_order import Lane
 
 
 def endpoint_of(

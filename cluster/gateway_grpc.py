@@ -29,7 +29,7 @@ from cluster.status import status_of
 from cluster.streams import StallWatch, closing, end
 from cluster.wire import event_to_proto, model_to_proto, request_from_proto
 from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
-from engine.prefix import DEFAULT_TENANT
+from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
 from protos.status import one_line
 

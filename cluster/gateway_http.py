@@ -26,7 +26,7 @@ from cluster.sse import EventStream, disconnected, dump
 from cluster.status import error_body, http_error
 from cluster.streams import unless
 from engine.errors import Internal, NotFound, TandemError
-from engine.prefix import DEFAULT_TENANT
+from engine.kv.prefix_digest import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from engine.errors import (
     TandemError,
     Unavailable,
 )
-from engine.prefix import DEFAULT_TENANT
+from engine.kv.prefix_digest import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
 

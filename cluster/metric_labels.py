@@ -8,7 +8,7 @@ from cluster.api import GenerateRequest
 from cluster.config import EndpointConfig
 from cluster.endpoints import endpoint_of, lane_of
 from cluster.inbound import is_tenant
-from engine.prefix import DEFAULT_TENANT
+from engine.kv.prefix_digest import DEFAULT_TENANT
 
 OTHER = "other"
 Labels = Mapping[str, str]

@@ -14,7 +14,7 @@ from cluster.openai_forms import COMPLETION, Json
 from cluster.openai_schema import Call
 from cluster.scoring import ScoredText, score_all
 from cluster.sse import dump
-from engine.sequence import SampledToken
+from engine.types.sequence import SampledToken
 
 
 class EchoReply:

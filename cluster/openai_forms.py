@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from cluster.api import Progress
-from engine.sequence import FinishReason, SampledToken
+from engine.types.sequence import FinishReason, SampledToken
 
 TokenText = Callable[[int], str]
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from cluster.openai_schema import Call
 from cluster.sse import DONE, HEARTBEAT, comment, data, dump
 from cluster.streams import closing, merge
 from engine.errors import Internal
-from engine.sequence import FinishReason
+from engine.types.sequence import FinishReason
 
 
 @dataclass(slots=True)

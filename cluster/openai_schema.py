@@ -33,8 +33,8 @@ from cluster.openai_fields import (
     sift,
 )
 from engine.errors import InvalidRequest
-from engine.prefix import DEFAULT_TENANT
-from engine.sampling import MAX_LOGPROBS, SamplingParams
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

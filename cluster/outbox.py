@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cluster.api import Event, Heartbeat, Progress, Started, Summary, Tokens
 from engine.errors import TandemError
-from engine.sequence import FinishReason, SampledToken
+from engine.types.sequence import FinishReason, SampledToken
 
 HEARTBEAT_S = 10.0
 

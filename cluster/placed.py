@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cluster.cost_model import Pace
 from cluster.holds import Hold
 from cluster.plan import Ask, Plan
-from engine.haste import Haste
+from engine.types.urgency import Haste
 
 _HASTES = {Pace.PRESSED: Haste.PRESSED, Pace.URGENT: Haste.URGENT}
 

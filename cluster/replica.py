@@ -33,18 +33,18 @@ from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
-from engine.blocks import BlockPool
-from engine.engine import Engine
 from engine.errors import Internal
+from engine.kv.block_pool import BlockPool
+from engine.kv.prefix_digest import digest_of, identity_of
 from engine.metrics import PREFIX_EVICTIONS
-from engine.model import describe
-from engine.prefix import digest_of, identity_of
-from engine.prompt_order import PromptOrder
-from engine.sequence import Sequence
-from engine.stages import Stages
-from engine.text import Completion
-from engine.tokenizer import Tokenizer
-from engine.worker import EngineWorker, engine_thread
+from engine.model.loading import describe
+from engine.runtime.engine import Engine
+from engine.runtime.engine_thread import EngineWorker, engine_thread
+from engine.scheduling.prompt_order import PromptOrder
+from engine.startup_timer import Stages
+from engine.text.completion import Completion
+from engine.text.tokenizer import Tokenizer
+from engine.types.sequence import Sequence
 from kv_transfer.config import TransferConfig, frame_bytes_for
 from kv_transfer.receiver import KvReceiver
 from kv_transfer.select import device_name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.membership import ReplicaLoad
-from engine.wake import Wake
+from engine.loop_wakeup import Wake
 from protos import report_pb2, report_pb2_grpc
 
 # As often as something changes, and as often as nothing does.

@@ -53,8 +53,8 @@ from engine.errors import (
     Overloaded,
     TandemError,
 )
-from engine.lanes import most_of
-from engine.prefix import DEFAULT_TENANT
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.types.lane_quota import most_of
 
 log = logging.getLogger(__name__)
 

@@ -37,10 +37,10 @@ from cluster.tenant_shares import Shares
 from cluster.turnover import elsewhere
 from engine import telemetry
 from engine.errors import Internal
-from engine.lanes import most_of
-from engine.model import ModelDescription, describe
-from engine.prefix import Chain
-from engine.tokenizer import Tokenizer
+from engine.kv.prefix_digest import Chain
+from engine.model.loading import ModelDescription, describe
+from engine.text.tokenizer import Tokenizer
+from engine.types.lane_quota import most_of
 from protos import router_pb2_grpc
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from cluster.api import GenerateRequest, ScorePrompt, TextPrompt, TokenPrompt
 from cluster.inbound import MAX_CHOICES, shown, text_prompt, token_prompt
 from cluster.scoring import ScoredText
 from engine.errors import InvalidRequest
-from engine.sampling import MAX_LOGPROBS, SamplingParams
-from engine.scoring import Scores
+from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
+from engine.types.scores import Scores
 from protos import inference_pb2
 from protos.convert import valid_text
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from engine.errors import TandemError
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 
 log = logging.getLogger(__name__)
 

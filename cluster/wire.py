@@ -34,7 +34,7 @@ from cluster.inbound import (
     token_prompt,
 )
 from engine.errors import Internal, InvalidRequest
-from engine.prefix import DEFAULT_TENANT
+from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2
 from protos.convert import (
     sampling_from_proto,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from engine.sequence import Sequence
+from engine.types.sequence import Sequence
 
 
 class State(Enum):

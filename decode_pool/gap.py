@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from engine.haste import Haste
+from engine.types.urgency import Haste
 
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.errors import TandemError
-from engine.sequence import FinishReason, SampledToken, Sequence
-from engine.text import Completion
+from engine.text.completion import Completion
+from engine.types.sequence import FinishReason, SampledToken, Sequence
 
 NOW = 0.0
 Ready = Callable[[float], None]

@@ -11,13 +11,13 @@ from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, TandemError
-from engine.haste import Haste
-from engine.lanes import require_room
+from engine.loop_wakeup import StepEnds, Wake
 from engine.metrics import PROMPT_TOKENS
-from engine.prompt_turns import Place
-from engine.sequence import Outcome, Sequence, Span, collected, haste_of
-from engine.wake import StepEnds, Wake
-from engine.worker import EngineWorker, Slices
+from engine.runtime.engine_thread import EngineWorker, Slices
+from engine.scheduling.prompt_queue import Place
+from engine.types.lane_quota import require_room
+from engine.types.sequence import Outcome, Sequence, Span, collected, haste_of
+from engine.types.urgency import Haste
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ A preempted request gives up its blocks and is computed again, in chunks, from i
 as they are no longer in the prefix cache. It goes before every waiting one, but one of the batch
 lane only before its like, as that lane gives way to the others everywhere. So does one that was
 streaming on a replica that was lost, and is taken up here. A local request, whose prompt is
-computed here, starts at its turn among the prompts, by `engine/prompt_order.py`; a more urgent one
+computed here, starts at its turn among the prompts, by `engine/scheduling/prompt_order.py`; a more urgent one
 may overtake a pass that was begun, between two layers. `remove` ends a request in any state.
 `decode_pool/batching.py` says who may leave *waiting*.
 """
@@ -23,13 +23,13 @@ from __future__ import annotations
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Batching, Candidate, Continuous, Queue
 from decode_pool.entry import Entries, Entry, State, in_order
-from engine.blocks import BlockPool, Phase
 from engine.errors import PromptTooLong
-from engine.lanes import require_room
-from engine.prefix_cache import PrefixCache
-from engine.prompt_order import PromptOrder
-from engine.prompt_turns import Place, PromptTurns
-from engine.sequence import Sequence, Span
+from engine.kv.block_pool import BlockPool, Phase
+from engine.scheduling.prefix_cache import PrefixCache
+from engine.scheduling.prompt_order import PromptOrder
+from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.types.lane_quota import require_room
+from engine.types.sequence import Sequence, Span
 
 
 class DecodeScheduler:

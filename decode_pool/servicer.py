@@ -12,8 +12,8 @@ from collections.abc import Callable
 from decode_pool import metrics
 from decode_pool.job import DecodeJob, Emission, Flush
 from decode_pool.loop import DecodeLoop
-from engine.sequence import Sequence
-from engine.text import Completion
+from engine.text.completion import Completion
+from engine.types.sequence import Sequence
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent

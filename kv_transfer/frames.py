@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from engine.errors import ConfigError
-from engine.kv_memory import block_bytes
-from engine.layout import KvLayout
+from engine.kv.layout import KvLayout
+from engine.kv.memory import block_bytes
 
 # A frame costs about as much time by itself as these bytes take from blocks to blocks.
 _FRAME_COST_BYTES = 1 << 19

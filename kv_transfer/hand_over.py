@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from engine.errors import DeadlineExceeded, TandemError
-from engine.layout import KvLayout
+from engine.kv.layout import KvLayout
 from kv_transfer.outgoing import Outgoing
 
 

@@ -15,7 +15,7 @@ from typing import Generic, NoReturn, TypeVar, cast
 import torch
 
 from engine.errors import TransferFailed
-from engine.kv_cache import KvCache
+from engine.kv.cache import KvCache
 from kv_transfer import metrics
 from kv_transfer.checksum import SEAL_BYTES
 from kv_transfer.config import TransferConfig

@@ -11,9 +11,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.kv_cache import KvCache
-from engine.kv_memory import block_bytes, stacks_in
-from engine.segments import WORDS, segment_of
+from engine.kv.cache import KvCache
+from engine.kv.memory import block_bytes, stacks_in
+from engine.kv.shared_segments import WORDS, segment_of
 from kv_transfer.errors import LaneBroken, Withdrawn
 from kv_transfer.mapped import Mapped, Place
 

@@ -1,4 +1,4 @@
-"""Memory of another process of this host, to be read in place; see `engine/segments.py`."""
+"""Memory of another process of this host, to be read in place; see `engine/kv/shared_segments.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from engine.segments import HEAD, HEADER_BYTES, SEALS, WORD, word_at
+from engine.kv.shared_segments import HEAD, HEADER_BYTES, SEALS, WORD, word_at
 from kv_transfer.errors import LaneBroken
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import grpc
 
 from engine.errors import DeadlineExceeded, Overloaded
-from engine.kv_cache import KvCache
+from engine.kv.cache import KvCache
 from kv_transfer import metrics, wire
 from kv_transfer.config import TransferConfig
 from kv_transfer.frames import check_frame_bytes

@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc
 
 from engine.errors import Internal, Overloaded, TransferFailed
-from engine.kv_cache import KvCache
+from engine.kv.cache import KvCache
 from kv_transfer.bounded import Remembered
 from kv_transfer.config import TransferConfig
 from kv_transfer.errors import LinkRefused, Withdrawn

@@ -1,6 +1,6 @@
 """A lane through memory that two processes of one host share: the receiver reads it in place.
 
-The sender's staging lies in segments (`engine/segments.py`). What passes between the two is a
+The sender's staging lies in segments (`engine/kv/shared_segments.py`). What passes between the two is a
 pipe each way, with where to read and that it was read: it wakes whoever waits, and ends with its
 process.
 """
@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from engine.segments import Segment, segment_of, shared_tensor
+from engine.kv.shared_segments import Segment, segment_of, shared_tensor
 from kv_transfer.apart import keep_off, not_on, own_core
 from kv_transfer.errors import LaneBroken
 from kv_transfer.mapped import Mapped, Place

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import torch
 
-from engine.segments import shared_tensor
+from engine.kv.shared_segments import shared_tensor
 from kv_transfer.errors import LinkBroken
 
 

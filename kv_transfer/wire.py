@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import grpc
 import torch
 
-from engine.layout import KvLayout, LayerShape
+from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.frames import Extent, FramePart
 from kv_transfer.loans import Loan
 from kv_transfer.mapped import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.config import require
-from engine.prompt_order import LaneShares
+from engine.scheduling.prompt_order import LaneShares
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
-from engine.haste import Haste
+from engine.loop_wakeup import StepEnds, Wake
 from engine.metrics import PROMPT_TOKENS
-from engine.prompt_turns import Place
-from engine.sequence import Outcome, SampledToken, Sequence, Span, collected
-from engine.wake import StepEnds, Wake
-from engine.worker import EngineWorker, Slices
+from engine.runtime.engine_thread import EngineWorker, Slices
+from engine.scheduling.prompt_queue import Place
+from engine.types.sequence import Outcome, SampledToken, Sequence, Span, collected
+from engine.types.urgency import Haste
 from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
 

@@ -7,19 +7,19 @@ A request's life here:
 
 A prompt starts behind its cached prefix, and the blocks that a chunk fills are named at once.
 
-`engine/prompt_order.py` says who comes next; one that is more urgent may overtake a pass that was
+`engine/scheduling/prompt_order.py` says who comes next; one that is more urgent may overtake a pass that was
 begun, between two layers. Nothing is started while too many blocks are parked.
 """
 
 from __future__ import annotations
 
-from engine.blocks import BlockPool, Phase
 from engine.errors import PromptTooLong
-from engine.lanes import require_room
-from engine.prefix_cache import PrefixCache
-from engine.prompt_order import PromptOrder
-from engine.prompt_turns import Place, PromptTurns
-from engine.sequence import Sequence, Span
+from engine.kv.block_pool import BlockPool, Phase
+from engine.scheduling.prefix_cache import PrefixCache
+from engine.scheduling.prompt_order import PromptOrder
+from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.types.lane_quota import require_room
+from engine.types.sequence import Sequence, Span
 
 
 class PrefillScheduler:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from engine.sequence import Sequence
-from engine.text import Completion
+from engine.text.completion import Completion
+from engine.types.sequence import Sequence
 from kv_transfer.sender import KvSender
 from prefill_pool import metrics
 from prefill_pool.early import EarlyHandOver

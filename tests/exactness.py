@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.sampling import SamplingParams
+from engine.types.sampling_params import SamplingParams
 from tests import tiny
 
 NEW_TOKENS = 64

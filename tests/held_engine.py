@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from engine.haste import Haste
-from engine.sequence import SampledToken
+from engine.types.sequence import SampledToken
+from engine.types.urgency import Haste
 
 LAYERS = 4
 _LONG_S = 30.0

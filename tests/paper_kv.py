@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.blocks import BlockPool
-from engine.prefix import Chain
-from engine.sequence import Sequence, Span
+from engine.kv.block_pool import BlockPool
+from engine.kv.prefix_digest import Chain
+from engine.types.sequence import Sequence, Span
 
 
 class PaperKv:

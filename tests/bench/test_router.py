@@ -14,7 +14,7 @@ from cluster.config import DirectoryConfig
 from cluster.directory import Directory
 from cluster.embedded_redis import EmbeddedRedis
 from cluster.router_server import RouterServer
-from engine.model import describe
+from engine.model.loading import describe
 
 ASK = Ask("coalesced", 2, 24, 100)
 

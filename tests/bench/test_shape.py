@@ -7,7 +7,7 @@ from safetensors import safe_open
 
 from bench.prompts import as_text, count_tokens, prompt_ids
 from bench.shape import EOS, Shape, make
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 
 SMALL = Shape(hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, vocabulary=300)
 

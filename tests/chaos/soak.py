@@ -16,8 +16,8 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from engine.blocks import BlockPool
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
+from engine.kv.block_pool import BlockPool
 from kv_transfer.errors import LaneBroken
 from kv_transfer.faulty import Fault
 from kv_transfer.select import open_lane

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.blocks import BlockPool
 from engine.errors import TransferFailed
+from engine.kv.block_pool import BlockPool
 from kv_transfer.errors import ChecksumMismatch
 from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.receiver import Peer

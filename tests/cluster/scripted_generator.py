@@ -23,9 +23,9 @@ from cluster.api import (
     Tokens,
 )
 from engine.errors import Cancelled, NotFound, TandemError
-from engine.sampling import check_token
-from engine.scoring import Scores
-from engine.sequence import SampledToken
+from engine.types.sampling_params import check_token
+from engine.types.scores import Scores
+from engine.types.sequence import SampledToken
 
 VOCABULARY = 256
 WORDS = ("one", " two", " three", " four", " five", " six", " seven", " eight")

@@ -18,8 +18,8 @@ from cluster.placement import Placement
 from cluster.router import ask_of
 from cluster.stage_times import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
-from engine.haste import Haste
-from engine.sampling import SamplingParams
+from engine.types.sampling_params import SamplingParams
+from engine.types.urgency import Haste
 from protos.convert import sequence_from_proto
 from protos.decode_pb2 import Retired
 from tests.cluster.scripted_generator import eventually

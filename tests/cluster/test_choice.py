@@ -15,7 +15,7 @@ from cluster.plan import Pair
 from cluster.stage_times import StageTimes
 from engine import telemetry
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
-from engine.sampling import SamplingParams
+from engine.types.sampling_params import SamplingParams
 from protos.calls_pb2 import CallEvent, Ended
 from protos.decode_pb2 import Retired
 from protos.inference_pb2 import FINISH_REASON_LENGTH, Tokens

@@ -13,7 +13,7 @@ from cluster.client import Client
 from cluster.gateway_grpc import start
 from cluster.status import TABLE
 from engine import errors
-from engine.sampling import SamplingParams
+from engine.types.sampling_params import SamplingParams
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator, eventually, raised
 
 

@@ -8,8 +8,8 @@ from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, Tex
 from cluster.config import EndpointConfig
 from cluster.door import Door
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
-from engine.sampling import SamplingParams
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
+from engine.types.sampling_params import SamplingParams
 from tests import tiny
 
 CONTEXT = 100

@@ -18,7 +18,7 @@ from cluster.placement import Placement
 from cluster.plan import Ask
 from cluster.refusals import Refused
 from engine.errors import Unavailable
-from engine.haste import Haste
+from engine.types.urgency import Haste
 from tests.cluster.gate_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from cluster.cost_model import Pace
 from cluster.holds import Prompt, PromptQueue
-from engine.haste import Haste
-from engine.prompt_order import PromptOrder
-from engine.prompt_turns import PromptTurns
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
+from engine.scheduling.prompt_order import PromptOrder
+from engine.scheduling.prompt_queue import PromptTurns
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
+from engine.types.urgency import Haste
 
 HASTES = {Pace.BESIDE: Haste.PROMPTS, Pace.PRESSED: Haste.PRESSED, Pace.URGENT: Haste.URGENT}
 comes = st.tuples(st.sampled_from(list(HASTES)), st.booleans())

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.api import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from engine import errors
-from engine.sampling import SamplingParams
+from engine.types.sampling_params import SamplingParams
 from tests.cluster.http_door import door
 from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.api import Heartbeat, Progress, Started, Summary, Tokens
 from cluster.outbox import Outbox
 from engine.errors import Cancelled
-from engine.sequence import SampledToken
+from engine.types.sequence import SampledToken
 
 STARTED = Started("r", "demo", 3, 7)
 SUMMARY = Summary(3, 4, (), 1.0)

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from cluster.call_outlets import Outbound
-from engine.prompt_order import PromptOrder
-from engine.prompt_turns import Place, PromptTurns
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
+from engine.scheduling.prompt_order import PromptOrder
+from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 from protos import prompt_reports
 from protos.calls_pb2 import CallEvent
 from protos.inference_pb2 import Tokens

@@ -12,7 +12,7 @@ from cluster.membership import ReplicaLoad, ReplicaRecord
 from cluster.pools import Pools
 from cluster.report_server import ReportServicer
 from cluster.reports import Reports
-from engine.wake import Wake
+from engine.loop_wakeup import Wake
 from protos import report_pb2, report_pb2_grpc
 from tests.cluster.scripted_generator import eventually
 

@@ -25,9 +25,9 @@ from cluster.plan import Ask
 from cluster.scoring import score_all
 from cluster.streams import closing
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
-from engine.prefix import Chain
-from engine.sampling import SamplingParams
-from engine.scoring import Scores
+from engine.kv.prefix_digest import Chain
+from engine.types.sampling_params import SamplingParams
+from engine.types.scores import Scores
 from tests.cluster.http_door import TEXT, asking
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator
 

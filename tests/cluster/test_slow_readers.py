@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from cluster import gateway_grpc, http_server
 from cluster.api import Event, GenerateRequest, Started, Summary, Tokens
 from cluster.outbox import Outbox
-from engine.sequence import SampledToken
+from engine.types.sequence import SampledToken
 from protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.http_door import door
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator, eventually

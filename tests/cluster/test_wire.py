@@ -27,8 +27,8 @@ from cluster.wire import (
     request_to_proto,
 )
 from engine.errors import Internal, InvalidRequest
-from engine.sampling import SamplingParams
-from engine.sequence import SampledToken
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import SampledToken
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.convert import (
     sampling_from_proto,

@@ -2,10 +2,10 @@
 
 from decode_pool.batch_size import BatchSize
 from decode_pool.scheduler import DecodeScheduler
-from engine.blocks import BlockPool
-from engine.prompt_order import PromptOrder
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
+from engine.kv.block_pool import BlockPool
+from engine.scheduling.prompt_order import PromptOrder
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 from tests.paper_kv import PaperKv
 
 BLOCK = 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from decode_pool.batching import Candidate, Continuous, Formed, Queue, make_batching
-from engine.blocks import BlockPool
+from engine.kv.block_pool import BlockPool
 from tests.decode_pool.scheduling import local_sequence, scheduler, sequence, start, step
 from tests.decode_pool.test_scheduler_machine import DecodeMachine
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decode_pool.gap import TokenGap
-from engine.haste import Haste
+from engine.types.urgency import Haste
 
 
 def after(steps, budget_s=0.06, factor=2.0):

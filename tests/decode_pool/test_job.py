@@ -10,10 +10,10 @@ import pytest
 from decode_pool import job as job_module
 from decode_pool.job import NOW, DecodeJob, Flush
 from engine.errors import Internal
-from engine.sampling import SamplingParams
-from engine.sequence import SampledToken, Sequence
-from engine.text import Completion
-from tests.engine.test_text import TOKENIZERS
+from engine.text.completion import Completion
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import SampledToken, Sequence
+from tests.engine.text.test_completion import TOKENIZERS
 
 NEVER = 3600.0
 

@@ -18,14 +18,14 @@ from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
-from engine.blocks import BlockPool
-from engine.haste import Haste
-from engine.prompt_order import PromptOrder
-from engine.sampling import SamplingParams
-from engine.sequence import SampledToken, Sequence
-from engine.text import Completion
-from engine.worker import EngineWorker
-from tests.engine.test_text import TOKENIZERS
+from engine.kv.block_pool import BlockPool
+from engine.runtime.engine_thread import EngineWorker
+from engine.scheduling.prompt_order import PromptOrder
+from engine.text.completion import Completion
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import SampledToken, Sequence
+from engine.types.urgency import Haste
+from tests.engine.text.test_completion import TOKENIZERS
 from tests.held_engine import LAYERS as LAYERS_HELD
 from tests.held_engine import HeldEngine
 

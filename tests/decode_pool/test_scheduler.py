@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
+from engine.kv.block_pool import BlockPool
 from tests.decode_pool.scheduling import (
     BLOCK,
     MODEL,

@@ -4,10 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
-from engine.prompt_turns import MOST_PASSES
-from engine.sequence import Sequence
+from engine.kv.block_pool import BlockPool
+from engine.scheduling.prompt_queue import MOST_PASSES
+from engine.types.sequence import Sequence
 from tests.decode_pool.scheduling import (
     BLOCK,
     MODEL,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decode_pool.batching import Formed
-from engine.blocks import BlockPool
 from engine.errors import Overloaded
+from engine.kv.block_pool import BlockPool
 from tests.decode_pool.scheduling import BLOCK, local_sequence, scheduler, sequence, step
 
 kinds = st.lists(

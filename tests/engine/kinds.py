@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from engine import kernels
-from engine.attention_triton import TritonAttention
-from engine.compact_weights import Decoder, Layer, Linear, Rotary
-from engine.layers_cpu import CpuLayers
-from engine.ops_cuda import TritonOps
-from engine.ops_torch import TorchOps
+from engine.model.attention_triton import TritonAttention
+from engine.model.fused_weights import Decoder, Layer, Linear, Rotary
+from engine.model.layers_cpu import CpuLayers
+from engine.model.ops_cuda import TritonOps
+from engine.model.ops_torch import TorchOps
 
 BLOCK, BLOCKS, POSITIONS = 16, 80, 400
 

@@ -6,8 +6,8 @@ import random
 
 import torch
 
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence, Span
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
 from tests.engine.kinds import BLOCK, BLOCKS
 
 

@@ -5,17 +5,17 @@ import threading
 import pytest
 import torch
 
-from engine.batch import pack
-from engine.blocks import BlockPool
 from engine.config import KvConfig, ModelConfig
-from engine.engine import Engine
-from engine.graphs import BUCKETS
-from engine.kv_cache import KvCache
-from engine.layout import KvLayout, LayerShape
-from engine.model import describe
-from engine.runner import whole
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence, Span
+from engine.kv.block_pool import BlockPool
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout, LayerShape
+from engine.model.cuda_graphs import BUCKETS
+from engine.model.loading import describe
+from engine.model.packed_batch import pack
+from engine.model.runner import whole
+from engine.runtime.engine import Engine
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
 from tests import tiny
 
 pytestmark = [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import choose
-from engine.choose import RecordedSteps
+from engine.model import forward_selection as choose
+from engine.model.forward_selection import RecordedSteps
 from tests.integration.local import cluster
 from tests.integration.test_prefixes import PROMPT, ask, expected
 
@@ -49,7 +49,7 @@ async def test_what_streams_would_stand_still_for_is_done_before(
     config, model, monkeypatch, caplog, fails
 ):
     """Recorded steps, with a stand-in for the graphs; where they fail, steps stay as they were."""
-    caplog.set_level(logging.INFO, "engine.graphs")
+    caplog.set_level(logging.INFO, "engine.model.cuda_graphs")
     choose_runner = choose.choose_runner
     used = []
 
@@ -62,7 +62,7 @@ async def test_what_streams_would_stand_still_for_is_done_before(
         runner, _ = choose_runner(description, *others)
         return runner, RecordedSteps(runner, description.context_tokens)
 
-    monkeypatch.setattr("engine.engine.choose_runner", chosen)
+    monkeypatch.setattr("engine.runtime.engine.choose_runner", chosen)
     monkeypatch.setattr(choose, "CudaGraphs", recorder)
     async with cluster(config) as local:
         for record in await local.directory.members():

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from engine import kernels
-from engine.blocks import OutOfBlocks
-from engine.kv_cache import KvCache
-from engine.layout import KvLayout, LayerShape
+from engine.kv.block_pool import OutOfBlocks
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from kv_transfer.select import open_lane

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.blocks import BlockPool
 from engine.errors import DeadlineExceeded, Internal, TandemError, TransferFailed
+from engine.kv.block_pool import BlockPool
 from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.loans import Borrower
 from kv_transfer.select import open_lane

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
-from engine.kv_memory import block_bytes
-from engine.layout import KvLayout, LayerShape
+from engine.kv.layout import KvLayout, LayerShape
+from engine.kv.memory import block_bytes
 from kv_transfer import wire
 from kv_transfer.config import TransferConfig
 from kv_transfer.frames import (

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import DeadlineExceeded, Internal, Overloaded, TransferFailed
-from engine.layout import LayerShape
+from engine.kv.layout import LayerShape
 from kv_transfer.errors import LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.link import GRACE_S
 from kv_transfer.receiver import KvReceiver, Peer

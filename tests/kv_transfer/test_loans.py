@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.segments import WORDS, segment_of
+from engine.kv.shared_segments import WORDS, segment_of
 from kv_transfer.errors import LaneBroken, Withdrawn
 from kv_transfer.loans import Borrower, Lender
 from tests.kv_transfer.rig import LAYOUT, eventually, linked, make_cache, over, same
@@ -102,7 +102,7 @@ def test_a_cache_of_another_size_or_none_is_not_mapped(caches):
 
 
 def test_private_memory_is_not_lent(caches, monkeypatch):
-    monkeypatch.setattr("engine.kv_memory.shared_tensor", refused)
+    monkeypatch.setattr("engine.kv.memory.shared_tensor", refused)
     cache = make_cache(lent=True)
     assert segment_of(cache.memory) is None
     lender = Lender(cache)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.segments import Segment, segment_of, shared_tensor
+from engine.kv.shared_segments import Segment, segment_of, shared_tensor
 from kv_transfer.errors import LaneBroken
 from kv_transfer.mapped import Mapped, Place
 from kv_transfer.same_host import own_witness, what_parts

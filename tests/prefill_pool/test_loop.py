@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from engine.blocks import BlockPool
-from engine.haste import Haste
-from engine.prompt_order import PromptOrder
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
-from engine.worker import EngineWorker
+from engine.kv.block_pool import BlockPool
+from engine.runtime.engine_thread import EngineWorker
+from engine.scheduling.prompt_order import PromptOrder
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
+from engine.types.urgency import Haste
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from tests.held_engine import LAYERS, HeldEngine

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.blocks import BlockPool
 from engine.errors import Overloaded, PromptTooLong
-from engine.prompt_order import PromptOrder
-from engine.prompt_turns import MOST_PASSES
-from engine.sampling import SamplingParams
-from engine.sequence import Sequence
+from engine.kv.block_pool import BlockPool
+from engine.scheduling.prompt_order import PromptOrder
+from engine.scheduling.prompt_queue import MOST_PASSES
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 from prefill_pool.scheduler import PrefillScheduler
 from tests.paper_kv import PaperKv
 

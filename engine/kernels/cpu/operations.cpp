@@ -33,7 +33,7 @@ Panels panels_of(const at::Tensor& t, int64_t outputs) { return {bits(t), output
 // head_size]. `parts` has part::count tensors for each layer. See PackedBatch for the spans:
 // positions, slots [tokens], tables [spans, blocks], starts, firsts; and for `halted`, after which
 // anything is left in `caches` and in what is returned. With `others`, [2] each, see Beside in
-// engine/cores.py: a prompt's pass, of more than a few tokens, gives way to their steps, and takes
+// engine/cpu/core_sharing.py: a prompt's pass, of more than a few tokens, gives way to their steps, and takes
 // `cores` where there are none.
 at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef windows,
                   at::TensorList caches, const at::Tensor& positions, const at::Tensor& slots,

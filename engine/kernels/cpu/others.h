@@ -23,7 +23,7 @@ namespace {
 // How long one sleeps that others' steps want the core of, until it looks again unasked.
 constexpr std::chrono::microseconds kDoze{1000};
 
-// Other engines' steps on the same cores, as engine/cores.py writes them: when each one's last step
+// Other engines' steps on the same cores, as engine/cpu/core_sharing.py writes them: when each one's last step
 // began and ended. What ended by `since` is over.
 struct Others {
   std::vector<const double*> steps;

@@ -1,0 +1,1 @@
+"""CPU cores that several engines share, and huge pages."""

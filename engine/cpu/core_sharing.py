@@ -1,0 +1,235 @@
+"""How many threads a step may use: all cores for whoever is alone, a fair share among the busy.
+
+Engines of one user on one host find each other through small files in shared memory: each keeps one
+open, locked for as long as it lives, and writes there when it computes. So two replicas on two
+cores take one thread each while both are busy, and two while the other rests; threads beyond the
+cores would spin against each other, which costs far more than they bring. One that computes
+prompts says so there, and how pressing they are: others may then rest between their steps. A layer
+of many tokens may take longer than a step of others, so its threads look at these files themselves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import struct
+import tempfile
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from engine import kernels
+from engine.types.urgency import Haste
+
+# How long after its last step an engine still counts as busy, and how long a step can last.
+_RECENT_S = 0.01
+_LONGEST_STEP_S = 5.0
+_SCAN_S = 1.0
+# Below this a step is so short that threads cost more than they bring.
+_LEAST_WEIGHT_BYTES = 32 << 20
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its haste
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What an operation looks at while it runs, to take its share of the `cores` at any time.
+
+    `steps`: of each engine that shares them, [2] float64, when its last step began and ended, which
+    that engine goes on writing; what ended by `since_s` is over.
+    """
+
+    steps: list[torch.Tensor] = field(default_factory=list)
+    since_s: float = 0.0
+    cores: int = 1
+
+
+class _Neighbour:
+    """Another engine's file."""
+
+    def __init__(self, file: mmap.mmap) -> None:
+        self.file = file
+        self.step = _step_in(file)
+
+    def busy(self, now: float) -> bool:
+        began, ended, _ = _STATE.unpack_from(self.file)
+        if began > ended:
+            return bool(now - began < _LONGEST_STEP_S)
+        return bool(now - ended < _RECENT_S)
+
+    def stuck(self, now: float) -> bool:
+        """Whether it began a step so long ago that it counts as busy no more."""
+        began, ended, _ = _STATE.unpack_from(self.file)
+        return bool(began > ended and now - began >= _LONGEST_STEP_S)
+
+    def haste(self, now: float) -> Haste:
+        if not self.busy(now):
+            return Haste.NONE
+        # Of a newer version on this host there may be more.
+        return Haste(min(_STATE.unpack_from(self.file)[2], Haste.URGENT))
+
+
+class Cores:
+    """One engine's view of the host. Steps are one thread's; any may ask for `haste`."""
+
+    def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
+        self._cores = usable_cores()
+        self._single = self._cores == 1 or weight_bytes < _LEAST_WEIGHT_BYTES
+        self._folder = folder or _shared_folder()
+        self._neighbours: dict[str, _Neighbour] = {}
+        self._scanned_s = 0.0
+        self._threads: int | None = None
+        self._began_s = 0.0
+        self._haste = Haste.NONE
+        self._own: mmap.mmap | None = None
+        self._step: torch.Tensor | None = None
+        self._name = ""
+        if self._folder is not None:
+            # Without a file this engine takes what it would have alone.
+            with suppress(OSError):
+                self._join(self._folder)
+
+    def enter(self, haste: Haste = Haste.NONE) -> None:
+        """Before a step: say that one begins, and set torch's threads to this engine's share."""
+        self._began_s, self._haste = time.monotonic(), haste
+        self._tell(0.0)
+        self.adapt()
+
+    def adapt(self) -> None:
+        """Within a step, between two operations: its share may be another by now."""
+        threads = 1 if self._single else self._share(time.monotonic())
+        if threads != self._threads:
+            torch.set_num_threads(threads)
+            self._threads = threads
+
+    def beside(self) -> Beside:
+        """For an operation that begins now."""
+        now = time.monotonic()
+        others = [] if self._single else self._neighbours.values()
+        steps = [neighbour.step for neighbour in others if not neighbour.stuck(now)]
+        return Beside(steps, now - _RECENT_S, self._cores)
+
+    def leave(self) -> None:
+        """After a step."""
+        self._tell(time.monotonic())
+
+    def rest(self) -> None:
+        """After a step which none follows for a while: its share is the others' from now on."""
+        self._began_s = 0.0
+        self._tell(0.0)
+        if self._step is not None:
+            kernels.wake(self._step)
+
+    @property
+    def shared_name(self) -> str:
+        """The same for all engines that find each other here; "" of one that shares no cores.
+
+        A small model's step takes one core, of which there is one for each of a few.
+        """
+        if self._folder is None or (self._single and self._cores > 1):
+            return ""
+        try:
+            found = self._folder.stat()
+            return f"cores-{_boot_id()}-{found.st_dev}-{found.st_ino}"
+        except OSError:
+            return ""
+
+    @property
+    def haste(self) -> Haste:
+        """The greatest haste of those who compute here beside this engine."""
+        now = time.monotonic()
+        every = (neighbour.haste(now) for neighbour in self._neighbours.values())
+        return max(every, default=Haste.NONE)
+
+    def _tell(self, ended_s: float) -> None:
+        if self._own is not None:
+            _STATE.pack_into(self._own, 0, self._began_s, ended_s, self._haste)
+
+    def _share(self, now: float) -> int:
+        if now - self._scanned_s > _SCAN_S:
+            # A folder that somebody removed costs the neighbours' share, never a step.
+            with suppress(OSError):
+                self._scan()
+            self._scanned_s = now
+        busy = sum(neighbour.busy(now) for neighbour in self._neighbours.values())
+        return max(1, self._cores // (1 + busy))
+
+    def _join(self, folder: Path) -> None:
+        """Make a file, and show it to the others once it is whole and locked."""
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        hidden, shown = folder / f".{self._name}", folder / self._name
+        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        weakref.finalize(self, _withdraw, descriptor, shown)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.ftruncate(descriptor, _STATE.size)
+        self._own = mmap.mmap(descriptor, _STATE.size)
+        self._step = _step_in(self._own)
+        hidden.rename(shown)
+
+    def _scan(self) -> None:
+        """Find new neighbours; remove the files of dead ones."""
+        if self._folder is None:
+            return
+        found = {path.name for path in self._folder.iterdir()} - {self._name}
+        neighbours = {}
+        for name in found:
+            if not name.startswith("."):
+                with suppress(OSError, ValueError):
+                    if (neighbour := self._look(self._folder / name)) is not None:
+                        neighbours[name] = neighbour
+        # In one go: another thread may be asking for their haste.
+        self._neighbours = neighbours
+
+    def _look(self, path: Path) -> _Neighbour | None:
+        """The engine whose file this is; None where that is dead."""
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                known = self._neighbours.get(path.name)
+                return known or _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
+            path.unlink()
+            return None
+
+
+def _step_in(file: mmap.mmap) -> torch.Tensor:
+    return torch.frombuffer(file, dtype=torch.float64, count=2)
+
+
+def _withdraw(descriptor: int, path: Path) -> None:
+    """At the end of an engine's life, or of its process."""
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+@cache
+def _boot_id() -> str:
+    return _BOOT.read_text().strip()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, by its affinity and its control group's quota."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def _shared_folder() -> Path | None:
+    """A folder of this user's alone, or None where there cannot be one."""
+    root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    folder = root / f"tandem-cores-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        owned = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+    except OSError:
+        return None
+    return folder if owned else None

@@ -1,0 +1,1 @@
+"""KV blocks: the bookkeeping, the tensors, their layout and prefix digests."""

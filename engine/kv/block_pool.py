@@ -1,0 +1,263 @@
+"""The book of KV blocks: which are free, who holds the others, and in which phase.
+
+Pure bookkeeping. At every instant free + cached + running + leased + quarantined = total.
+Blocks are held by *owners* (one per request on this replica); an owner is in one phase:
+
+    allocate ──▶ running ──lease──▶ leased ──quarantine──▶ quarantined
+       ▲            └──────release──────┴─────────release──────┘
+       │                                 │
+       ├────── free ◀──── unnamed ───────┤
+       └─ evict ─ cached ◀─── named ─────┘ ──match, share──▶ running
+
+A block is *named* by the digest of all tokens up to its end (`engine/kv/prefix_digest.py`) once its KV is
+computed. When nobody holds it any more it is cached: still to be found, and given out anew, least
+recently used first, when no block is free. A block's generation rises each time it is given out,
+so that a late writer can be told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from engine.errors import Overloaded
+
+
+class OutOfBlocks(Overloaded):
+    """The pool has fewer free blocks than asked for; nothing was taken."""
+
+
+class Phase(Enum):
+    """What an owner does with its blocks."""
+
+    RUNNING = "running"
+    LEASED = "leased"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """Blocks by state; the five states add up to `total`."""
+
+    total: int
+    free: int
+    cached: int
+    running: int
+    leased: int
+    quarantined: int
+
+    @property
+    def used(self) -> int:
+        """Blocks that hold a request's KV, in any phase."""
+        return self.running + self.leased + self.quarantined
+
+
+@dataclass(slots=True)
+class _Holding:
+    phase: Phase
+    blocks: list[int]
+
+
+# A block's holders in one number, with a digit for each phase: the highest digit is its state.
+_HOLDER = {Phase.QUARANTINED: 1, Phase.LEASED: 1 << 20, Phase.RUNNING: 1 << 40}
+_FLOORS = tuple(_HOLDER.values())
+_UNHELD, _QUARANTINED, _LEASED, _RUNNING = range(4)
+
+
+class BlockPool:
+    """`total` blocks, given out by number, with reference counts and names."""
+
+    def __init__(self, total: int) -> None:
+        if total < 1:
+            raise ValueError("a pool needs at least one block")
+        self.total = total
+        self.evictions = 0
+        # A stack: the block that was freed last is the one most likely still in a cache.
+        self._free = list(range(total - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._holders = [0] * total
+        self._tally = [total, 0, 0, 0]
+        self._generations = [0] * total
+        self._holdings: dict[str, _Holding] = {}
+        self._names: dict[bytes, int] = {}
+        self._digests: list[bytes | None] = [None] * total
+        self._condemned: set[int] = set()
+        self._dirty: list[int] = []
+
+    @property
+    def free(self) -> int:
+        """How many blocks hold nothing."""
+        return len(self._free)
+
+    def can_allocate(self, count: int, keeping: Iterable[int] = ()) -> bool:
+        """Whether `allocate(…, count)` would succeed after `keeping`, each once, were shared."""
+        kept = sum(block in self._cached for block in keeping)
+        return count <= len(self._free) + len(self._cached) - kept
+
+    def allocate(self, owner: str, count: int) -> list[int]:
+        """Give `owner` that many more blocks, running; OutOfBlocks takes none."""
+        if count < 0:
+            raise ValueError("cannot allocate a negative number of blocks")
+        if not self.can_allocate(count):
+            raise OutOfBlocks(
+                f"{count} blocks wanted, {self.free} of {self.total} free, "
+                f"{len(self._cached)} cached"
+            )
+        # In order, as what lies one behind the other is read sooner.
+        blocks = sorted(self._take() for _ in range(count))
+        for block in blocks:
+            self._generations[block] += 1
+        self._hold(owner, blocks)
+        return blocks
+
+    def share(self, owner: str, blocks: Iterable[int]) -> None:
+        """Let `owner` hold blocks that somebody holds already, or that are cached."""
+        blocks = list(blocks)
+        for block in blocks:
+            if not self._holders[block] and block not in self._cached:
+                raise ValueError(f"block {block} is free and cannot be shared")
+        for block in blocks:
+            self._cached.pop(block, None)
+        self._hold(owner, blocks)
+
+    def release(self, owner: str) -> int:
+        """Take back all that `owner` holds; returns how many nobody holds now. Idempotent."""
+        holding = self._holdings.pop(owner, None)
+        if holding is None:
+            return 0
+        released = 0
+        # Backwards: of a chain the end is evicted first, as nothing is found behind a gap.
+        for block in reversed(holding.blocks):
+            if self._count(block, -_HOLDER[holding.phase]):
+                continue
+            released += 1
+            if block in self._condemned:
+                self._dirty.append(block)
+            elif self._digests[block] is not None:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+        return released
+
+    def set_phase(self, owner: str, phase: Phase) -> None:
+        """Move all of the owner's blocks to another phase; KeyError for an unknown owner."""
+        holding = self._holdings[owner]
+        change = _HOLDER[phase] - _HOLDER[holding.phase]
+        for block in holding.blocks:
+            self._count(block, change)
+        holding.phase = phase
+
+    def publish(self, owner: str, index: int, digest: bytes) -> None:
+        """Name the owner's block at that place, whose KV is computed, by what is in it.
+
+        A digest that is known already stays with the block that has it; a condemned block stays
+        without a name. ValueError where the owner is not running: nothing that is still arriving
+        is ever named.
+        """
+        holding = self._holdings[owner]
+        if holding.phase is not Phase.RUNNING:
+            raise ValueError(f"{owner} is {holding.phase.value}: its blocks cannot be named")
+        block = holding.blocks[index]
+        if digest in self._names or block in self._condemned:
+            return
+        if self._digests[block] is not None:
+            raise ValueError(f"block {block} has another name already")
+        self._names[digest] = block
+        self._digests[block] = digest
+
+    def match(self, digests: Sequence[bytes]) -> list[int]:
+        """The blocks of the longest leading run of digests that are known."""
+        blocks = []
+        for digest in digests:
+            block = self._names.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def digest(self, block: int) -> bytes | None:
+        """The name of a block, which proves its tenant and tokens; None where it has none."""
+        return self._digests[block]
+
+    def condemn(self, owner: str) -> None:
+        """Nobody may find what this owner holds any more: there are NaNs in it.
+
+        Whoever shares these blocks keeps them as they are. When nobody holds them they are
+        quarantined until `cleaned`.
+        """
+        for block in self.held(owner):
+            self._unname(block)
+            self._condemned.add(block)
+
+    def take_dirty(self) -> list[int]:
+        """Condemned blocks that nobody holds now, each handed out once, to be overwritten."""
+        dirty, self._dirty = self._dirty, []
+        return dirty
+
+    def cleaned(self, blocks: Collection[int]) -> None:
+        """These blocks, from `take_dirty`, were overwritten and are free."""
+        self._condemned.difference_update(blocks)
+        self._free.extend(blocks)
+
+    def held(self, owner: str) -> tuple[int, ...]:
+        """The owner's blocks in order of allocation, or nothing."""
+        holding = self._holdings.get(owner)
+        return tuple(holding.blocks) if holding else ()
+
+    def generation(self, block: int) -> int:
+        """How often this block was given out."""
+        return self._generations[block]
+
+    def owners(self) -> frozenset[str]:
+        """Everyone who holds at least one block."""
+        return frozenset(name for name, holding in self._holdings.items() if holding.blocks)
+
+    def counts(self) -> BlockCounts:
+        """Blocks by state. A shared block counts once, in its owners' most active phase."""
+        free, cached = len(self._free), len(self._cached)
+        unclean = self._tally[_UNHELD] - free - cached
+        return BlockCounts(
+            total=self.total,
+            free=free,
+            cached=cached,
+            running=self._tally[_RUNNING],
+            leased=self._tally[_LEASED],
+            quarantined=self._tally[_QUARANTINED] + unclean,
+        )
+
+    def orphaned(self, living: Iterable[str]) -> int:
+        """How many blocks are held by owners that are not among the living."""
+        lost = self.owners() - set(living)
+        return len({block for owner in lost for block in self._holdings[owner].blocks})
+
+    def _take(self) -> int:
+        """A block that holds nothing, or else the cached one that was used longest ago."""
+        if self._free:
+            return self._free.pop()
+        block, _ = self._cached.popitem(last=False)
+        self._unname(block)
+        self.evictions += 1
+        return block
+
+    def _hold(self, owner: str, blocks: Sequence[int]) -> None:
+        holding = self._holdings.setdefault(owner, _Holding(Phase.RUNNING, []))
+        for block in blocks:
+            self._count(block, _HOLDER[holding.phase])
+        holding.blocks.extend(blocks)
+
+    def _count(self, block: int, change: int) -> int:
+        """Change a block's holders, and with them how many blocks are in which state."""
+        holders = self._holders[block]
+        self._tally[bisect_right(_FLOORS, holders)] -= 1
+        holders += change
+        self._tally[bisect_right(_FLOORS, holders)] += 1
+        self._holders[block] = holders
+        return holders
+
+    def _unname(self, block: int) -> None:
+        digest, self._digests[block] = self._digests[block], None
+        if digest is not None:
+            del self._names[digest]

@@ -1,0 +1,58 @@
+"""The memory of a KV cache, and how it is cut into layers, here and where it is mapped."""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby
+
+import torch
+
+from engine.kv.layout import KvLayout
+from engine.kv.shared_segments import shared_tensor
+
+log = logging.getLogger(__name__)
+
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None = None) -> int:
+    """Bytes of one block of that layout over these layers (all by default)."""
+    before = layout.numbers_before
+    per_token = (
+        before[len(layout.layers) if layer_stop is None else layer_stop] - before[layer_start]
+    )
+    return per_token * layout.block_size * TORCH_DTYPES[layout.dtype].itemsize
+
+
+def memory_for(layout: KvLayout, blocks: int, device: torch.device) -> torch.Tensor:
+    """Zeros for so many blocks, flat uint8; on a CPU such that another process can read them."""
+    size = blocks * block_bytes(layout)
+    if device.type == "cpu":
+        try:
+            # Written now: a page of it costs four times as much when a step is the first to.
+            return shared_tensor(size).zero_()
+        except OSError as error:
+            log.info("KV cannot be lent to others on this host: %s", error)
+    return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def stacks_in(memory: torch.Tensor, layout: KvLayout, blocks: int) -> list[torch.Tensor]:
+    """Neighbouring layers of one shape, [layers, 2, blocks, block_size, kv_heads, head_size] each.
+
+    A copy over them is one call: many short ones on another thread would keep the interpreter's
+    lock from the event loop.
+    """
+    stacks: list[torch.Tensor] = []
+    offset = first = 0
+    for shape, alike in groupby(layout.layers):
+        count = len(list(alike))
+        size = blocks * block_bytes(layout, first, first + count)
+        stack = memory[offset : offset + size].view(TORCH_DTYPES[layout.dtype])
+        places = (blocks, layout.block_size, shape.kv_heads, shape.head_size)
+        stacks.append(stack.view(count, 2, *places))
+        offset, first = offset + size, first + count
+    return stacks

@@ -1,0 +1,1 @@
+"""Loading a model, and its forward in every variant."""

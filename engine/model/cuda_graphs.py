@@ -1,0 +1,199 @@
+"""The decode step as one replay: buffers that stay where they are, padded to a few batch sizes.
+
+A `StaticBatch` holds the inputs of a decode step at fixed addresses; a step of fewer rows is
+padded with rows that write to the cache's scratch block and see one token there. `DecodeReplays`
+records the forward over those buffers once per size (on a GPU as a CUDA graph) and then only
+fills the buffers. Tables are as wide as the context, and what a kernel launches depends on shapes
+alone, so a recording is right for any lengths.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from engine.kv.cache import KvCache
+from engine.model.packed_batch import PackedBatch, Segment
+from engine.types.sequence import Span
+
+log = logging.getLogger(__name__)
+
+Tensor = torch.Tensor
+Step = Callable[[], Tensor]
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+
+
+class StaticBatch:
+    """Inputs of a decode step of up to `rows` sequences of up to `width` blocks."""
+
+    def __init__(self, cache: KvCache, rows: int, width: int) -> None:
+        self._cache = cache
+        self._rows = rows
+        self._width = width
+        scratch, device = cache.scratch, cache.device
+        pinned = device.type == "cuda"
+        # tokens, positions, slots; first positions; block tables.
+        longs = torch.zeros((3, rows), dtype=torch.long)
+        longs[2] = scratch * cache.layout.block_size
+        firsts = torch.zeros(rows, dtype=torch.int32)
+        tables = torch.full((rows, width), scratch, dtype=torch.int32)
+        host = (longs, firsts, tables)
+        self._host = tuple(t.pin_memory() for t in host) if pinned else host
+        self._device = tuple(t.clone() if device.type == "cpu" else t.to(device) for t in host)
+        self._starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
+        self._last = torch.arange(rows, device=device)
+        self._tables_of: list[list[int]] = [[] for _ in range(rows)]
+        self._copied = torch.cuda.Event() if pinned else None
+
+    def fits(self, spans: list[Span]) -> bool:
+        """Whether these spans are a decode step that the buffers hold."""
+        return len(spans) <= self._rows and all(
+            span.count == 1 and span.samples and len(span.sequence.blocks) <= self._width
+            for span in spans
+        )
+
+    def packed(self, rows: int) -> PackedBatch:
+        """The first rows as a batch; whoever computes it reads what `fill` puts there later."""
+        (tokens, positions, slots), firsts, tables = self._device
+        every = slice(0, rows)
+        return PackedBatch(
+            cache=self._cache,
+            tokens=tokens[every],
+            positions=positions[every],
+            slots=slots[every],
+            last=self._last[every],
+            starts=self._starts[: rows + 1],
+            firsts=firsts[every],
+            tables=tables[every],
+            segments=(Segment(every, every, 1, self._width),),
+            order=tuple(range(rows)),
+        )
+
+    def fill(self, spans: list[Span]) -> None:
+        """Put the spans in the first rows, padding in all others; copies are in stream order."""
+        if self._copied is not None:
+            # The host's buffers may still be read for the step before.
+            self._copied.synchronize()
+        longs, firsts, _ = (t.numpy() for t in self._host)
+        size, count = self._cache.layout.block_size, len(spans)
+        places = [span.start for span in spans]
+        longs[0, :count] = [span.sequence.tokens[span.start] for span in spans]
+        longs[1, :count] = places
+        longs[2, :count] = [
+            s.sequence.blocks[s.start // size] * size + s.start % size for s in spans
+        ]
+        longs[:2, count:] = 0
+        longs[2, count:] = self._cache.scratch * size
+        firsts[:count] = places
+        firsts[count:] = 0
+        self._fill_tables(spans)
+        for here, there in zip(self._host[:2], self._device[:2], strict=True):
+            there.copy_(here, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+    def _fill_tables(self, spans: list[Span]) -> None:
+        """Rewrite the rows whose tables changed, and copy the range that holds them."""
+        wanted = [span.sequence.blocks for span in spans]
+        wanted += [[] for _ in range(self._rows - len(spans))]
+        changed = [row for row, blocks in enumerate(wanted) if blocks != self._tables_of[row]]
+        if not changed:
+            return
+        host, device = self._host[2], self._device[2]
+        table = host.numpy()
+        for row in changed:
+            blocks = wanted[row]
+            table[row, : len(blocks)] = blocks
+            table[row, len(blocks) :] = self._cache.scratch
+            self._tables_of[row] = list(blocks)
+        span = slice(changed[0], changed[-1] + 1)
+        device[span].copy_(host[span], non_blocking=True)
+
+
+class DecodeReplays:
+    """Decode steps through recordings, where there is one for their size."""
+
+    def __init__(
+        self,
+        forward: Callable[[PackedBatch], Tensor],
+        cache: KvCache,
+        width: int,
+        record: Callable[[Step], Step],
+        buckets: tuple[int, ...] = BUCKETS,
+    ) -> None:
+        self._forward = forward
+        self._record = record
+        self._buckets = buckets
+        self._static = StaticBatch(cache, buckets[-1], width)
+        self._recorded: dict[int, Step] = {}
+
+    def logits(self, spans: list[Span]) -> Tensor | None:
+        """Logits [len(spans), vocabulary], or None where the step must run eagerly.
+
+        They are overwritten by the next replay.
+        """
+        place = bisect.bisect_left(self._buckets, len(spans))
+        if place == len(self._buckets) or not self._static.fits(spans):
+            return None
+        step = self._recorded.get(self._buckets[place])
+        if step is None:
+            return None
+        self._static.fill(spans)
+        return step()[: len(spans)]
+
+    def pieces(self) -> Iterator[None]:
+        """Record size after size, the largest first: the others fit in the memory it took.
+
+        Recording computes on padding alone. A size that cannot be recorded stays eager.
+        """
+        for rows in reversed(self._buckets):
+            began_s = time.monotonic()
+            self._static.fill([])
+            try:
+                self._recorded[rows] = self._record(partial(self._step, rows))
+            except RuntimeError as error:
+                log.warning("decode of %d stays eager: %s", rows, str(error).split("\n", 1)[0])
+            else:
+                log.info("decode of %d recorded in %.2f s", rows, time.monotonic() - began_s)
+            yield
+
+    def _step(self, rows: int) -> Tensor:
+        # A new batch each time: masks are kept in it, and must be made from what is filled in.
+        return self._forward(self._static.packed(rows))
+
+
+class CudaGraphs:
+    """Records a step as a CUDA graph; all share their memory, so one replay at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Step) -> Step:
+        """Run it twice (kernels are compiled, workspaces made), then capture it.
+
+        Only this thread is watched: KV transfers may use the device meanwhile.
+        """
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            step()
+            step()
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
+            logits = step()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits
+
+        return replay

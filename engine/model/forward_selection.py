@@ -1,0 +1,156 @@
+"""Which forward serves a model here, and why: the compact one where it can, else the module."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from engine import kernels
+from engine.config import ModelConfig, OperationsName
+from engine.errors import UnsupportedModel
+from engine.kv.cache import KvCache
+from engine.model import fused_phi as compact_phi
+from engine.model.cuda_graphs import CudaGraphs, DecodeReplays
+from engine.model.fused_forward import CompactRunner
+from engine.model.fused_weights import FAMILIES, Decoder, read
+from engine.model.layers_cpu import CpuLayers, why_not
+from engine.model.loading import ModelDescription
+from engine.model.ops_cuda import TritonOps, attention_named
+from engine.model.ops_cuda import why_not as why_not_triton
+from engine.model.ops_torch import TorchOps
+from engine.model.runner import Runner, TransformersRunner, whole
+from engine.model.warm_up import compute_once
+
+log = logging.getLogger(__name__)
+
+
+class Improvement(Protocol):
+    """Something that makes steps faster, and takes long to make."""
+
+    @property
+    def stalls(self) -> bool:
+        """Whether streams would stand still for a piece of it: it is for before there are any."""
+        ...
+
+    def prepare(self) -> str | None:
+        """Do the slow part, on any thread; why it cannot be done, or None."""
+        ...
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """Swap it in, piece by piece; between any two may be steps, or layers of one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOperations:
+    """The C++ operations, for a runner that began with torch's."""
+
+    runner: CompactRunner
+    decoder: Decoder
+    stalls: ClassVar[bool] = False
+
+    def prepare(self) -> str | None:
+        """See Improvement: half a minute of compiling."""
+        return kernels.why_not_loaded()
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """See Improvement: a layer a piece."""
+        return self.runner.take(CpuLayers(self.decoder), cache)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSteps:
+    """Decode steps as CUDA graphs, for contexts of that many tokens; prompts' kernels compiled."""
+
+    runner: CompactRunner
+    context_tokens: int
+    stalls: ClassVar[bool] = True
+
+    def prepare(self) -> str | None:
+        """See Improvement: nothing to do before."""
+        return None
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """See Improvement: a kind of prompt or a batch size a piece."""
+        runner, width = self.runner, cache.layout.blocks_for(self.context_tokens)
+        yield from compute_once(runner, cache, self.context_tokens)
+        runner.replays = DecodeReplays(
+            lambda batch: whole(runner.layers(batch)), cache, width, CudaGraphs(cache.device)
+        )
+        yield from runner.replays.pieces()
+
+
+def choose_runner(
+    description: ModelDescription, model: Any, block_size: int, config: ModelConfig
+) -> tuple[Runner, Improvement | None]:
+    """The runner, and what will make it faster. The compact one empties the module.
+
+    What is asked for by name and cannot be had is refused, not replaced.
+    """
+    reason = _why_not_compact(description, model)
+    if config.forward == "compact" and reason is not None:
+        raise UnsupportedModel(f"{description.architecture} has no compact forward: {reason}")
+    if config.forward == "transformers" or reason is not None:
+        return TransformersRunner(model), None
+    if description.architecture == compact_phi.FAMILY:
+        if config.operations not in ("auto", "torch"):
+            raise UnsupportedModel(f"model.operations: {config.operations}: not for Phi's layers")
+        decoder = compact_phi.read(model, description.context_tokens)
+        return CompactRunner(decoder, compact_phi.PhiOps(decoder)), None
+    decoder = read(model, description.context_tokens)
+    if config.operations == "torch":
+        return CompactRunner(decoder, TorchOps(decoder)), None
+    if decoder.embedding.is_cuda or config.operations in ("triton", "flashinfer"):
+        return _choose_on_cuda(decoder, description.context_tokens, config.operations)
+    reason = _why_not_cpu(decoder, block_size)
+    wanted = config.operations == "cpp"
+    if reason is None and (wanted or kernels.is_built()):
+        reason = kernels.why_not_loaded()
+        if reason is None:
+            return CompactRunner(decoder, CpuLayers(decoder)), None
+    if reason is not None and wanted:
+        raise UnsupportedModel(f"model.operations: cpp: {reason}")
+    runner = CompactRunner(decoder, TorchOps(decoder))
+    if reason is not None:
+        log.info("torch operations: %s", reason)
+        return runner, None
+    return runner, CpuOperations(runner, decoder)
+
+
+def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
+    """Why the compact forward cannot serve the model, or None."""
+    if description.architecture == compact_phi.FAMILY:
+        return compact_phi.why_not(model.config)
+    return None if description.architecture in FAMILIES else "its layers are not known"
+
+
+def _choose_on_cuda(
+    decoder: Decoder, context_tokens: int, operations: OperationsName
+) -> tuple[Runner, Improvement | None]:
+    """Triton's operations where they can be had, else torch's, unless others were asked for."""
+    weights = decoder.embedding
+    reason = why_not_triton(decoder) if weights.is_cuda else f"the weights are on {weights.device}"
+    if operations == "cpp":
+        reason = f"the weights are on {weights.device}"
+    if reason is None:
+        ops = TritonOps(decoder, attention_named(operations, weights.device))
+        runner = CompactRunner(decoder, ops)
+        return runner, RecordedSteps(runner, context_tokens) if ops.recordable else None
+    if operations != "auto":
+        raise UnsupportedModel(f"model.operations: {operations}: {reason}")
+    log.info("torch operations: %s", reason)
+    return CompactRunner(decoder, TorchOps(decoder)), None
+
+
+def _why_not_cpu(decoder: Decoder, block_size: int) -> str | None:
+    """Why the C++ operations cannot serve the model, or None."""
+    weights = decoder.embedding
+    if weights.device.type != "cpu":
+        return f"the weights are on {weights.device.type}"
+    if weights.dtype != torch.bfloat16:
+        return f"the C++ operations are for bfloat16, the weights are {weights.dtype}"
+    return why_not(decoder, block_size)

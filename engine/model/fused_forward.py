@@ -1,0 +1,124 @@
+"""A forward of our own for the main decoder families: fused projections, logits where sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Protocol
+
+import torch
+from torch.nn.functional import embedding
+
+from engine.kv.cache import KvCache, KvFormat
+from engine.model.cuda_graphs import DecodeReplays
+from engine.model.fused_weights import Decoder, Layer
+from engine.model.packed_batch import PackedBatch
+from engine.model.runner import Computed
+
+Tensor = torch.Tensor
+
+
+class Layers(Protocol):
+    """How layers of one decoder are computed, on one kind of device.
+
+    `x` is the residual stream, [tokens, hidden]; it may be written to. What `prepare` makes of a
+    layer is known to its maker alone.
+    """
+
+    name: str
+    kv_format: KvFormat
+
+    def prepare(self, layer: Layer) -> Any:
+        """Bring a layer's weights into the form that is fastest to compute with."""
+        ...
+
+    def prepare_head(self) -> Any:
+        """The same for the final norm and the head."""
+        ...
+
+    def run(
+        self,
+        x: Tensor,
+        layers: list[Any],
+        stores: list[Tensor],
+        batch: PackedBatch,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """The stream behind consecutive layers; their keys and values go to `stores`.
+
+        With `wanted`, indices [rows] in order of tokens that end their spans: [rows, hidden].
+        """
+        ...
+
+    def logits(self, x: Tensor, head: Any) -> Tensor:
+        """[rows, vocabulary] of the rows of the stream behind the last layer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A layer made ready, and who computes it."""
+
+    by: Layers
+    layer: Any
+
+
+class CompactRunner:
+    """Runs a Decoder; see engine.runner.Runner. Who computes can change from layer to layer."""
+
+    def __init__(self, decoder: Decoder, by: Layers) -> None:
+        self.kv_format = by.kv_format
+        self.replays: DecodeReplays | None = None
+        self._decoder = decoder
+        self._stages = [_Stage(by, by.prepare(layer)) for layer in decoder.layers]
+        self._head = _Stage(by, by.prepare_head())
+
+    @property
+    def name(self) -> str:
+        """See Runner."""
+        return f"compact, {self._head.by.name}"
+
+    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
+        """See Runner. Steps of single tokens are not cut."""
+        decoder, whole = self._decoder, batch.segments[-1].queries == 1
+        most = len(self._stages) if whole else 1
+        # Of a prompt the last layer's keys and values are needed, and the rest of it where sampled.
+        narrow = not whole and not batch.scored
+        x = embedding(batch.tokens, decoder.embedding)
+        if decoder.embedding_scale != 1.0:
+            x = x * torch.tensor(decoder.embedding_scale, dtype=x.dtype)
+        done = 0
+        while done < len(self._stages):
+            # Looked up anew: `take` may have changed them since the pass began.
+            group = self._group(done, most)
+            end = done + len(group)
+            prepared = [stage.layer for stage in group]
+            wanted = batch.last if narrow and end == len(self._stages) else None
+            x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch, wanted)
+            done = end
+            yield done
+        return Computed(
+            self._logits(x if narrow else x[batch.last]), lambda rows: self._logits(x[rows])
+        )
+
+    def take(self, by: Layers, cache: KvCache) -> Iterator[None]:
+        """Let another compute, a layer at a time; between two passes or two layers."""
+        for index, layer in enumerate(self._decoder.layers):
+            self._stages[index] = _Stage(by, by.prepare(layer))
+            if by.kv_format == "pairs":
+                cache.pair(index)
+            yield
+        self._head = _Stage(by, by.prepare_head())
+        self.kv_format = by.kv_format
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """[rows, vocabulary] of rows of the stream behind the last layer."""
+        logits: Tensor = self._head.by.logits(x, self._head.layer)
+        cap = self._decoder.final_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def _group(self, first: int, most: int) -> list[_Stage]:
+        """Layers from `first` on that one and the same computes, at most that many."""
+        by = self._stages[first].by
+        return list(takewhile(lambda stage: stage.by is by, self._stages[first : first + most]))

@@ -1,0 +1,56 @@
+"""Batches of all kinds once through the model, so that no request waits for kernels to compile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import torch
+
+from engine.kv.cache import KvCache
+from engine.model.packed_batch import pack
+from engine.model.runner import Runner, whole
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
+
+log = logging.getLogger(__name__)
+
+# Kernels are compiled for tiles, which follow from how many tokens a prompt has, and for the parts
+# that a stream's context is cut into.
+_PROMPTS = (1, 4, 7, 16, 24, 48, 100, 300, 1024, 2048)
+_STREAMS = (48, 200, 400, 800, 1600, 3500, 7000)
+_BESIDE_TOKENS = 100
+
+
+def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterator[None]:
+    """Compute prompts of many lengths, and one beside a stream of many contexts, a batch a piece.
+
+    All of them are stored in the scratch block. One that cannot be computed is logged.
+    """
+    batches = [[_span(cache, 0, length)] for length in _PROMPTS if length <= context_tokens]
+    if context_tokens >= _BESIDE_TOKENS:
+        prompt = _span(cache, 0, _BESIDE_TOKENS)
+        streams = [length for length in _STREAMS if length < context_tokens]
+        batches += [[_span(cache, length, 1), prompt] for length in streams]
+    began_s = time.monotonic()
+    for spans in batches:
+        try:
+            _compute(runner, cache, spans)
+        except Exception as error:  # whatever a compiler raises: requests will meet it, or not
+            log.warning("a first batch failed: %s", str(error).split("\n", 1)[0])
+        yield
+    log.info("%d kinds of batches computed in %.1f s", len(batches), time.monotonic() - began_s)
+
+
+@torch.inference_mode()
+def _compute(runner: Runner, cache: KvCache, spans: list[Span]) -> None:
+    whole(runner.layers(pack(spans, cache)))
+    cache.synchronize()
+
+
+def _span(cache: KvCache, start: int, count: int) -> Span:
+    length = start + count
+    sampling = SamplingParams(temperature=0.0, max_tokens=1)
+    blocks = [cache.scratch] * cache.layout.blocks_for(length)
+    return Span(Sequence("warm-up", [0] * length, length, sampling, blocks=blocks), start, count)

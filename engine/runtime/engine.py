@@ -1,0 +1,177 @@
+"""The engine: owns the device, the weights and the KV; its one verb is `forward`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from engine.config import KvConfig, ModelConfig
+from engine.cpu.core_sharing import Cores
+from engine.device import best_device
+from engine.errors import ConfigError, Internal
+from engine.free_memory import free_bytes
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout
+from engine.kv.memory import block_bytes
+from engine.model.forward_selection import Improvement, choose_runner
+from engine.model.loading import ModelDescription, load_weights
+from engine.model.runner import Runner
+from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
+from engine.runtime.forward_pass import Pass
+from engine.startup_timer import Stages
+from engine.types.sequence import Outcome, Span
+from engine.types.urgency import Haste
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time."""
+
+    def __init__(
+        self,
+        description: ModelDescription,
+        runner: Runner,
+        cache: KvCache,
+        *,
+        improvement: Improvement | None = None,
+        cores: Cores | None = None,
+    ) -> None:
+        self.description = description
+        self.cache = cache
+        self._runner = runner
+        self._improvement = improvement
+        self._pieces: Iterator[None] | None = None
+        self._cores = cores
+
+    @property
+    def forward_name(self) -> str:
+        """Which forward computes, for the log."""
+        return self._runner.name
+
+    @classmethod
+    def load(
+        cls,
+        description: ModelDescription,
+        kv: KvConfig,
+        config: ModelConfig | None = None,
+        *,
+        device: torch.device | None = None,
+        most_tokens: int,
+        share: int = 1,
+        stages: Stages | None = None,
+    ) -> Engine:
+        """Load weights, learn the KV shape, size the pool and check attention against eager.
+
+        `most_tokens` bounds the pool: more could never be used. `share` replicas share the
+        device's memory. `stages` are told what took how long.
+        """
+        device = device or best_device()
+        stages = stages or Stages()
+        model: Any = load_weights(description, device)
+        stages.ended("weights")
+        weight_bytes = sum(weight.nbytes for weight in model.parameters())
+        layout = probe_layout(description, model, kv.block_size)
+        expected = reference_logits(model, check_tokens(description))
+        stages.ended("reference")
+        config = config or ModelConfig()
+        runner, improvement = choose_runner(description, model, kv.block_size, config)
+        stages.ended("operations")
+        check_runner(description, runner, layout, device, expected)
+        stages.ended("check")
+        blocks = kv.blocks or _fit_blocks(layout, device, kv, most_tokens, share)
+        cache = KvCache(layout, blocks, device, runner.kv_format)
+        stages.ended("pool")
+        log.info(
+            "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
+            description.architecture,
+            device,
+            runner.name,
+            blocks,
+            layout.block_size,
+            blocks * block_bytes(layout) / 2**20,
+            stages,
+        )
+        cores = Cores(weight_bytes) if device.type == "cpu" else None
+        return cls(description, runner, cache, improvement=improvement, cores=cores)
+
+    def forward(self, spans: list[Span]) -> list[Outcome]:
+        """Compute the spans' tokens and sample where a span reaches its sequence's end.
+
+        KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
+        are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
+        overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
+        gets them: a NaN left there would spread.
+        """
+        results = self.begin(spans).advance()
+        if results is None:
+            raise Internal("a pass without a limit was cut")
+        return results
+
+    def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Pass:
+        """The same as `forward`, to be computed in slices of layers; other steps may go between.
+
+        Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
+        `stored` is called once their KV is there, where a pass can tell before its end: on a CPU.
+        """
+        return Pass(self._runner, self.cache, spans, self._cores, stored)
+
+    @property
+    def shared_cores(self) -> str:
+        """Names the cores that this engine shares with others; "" where it shares none."""
+        return "" if self._cores is None else self._cores.shared_name
+
+    @property
+    def haste(self) -> Haste:
+        """How urgently other engines compute on this host, so that this one's rest helps them."""
+        return Haste.NONE if self._cores is None else self._cores.haste
+
+    def rest(self) -> None:
+        """Nothing is computed for a while: other engines on this host may have its cores."""
+        if self._cores is not None:
+            self._cores.rest()
+
+    @property
+    def is_improved_first(self) -> bool:
+        """Whether `improve` is for before there are streams; see `Improvement.stalls`."""
+        return self._improvement is not None and self._improvement.stalls
+
+    def prepare_improvement(self) -> bool:
+        """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""
+        if self._improvement is None:
+            return False
+        reason = self._improvement.prepare()
+        if reason is not None:
+            log.info("%s: %s", self.forward_name, reason)
+        return reason is None
+
+    @torch.inference_mode()
+    def improve(self) -> bool:
+        """Swap in a piece of what was prepared, between two steps; whether more is to come."""
+        if self._improvement is None:
+            return False
+        if self._pieces is None:
+            self._pieces = self._improvement.pieces(self.cache)
+        for _ in self._pieces:
+            return True
+        self._improvement = self._pieces = None
+        log.info("engine improved: %s", self.forward_name)
+        return False
+
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
+        self.cache.clear(blocks)
+
+
+def _fit_blocks(
+    layout: KvLayout, device: torch.device, kv: KvConfig, most_tokens: int, share: int
+) -> int:
+    """Blocks that fit in a replica's share of what is free now, at most for `most_tokens`."""
+    fraction = kv.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
+    fitting = int(free_bytes(device) * fraction / share) // block_bytes(layout)
+    if fitting < 1:
+        raise ConfigError("kv: not enough free memory for a single block")
+    return min(fitting, layout.blocks_for(most_tokens))

@@ -1,0 +1,158 @@
+"""One pass of spans through the model, whole or in slices of layers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+
+import torch
+
+from engine.cpu.core_sharing import Cores
+from engine.errors import Internal
+from engine.kv.cache import KvCache
+from engine.model.packed_batch import pack
+from engine.model.runner import Computed, Runner
+from engine.sampling.sampler import sample
+from engine.sampling.scorer import Scorer
+from engine.types.scores import Scores
+from engine.types.sequence import Outcome, SampledToken, Scored, Span, haste_of
+
+
+class Pass:
+    """See `Engine.begin`. Belongs to the engine's thread.
+
+    The leading `layers_done` have stored the keys and values of all spans; `stored` is called when
+    that is all of them, with the logits still to be computed. What is scored comes behind the
+    layers, and is cut, too.
+
+    Kernels that run on their own, as on a GPU, are waited for at the end of each slice: then what
+    is stored is there, and nothing is written to the blocks of a pass that nobody goes on with.
+    Nothing is known to be stored before.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        cache: KvCache,
+        spans: list[Span],
+        cores: Cores | None,
+        stored: Callable[[], None] | None = None,
+    ) -> None:
+        self.spans = spans
+        self.layers_done = self._layers_launched = 0
+        self._launches = cache.device.type != "cpu"
+        self._runner = runner
+        self._cache = cache
+        self._cores = cores
+        self._stored = stored
+        self._under_way: Generator[None, None, list[Outcome] | None] | None = None
+        self._cut = False
+        self._halted = torch.zeros(1, dtype=torch.int32)
+
+    def cut(self) -> None:
+        """Have the slice that is computed end with its layer. Safe to call from any thread."""
+        self._cut = True
+
+    def halt(self) -> None:
+        """End it for good, as soon as may be: nobody wants it. Safe to call from any thread.
+
+        It has no results, and what it wrote to its blocks behind `layers_done` is anything.
+        """
+        self._halted.fill_(1)
+
+    @torch.inference_mode()
+    def advance(self, for_s: float | None = None) -> list[Outcome] | None:
+        """Compute the layers that fit into that time, at least one; None while there is more.
+
+        One that was `cut` ends sooner, one that was halted at once.
+        Where kernels run on their own, as on a GPU, the time is that of launching them; then they
+        are waited for.
+        """
+        until = None if for_s is None else time.monotonic() + for_s
+        if self._cores is not None:
+            self._cores.enter(haste_of(self.spans))
+        try:
+            return self._advance(until)
+        finally:
+            self._cut = False
+            self._cache.synchronize()
+            self.layers_done = self._layers_launched
+            if self._cores is not None:
+                self._cores.leave()
+
+    def _advance(self, until: float | None) -> list[Outcome] | None:
+        if self._under_way is None:
+            replays = self._runner.replays
+            logits = None if replays is None else replays.logits(self.spans)
+            if logits is not None:
+                return [*self._sampled(range(len(self.spans)), logits)]
+            self._under_way = self._work()
+        while not self._unwanted:
+            began_s = time.monotonic()
+            try:
+                next(self._under_way)
+            except StopIteration as end:
+                results: list[Outcome] | None = end.value
+                return results
+            ended_s = time.monotonic()
+            if until is not None and (self._cut or ended_s + (ended_s - began_s) > until):
+                return None
+            if self._cores is not None:
+                self._cores.adapt()
+        return None
+
+    @property
+    def _unwanted(self) -> bool:
+        return bool(self._halted)
+
+    def _work(self) -> Generator[None, None, list[Outcome] | None]:
+        batch = pack(self.spans, self._cache)
+        batch.halted = self._halted
+        if self._cores is not None:
+            batch.beside = self._cores.beside
+        computed = yield from self._layers(self._runner.layers(batch))
+        if self._unwanted:
+            return None  # nothing is sampled from what a halted step leaves
+        results = self._sampled(batch.order, computed.logits)
+        scorer = Scorer(self.spans, batch.order, self._cache.device)
+        yield from scorer.run(computed.logits_of)
+        return [_joined(one, scorer.found(index)) for index, one in enumerate(results)]
+
+    def _layers(self, layers: Generator[int, None, Computed]) -> Generator[None, None, Computed]:
+        while True:
+            try:
+                done = next(layers)
+            except StopIteration as end:
+                computed: Computed = end.value
+                return computed
+            if not self._unwanted:
+                self._layers_launched = done
+                if not self._launches:
+                    self.layers_done = done
+            if done < len(self._cache.layers):
+                yield
+                continue
+            if self._cores is not None:
+                self._cores.adapt()
+            if self._stored is not None and not (self._unwanted or self._launches):
+                self._stored()
+
+    def _sampled(
+        self, order: Sequence[int], logits: torch.Tensor
+    ) -> list[SampledToken | Internal | None]:
+        spans = self.spans
+        results: list[SampledToken | Internal | None] = [None] * len(spans)
+        sampling = [index for index in order if spans[index].samples]
+        if not sampling:
+            return results
+        tokens = sample(logits, [spans[index].sequence for index in sampling])
+        for index, token in zip(sampling, tokens, strict=True):
+            results[index] = token
+        return results
+
+
+def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:
+    """What a span gives; a fault of either is a fault of the sequence."""
+    if scores is None or isinstance(sampled, Internal):
+        return sampled
+    return scores if isinstance(scores, Internal) else Scored(scores, sampled)

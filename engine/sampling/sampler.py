@@ -1,0 +1,134 @@
+"""From the model's logits to the next token of every sequence in a batch.
+
+Per row, in this order: repetition penalty, presence and frequency penalties, logit bias
+(`engine/sampling/penalties.py`); then, where temperature is 0, the best token; else temperature, top-k,
+top-p and min-p (`engine/sampling/filters.py`), and of what they keep the token at one random number, which
+depends on seed, choice and absolute position alone (`engine/sampling/counter_rng.py`). So a request gets the same
+token in any batch, on any replica.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+
+from engine.errors import Internal
+from engine.sampling.counter_rng import uniform
+from engine.sampling.filters import filters, keep_likely
+from engine.sampling.penalties import edit_logits, edits_logits
+from engine.types.sequence import SampledToken, Sequence
+
+_BAD = -1  # on the device only: in place of the token of a row without a distribution
+# On a CPU larger temporaries are returned to the system and faulted in anew at every step, which
+# costs more than the arithmetic.
+_CPU_NUMBERS = 2**20
+
+
+@torch.no_grad()
+def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken | Internal]:
+    """Choose the next token of each sequence.
+
+    `logits` is [rows, vocabulary] of any float dtype and stays as it is; row i belongs to
+    sequences[i], and its token gets the absolute position len(tokens). Log-probabilities are of
+    the model's own logits, in float32, for rows that ask. A row whose best logit is NaN or
+    infinite gets an Internal instead, so that it fails alone.
+    """
+    if logits.dim() != 2 or logits.shape[0] != len(sequences):
+        raise Internal(f"logits of shape {tuple(logits.shape)} for {len(sequences)} sequences")
+    if not sequences:
+        return []
+    order: list[int] = []
+    parts: list[torch.Tensor] = []
+    for rows in _groups(logits, sequences):
+        members = [sequences[row] for row in rows]
+        order += rows
+        parts.append(_choose(logits if len(rows) == len(sequences) else logits[rows], members))
+    tokens = [0] * len(sequences)
+    for row, token in zip(order, torch.cat(parts).tolist(), strict=True):
+        tokens[row] = token
+    chosen: list[SampledToken | Internal] = [*_with_logprobs(logits, sequences, tokens)]
+    for row, token in enumerate(tokens):
+        if token == _BAD:
+            chosen[row] = Internal("the model's logits are NaN or infinite")
+    return chosen
+
+
+def _groups(logits: torch.Tensor, sequences: list[Sequence]) -> list[list[int]]:
+    """Rows that are treated alike, so that none pays for what another asks."""
+    kinds: defaultdict[tuple[bool, bool, bool], list[int]] = defaultdict(list)
+    for row, sequence in enumerate(sequences):
+        sampling = sequence.sampling
+        drawn = not sampling.greedy
+        kinds[drawn, drawn and filters(sampling), edits_logits(sampling)].append(row)
+    groups = []
+    for (drawn, _, edited), rows in kinds.items():
+        step = len(rows)
+        if logits.device.type == "cpu" and (drawn or edited):
+            step = max(1, _CPU_NUMBERS // logits.shape[1])
+        groups += [rows[start : start + step] for start in range(0, len(rows), step)]
+    return groups
+
+
+def _choose(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """The tokens of one group's rows, int64 [rows]."""
+    sampling = sequences[0].sampling
+    if edits_logits(sampling):
+        scores = scores.to(torch.float32, copy=True)
+        edit_logits(scores, sequences)
+    if not sampling.greedy:
+        return _draw(scores.float(), sequences, filtered=filters(sampling))
+    # Not argmax, which is six times slower in bfloat16 on a CPU.
+    best, tokens = scores.max(dim=-1)
+    return torch.where(best.isfinite(), tokens, _BAD)
+
+
+def _draw(scores: torch.Tensor, sequences: list[Sequence], *, filtered: bool) -> torch.Tensor:
+    """A token of each row by inverse CDF, int64 [rows]; `scores` is float32."""
+    asks = [sequence.sampling for sequence in sequences]
+    table = torch.tensor(
+        [(s.sampling.temperature, _uniform(s)) for s in sequences],
+        dtype=torch.float64,
+        device=scores.device,
+    )
+    temperature, noise = (column.unsqueeze(1) for column in table.unbind(1))
+    best = scores.amax(dim=-1, keepdim=True)
+    ids = None
+    if filtered:
+        scores, ids = keep_likely(scores, temperature, asks)
+    # A softmax in float64 but for its division, and its running sum. In vocabulary order, not
+    # sorted by weight: rounding of 1e-7 in two close logits would swap their places in a sorted
+    # order and so the token; here it moves the edges by as little.
+    edges = scores.double().sub_(best).div_(temperature).exp_().cumsum_(dim=-1)
+    total = edges[:, -1:]
+    target = torch.minimum(noise * total, torch.nextafter(total, torch.zeros_like(total)))
+    places = torch.searchsorted(edges, target, right=True)
+    # Only a row without a distribution has no such edge.
+    places.clamp_(max=edges.shape[-1] - 1)
+    tokens = places if ids is None else ids.gather(1, places)
+    return torch.where(total.isfinite() & (total > 0), tokens, _BAD).squeeze(1)
+
+
+def _uniform(sequence: Sequence) -> float:
+    if sequence.sampling.seed is None:
+        raise Internal(f"{sequence.owner} came to the sampler without a seed")
+    return uniform(sequence.sampling.seed, sequence.choice, len(sequence.tokens))
+
+
+def _with_logprobs(
+    logits: torch.Tensor, sequences: list[Sequence], tokens: list[int]
+) -> list[SampledToken]:
+    sampled = [SampledToken(token) for token in tokens]
+    asks = {r: k for r, s in enumerate(sequences) if (k := s.sampling.logprobs) is not None}
+    if asks:
+        rows = list(asks)
+        table = logits[rows].float().log_softmax(dim=-1)
+        # A row without a distribution has no token to look up; what it gets here is not used.
+        drawn = torch.tensor([max(0, tokens[row]) for row in rows], device=logits.device)
+        chosen = table.gather(1, drawn.unsqueeze(1)).squeeze(1).tolist()
+        best = table.topk(min(max(asks.values()), table.shape[-1]), dim=-1)
+        values, ids = best.values.tolist(), best.indices.tolist()
+        for place, (row, k) in enumerate(asks.items()):
+            top = tuple(zip(ids[place][:k], values[place][:k], strict=True))
+            sampled[row] = SampledToken(tokens[row], chosen[place], top)
+    return sampled

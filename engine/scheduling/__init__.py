@@ -1,0 +1,1 @@
+"""Pure: which prompt is next, and which cached prefix a sequence starts from."""

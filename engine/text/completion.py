@@ -1,0 +1,81 @@
+"""From a request's tokens to its text, and to its end.
+
+The state depends on the tokens alone: pushing the same tokens into a new object rebuilds it, which
+is how a decode replica goes on after a first token sampled elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from engine.errors import Internal
+from engine.text.detokenizer import Detokenizer
+from engine.text.stop_strings import StopScanner
+from engine.text.tokenizer import Tokenizer
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What became readable with one token; `finish_reason` is set on the last piece."""
+
+    text: str
+    finish_reason: FinishReason | None = None
+
+
+class Completion:
+    """The text of one choice. Without a stop string, all pieces joined are the decoded output.
+
+    It ends with "stop" on an end-of-sequence token (unless ignored), a stop token (neither gives
+    text) or a stop string (the text ends before it), and with "length" at `max_tokens` or where
+    prompt and output fill `context_tokens`. Special tokens never give text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        eos_ids: Collection[int],
+        context_tokens: int,
+    ) -> None:
+        room = context_tokens - len(prompt_ids)
+        self._most = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        self._ends = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            self._ends |= frozenset(eos_ids)
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopScanner(sampling.stop)
+        self.output_tokens = 0
+        self.finish_reason: FinishReason | None = None
+
+    def ends_with(self, token: int) -> bool:
+        """Whether this next token is the last by its id or its place, whatever its text says."""
+        return token in self._ends or self.output_tokens + 1 >= self._most
+
+    def push(self, token: int) -> Piece:
+        """Take the next output token; raises Internal after the end."""
+        if self.finish_reason is not None:
+            raise Internal("a token came after the end of its text")
+        self.output_tokens += 1
+        if token in self._ends:
+            return self._end("", "stop")
+        text = self._stops.push(self._detokenizer.push(token))
+        if self._stops.found:
+            self.finish_reason = "stop"
+            return Piece(text, "stop")
+        if self.output_tokens >= self._most:
+            return self._end(text, "length")
+        return Piece(text)
+
+    def _end(self, text: str, reason: FinishReason) -> Piece:
+        """Release what is held; a stop string in it still counts."""
+        text += self._stops.push(self._detokenizer.flush())
+        if self._stops.found:
+            reason = "stop"
+        else:
+            text += self._stops.flush()
+        self.finish_reason = reason
+        return Piece(text, reason)

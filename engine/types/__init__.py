@@ -1,0 +1,1 @@
+"""A sequence, and what a request asks of it."""

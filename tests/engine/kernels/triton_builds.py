@@ -1,0 +1,104 @@
+"""Compile every Triton kernel for a Hopper GPU, which needs none: python -m, one line each."""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from engine.kernels import fused_triton, paged_triton
+from engine.model.attention_triton import decode_tiles, power_of_two, prefill_tiles
+
+HOPPER = GPUTarget("cuda", 90, 32)
+ITEM = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+def attention(kernel, dtype, size, group=4, window=0, cap=0.0, splits=8, tiles=None):
+    """(kernel, signature of its run-time arguments, constants, tiles)."""
+    common = {"tables": "*i32", "firsts": "*i32", "value_offset": "i64", "table_stride": "i32"}
+    signature = {"query": f"*{dtype}", "store": f"*{dtype}", "out": f"*{dtype}", **common}
+    signature["scale"] = "fp32"
+    constants = {"GROUP": group, "KV": 8, "SIZE": size, "DIMS": power_of_two(size), "BLOCK": 16}
+    constants |= {"WINDOW": window, "CAP": cap}
+    if kernel is paged_triton.decode:
+        tiles = tiles or decode_tiles(group, size, ITEM[dtype])
+        signature |= {"partials": "*fp32", "weights": "*fp32"}
+        constants |= {"SPLITS": splits}
+    else:
+        tiles = tiles or prefill_tiles(2048, group, size, ITEM[dtype])
+        signature["starts"] = "*i32"
+    constants |= {"ROWS": tiles.rows, "TILE": tiles.keys}
+    return kernel, signature, constants, tiles.warps, tiles.stages
+
+
+def fused():
+    """The small kernels, in bfloat16 for an 8 B shape."""
+    pointers = dict.fromkeys(("branch", "residual", "weight", "out"), "*bf16")
+    numbers = {"eps": "fp32", "offset": "fp32"}
+    norm = {"WIDTH": 4096, "DIMS": 4096, "ADDS": True}
+    yield fused_triton.add_rms_norm, pointers | numbers, norm, 8, 3
+    pointers = dict.fromkeys(("qkv", "query_norm", "key_norm", "query", "store"), "*bf16")
+    pointers |= {"cosine": "*fp32", "sine": "*fp32", "positions": "*i64", "slots": "*i64"}
+    rope = {"HEADS": 32, "KV": 8, "SIZE": 128, "DIMS": 128, "HALF": 64, "TAKE": 16}
+    for normed in (False, True):
+        signature = pointers | numbers | {"value_offset": "i64"}
+        yield fused_triton.rope_store, signature, rope | {"NORMED": normed}, 4, 3
+    for gelu in (False, True):
+        constants = {"WIDTH": 14336, "DIMS": 1024, "GELU": gelu}
+        yield fused_triton.gate, {"gate_up": "*bf16", "out": "*bf16"}, constants, 4, 3
+    pointers = {"partials": "*fp32", "weights": "*fp32", "out": "*bf16"}
+    yield paged_triton.combine, pointers, {"SIZE": 128, "DIMS": 128, "SPLITS": 64}, 4, 3
+
+
+def everything():
+    """All launches that are worth a look."""
+    for kernel in (paged_triton.decode, paged_triton.prefill):
+        yield attention(kernel, "bf16", 128)
+        yield attention(kernel, "fp16", 64, group=7)
+        yield attention(kernel, "bf16", 96, window=512)
+        yield attention(kernel, "bf16", 256, group=2, cap=50.0)
+        yield attention(kernel, "fp32", 128)
+    yield from fused()
+
+
+def compiled(kernel, signature, constants, warps, stages):
+    """Build one, as the launcher would: pointers and strides are multiples of 16."""
+    names = kernel.arg_names
+    types = {n: signature.get(n, "constexpr") for n in names}
+    places = {(names.index(n),): value for n, value in constants.items()}
+    divisible = [["tt.divisibility", 16]]
+    attributes = {
+        (names.index(n),): divisible
+        for n, kind in signature.items()
+        if kind.startswith("*") or n == "value_offset"
+    }
+    source = ASTSource(kernel, types, places, attributes)
+    return triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": stages})
+
+
+def resources(binary):
+    """Registers, spilled bytes and shared memory, and the matrix instructions in the PTX."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(binary.asm["cubin"])
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        usage = subprocess.run([tool, "-res-usage", path], capture_output=True, text=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    registers, stack = found.groups() if found else ("?", "?")
+    ptx = binary.asm["ptx"]
+    shared = binary.metadata.shared
+    return f"registers {registers}, stack {stack}, shared {shared}, " + ", ".join(
+        f"{name} {ptx.count(name)}" for name in ("wgmma.mma_async", "mma.sync", "cp.async.cg")
+    )
+
+
+if __name__ == "__main__":
+    for launch in everything():
+        kernel, signature, constants, warps, stages = launch
+        told = {n: v for n, v in constants.items() if n in ("SIZE", "ROWS", "TILE", "WINDOW")}
+        kinds = sorted({kind for kind in signature.values() if kind.startswith("*")})
+        print(kernel.__name__, *kinds, told, f"warps {warps}, stages {stages}:", flush=True)
+        print("   ", resources(compiled(*launch)), flush=True)

@@ -1,0 +1,118 @@
+"""Other attentions get the right keys: from stand-ins of their libraries, or on CUDA from them."""
+
+import importlib.util
+import sys
+import types
+
+import pytest
+import torch
+
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout, LayerShape
+from engine.model import attention_alternatives as attention_others
+from engine.model.attention_alternatives import FlashInferAttention, VarlenPrefill
+from engine.model.attention_hf import attend_segments
+from engine.model.packed_batch import pack
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
+from tests.engine.kinds import why_no_triton
+
+BLOCK, HEADS, KV, SIZE = 4, 6, 2, 32
+CUDA = torch.cuda.is_available()
+
+
+def _rows(query, key, value, scale, window):
+    """One sequence: the last len(query) positions over all keys, in float64."""
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    scores = torch.einsum("qhd,khd->hqk", query.double(), key.double()) * scale
+    row = torch.arange(len(query))[:, None] + len(key) - len(query)
+    column = torch.arange(len(key))[None]
+    hidden = (column > row) | (column < row - window if window >= 0 else column < 0)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, value.double()).to(query.dtype)
+
+
+def _varlen(query, key, value, starts, ends, most_q, most_k, *, scale, window_size):
+    assert window_size[1] == 0
+    assert most_q == int(starts.diff().max()) and most_k == int(ends.diff().max())
+    parts = zip(query.split(starts.diff().tolist()), key.split(ends.diff().tolist()),
+                value.split(ends.diff().tolist()), strict=True)  # fmt: skip
+    return torch.cat([_rows(q, k, v, scale, window_size[0]) for q, k, v in parts])
+
+
+class _Wrapper:
+    """FlashInfer's, as its documentation describes it."""
+
+    def __init__(self, workspace, order):
+        assert workspace.dtype == torch.uint8 and order == "NHD"
+
+    def plan(self, starts, page_starts, pages, last, heads, kv_heads, size, page, **options):
+        assert (heads, kv_heads, size, page) == (HEADS, KV, SIZE, BLOCK)
+        assert options["causal"]
+        for whole in (starts, page_starts, pages, last):
+            assert whole.dtype == torch.int32
+        self._plan = starts, page_starts, pages.long(), last, options
+
+    def run(self, query, kv):
+        starts, page_starts, pages, last, options = self._plan
+        out = []
+        for index, q in enumerate(query.split(starts.diff().tolist())):
+            mine = pages[page_starts[index] : page_starts[index + 1]]
+            count = (len(mine) - 1) * BLOCK + int(last[index])
+            key, value = (x[mine].flatten(0, 1)[:count] for x in kv)
+            out.append(_rows(q, key, value, options["sm_scale"], options["window_left"]))
+        return torch.cat(out)
+
+
+@pytest.fixture
+def flashinfer(monkeypatch):
+    if importlib.util.find_spec("flashinfer") is None:
+        fake = types.ModuleType("flashinfer")
+        fake.BatchPrefillWithPagedKVCacheWrapper = _Wrapper
+        monkeypatch.setitem(sys.modules, "flashinfer", fake)
+        monkeypatch.setattr(attention_others, "_WORKSPACE_BYTES", 16)
+        return torch.device("cpu")
+    if not CUDA:
+        pytest.skip("FlashInfer needs a CUDA device")
+    return torch.device("cuda")
+
+
+@pytest.fixture
+def varlen(monkeypatch):
+    if reason := why_no_triton():
+        pytest.skip(reason)
+    if not CUDA:
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", _varlen)
+    return torch.device("cuda" if CUDA else "cpu")
+
+
+def _check(attention, device, window):
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    name = str(dtype).removeprefix("torch.")
+    layout = KvLayout((LayerShape(KV, SIZE),), BLOCK, name, "x")
+    cache = KvCache(layout, 60, device)
+    cache.layers[0].normal_()
+    blocks, spans = torch.randperm(60).tolist(), []
+    for number, (start, count) in enumerate([(9, 1), (0, 1), (0, 13), (30, 5), (3, 2)]):
+        new = Sequence(str(number), [1] * (start + count), 1, SamplingParams())
+        new.blocks, blocks = blocks[:10], blocks[10:]
+        spans.append(Span(new, start, count))
+    for some in (spans, spans[2:]):
+        batch = pack(some, cache)
+        query = torch.randn(len(batch.tokens), HEADS, SIZE, device=device).to(dtype)
+        arguments = {"scaling": 0.2, "window": window, "softcap": None}
+        expected = attend_segments(query, cache.layers[0], batch, sinks=None, **arguments)
+        for _ in range(2):
+            got = attention(query, cache.layers[0], batch, **arguments)
+            tolerance = {"rtol": 0.02, "atol": 0.02} if CUDA else {"rtol": 1e-4, "atol": 1e-5}
+            torch.testing.assert_close(got, expected, **tolerance)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_flashinfer_gets_pages(flashinfer, window):
+    _check(FlashInferAttention(flashinfer), flashinfer, window)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_varlen_gets_gathered_keys(varlen, window):
+    _check(VarlenPrefill(1), varlen, window)

@@ -1,0 +1,86 @@
+"""The operations of a layer: one suite for all kinds, against float64."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout, LayerShape
+from engine.model.ops_cuda import why_not as why_not_triton
+from engine.model.packed_batch import pack
+from tests.engine.kinds import BLOCK, BLOCKS, OPERATIONS, SHAPES, decoder, kind_named
+from tests.engine.reference import attention, rms, steps
+
+
+@pytest.fixture(params=OPERATIONS, ids=", ".join)
+def kind(request):
+    return kind_named(*request.param)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("rows", [1, 7, 70])
+def test_norms(kind, rows, offset):
+    model = decoder(offset=offset)
+    ops, weight = kind.ops(model), kind.there(model.final_norm)
+    x, branch = torch.randn(2, rows, 64).bfloat16()
+    kind.close(ops.norm(kind.there(x.clone()), weight), rms(x, model.final_norm, model))
+    total, normed = ops.add_norm(kind.there(x.clone()), kind.there(branch), weight)
+    kind.close(total, x.double() + branch.double())
+    kind.close(normed, rms(x.double() + branch.double(), model.final_norm, model))
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+def test_gate(kind, gelu):
+    gate_up = torch.randn(9, 192).mul_(3).bfloat16()
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    act = torch.nn.functional.gelu(gate, approximate="tanh") if gelu else gate * gate.sigmoid()
+    got = kind.ops(decoder(gelu=gelu)).gate(kind.there(gate_up))
+    kind.close(got, act * up)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_linear(kind, rows):
+    model = decoder()
+    for linear in (model.layers[0].down, model.layers[0].qkv):
+        x = torch.randn(rows, linear.weight.shape[1]).bfloat16()
+        expected = x.double() @ linear.weight.double().T
+        if linear.bias is not None:
+            expected += linear.bias.double()
+        # `apply` may give the weight up: it gets one of its own.
+        apply = kind.ops(model).apply(replace(kind.there(linear)))
+        kind.close(apply(kind.there(x)), expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_over_scattered_blocks(kind, shape):
+    """Chunks and single tokens in one batch, step after step, against attention over the whole."""
+    model = decoder(**SHAPES[shape])
+    ops, layer = kind.ops(model), kind.there(model.layers[0])
+    dtype = str(kind.dtype).removeprefix("torch.")
+    layout = KvLayout((LayerShape(model.kv_heads, model.head_size),), BLOCK, dtype, "x")
+    cache = KvCache(layout, BLOCKS, torch.device(kind.device))
+    width = (model.heads + 2 * model.kv_heads) * model.head_size
+    rows = [torch.randn(length, width).bfloat16() for length in (1, 18, 90)]
+    got = [[] for _ in rows]
+    for spans in steps([len(qkv) for qkv in rows]):
+        batch = pack(spans, cache)
+        packed = [spans[index] for index in batch.order]
+        parts = [rows[int(s.sequence.owner)][s.start : s.start + s.count] for s in packed]
+        out = ops.attend(kind.there(torch.cat(parts)), layer, cache.layers[0], batch)
+        for span, part in zip(packed, out.split([s.count for s in packed]), strict=True):
+            got[int(span.sequence.owner)].append(part)
+    for qkv, parts in zip(rows, got, strict=True):
+        kind.close(torch.cat(parts), attention(qkv, model.layers[0], model))
+
+
+def test_what_the_triton_operations_cannot_do_is_said():
+    if importlib.util.find_spec("triton") is None:
+        assert why_not_triton(decoder()) == "triton is not installed"
+        return
+    assert why_not_triton(decoder()) is None
+    assert "heads of 512" in why_not_triton(decoder(size=512))
+    assert "share" in why_not_triton(decoder(heads=65, kv_heads=1))

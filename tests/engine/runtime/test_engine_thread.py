@@ -1,0 +1,120 @@
+"""The engine's thread: a pass goes on by itself until there is something else to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engine.device import best_device
+from engine.runtime.engine_thread import EngineWorker, engine_thread
+from tests.held_engine import LAYERS, HeldEngine
+
+
+class Scripted:
+    """A pass of `LAYERS` slices that notes who was computed when, with others of its kind."""
+
+    def __init__(self, order, fault=None):
+        self.spans = []
+        self.layers_done = 0
+        self._order = order
+        self._fault = fault
+
+    def advance(self, for_s=None):
+        self._order.append("slice")
+        self.layers_done += 1
+        if self._fault and self.layers_done == 2:
+            raise self._fault
+        return ["done"] if self.layers_done == LAYERS else None
+
+
+@pytest.fixture
+def worker():
+    worker = EngineWorker(HeldEngine())
+    yield worker
+    worker.close()
+
+
+async def test_a_pass_is_computed_at_one_go_and_told_of_between_slices(worker):
+    order, told, threads = [], [], set()
+    run = Scripted(order)
+
+    def pause():
+        threads.add(threading.current_thread().name)
+        return False
+
+    assert await worker.pursue(run, 0.0, pause, lambda: told.append(threading.get_ident())) == [
+        "done"
+    ]
+    assert order == ["slice"] * LAYERS
+    assert told == [threading.get_ident()] * (LAYERS - 1)
+    assert all(name.startswith("engine") for name in threads)
+
+
+async def test_it_pauses_when_it_is_asked_to_and_goes_on_where_it_was(worker):
+    order = []
+    run = Scripted(order)
+    asked = iter([False, True])
+    assert await worker.pursue(run, 0.0, lambda: next(asked), lambda: None) is None
+    assert len(order) == 2
+    assert await worker.pursue(run, 0.0, lambda: False, lambda: None) == ["done"]
+    assert len(order) == LAYERS
+
+
+async def test_another_step_waits_for_one_slice(worker):
+    order = []
+    held = threading.Event()
+
+    class Held(Scripted):
+        def advance(self, for_s=None):
+            assert held.wait(30)
+            return super().advance(for_s)
+
+    run = Held(order)
+    first = worker.pursue(run, 0.0, lambda: False, lambda: None)
+    step = worker.step([])
+    step.add_done_callback(lambda _: order.append("step"))
+    held.set()
+    assert await first is None
+    await step
+    await asyncio.sleep(0)
+    assert order == ["slice", "step"]
+    assert await worker.pursue(run, 0.0, lambda: False, lambda: None) == ["done"]
+
+
+async def test_a_fault_of_a_later_slice_is_raised(worker):
+    run = Scripted([], fault=RuntimeError("broken"))
+    with pytest.raises(RuntimeError, match="broken"):
+        await worker.pursue(run, 0.0, lambda: False, lambda: None)
+
+
+@pytest.mark.skipif(best_device().type != "cpu", reason="who launches kernels gives way to nobody")
+def test_on_a_cpu_an_engines_threads_give_way_to_event_loops():
+    def niceness():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def of_one_started_here():
+        with ThreadPoolExecutor(1) as helper:
+            return helper.submit(niceness).result()
+
+    with engine_thread() as thread:
+        assert thread.submit(niceness).result() > niceness()
+        assert thread.submit(of_one_started_here).result() > niceness()
+    assert of_one_started_here() == niceness()
+
+
+@pytest.mark.skipif(best_device().type != "cpu", reason="who launches kernels gives way to nobody")
+async def test_what_is_prepared_beside_steps_gives_way_as_they_do():
+    class Preparing(HeldEngine):
+        def prepare_improvement(self):
+            self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            return False
+
+    engine = Preparing()
+    worker = EngineWorker(engine)
+    await worker.improve()
+    worker.close()
+    assert engine.niceness > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
