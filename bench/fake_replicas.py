@@ -33,7 +33,7 @@ from decode_pool.servicer import DecodeServicer
 from engine.scheduling.prompt_queue import Place
 from engine.text.completion import Piece
 from engine.types.sequence import SampledToken, Sequence
-from kv_transfer.incoming import OfferedKv, ReceivedKv
+from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
 from prefill_pool.loop import FirstToken, PrefillJob
 from prefill_pool.servicer import PrefillServicer
 from protos import report_pb2_grpc

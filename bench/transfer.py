@@ -36,8 +36,8 @@ from bench.transfer_hand_over import (
 )
 from bench.transfer_shape import LENT, cache_for
 from engine import kernels
-from kv_transfer.gloo import GlooLane
-from kv_transfer.shared_memory import SharedMemoryLane
+from kv_transfer.transports.gloo import GlooLane
+from kv_transfer.transports.shared_memory import SharedMemoryLane
 
 RESULTS = Path("bench/results")
 # With as many messages as a link posts before it waits for the first.

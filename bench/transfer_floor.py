@@ -19,12 +19,12 @@ import torch
 from bench.transfer_shape import FRAME_BYTES, HOST, lane_spec
 from engine.kv.cache import KvCache
 from engine.kv.shared_segments import shared_tensor
-from kv_transfer.checksum import checksum
-from kv_transfer.frames import Extent, FramePart, frame_size, plan_frames
-from kv_transfer.gloo import open_store_server
-from kv_transfer.loans import Borrower, Lender
-from kv_transfer.select import open_lane
-from kv_transfer.transport import SENDER_RANK, Wait
+from kv_transfer.frames.borrowed_blocks import Borrower, Lender
+from kv_transfer.frames.checksum import checksum
+from kv_transfer.frames.frame_plan import Extent, FramePart, frame_size, plan_frames
+from kv_transfer.transports.gloo import open_store_server
+from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
 # On each side of a plain copy and of a lane. Copied from and to one buffer again and again, what is

@@ -21,8 +21,8 @@ from bench.transfer_shape import FRAME_BYTES, HOST, cache_for, lane_spec, transf
 from engine import kernels
 from engine.kv.cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
-from kv_transfer.select import open_lane
-from kv_transfer.transport import RECEIVER_RANK, Receipt, Wait
+from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.transport import RECEIVER_RANK, Receipt, Wait
 
 
 def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:

@@ -9,7 +9,7 @@ from bench.shape import Shape
 from engine.kv.cache import KvCache, KvFormat
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
-from kv_transfer.transport import LaneSpec
+from kv_transfer.transports.transport import LaneSpec
 
 HOST = "127.0.0.1"
 _SHAPE = Shape()

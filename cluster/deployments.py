@@ -36,7 +36,7 @@ from cluster.serve_scaling import WANTED, follow_wanted
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
 from engine.startup_timer import Stages
-from kv_transfer.lookups import RESOLVER
+from kv_transfer.transports.dns_timeouts import RESOLVER
 
 log = logging.getLogger(__name__)
 

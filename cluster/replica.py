@@ -47,8 +47,8 @@ from engine.text.tokenizer import Tokenizer
 from engine.types.sequence import Sequence
 from kv_transfer.config import TransferConfig, frame_bytes_for
 from kv_transfer.receiver import KvReceiver
-from kv_transfer.select import device_name
 from kv_transfer.sender import KvSender
+from kv_transfer.transports.selection import device_name
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer

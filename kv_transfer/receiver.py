@@ -12,14 +12,15 @@ import grpc
 
 from engine.errors import DeadlineExceeded, Overloaded
 from engine.kv.cache import KvCache
-from kv_transfer import metrics, wire
+from kv_transfer import metrics
 from kv_transfer.config import TransferConfig
-from kv_transfer.frames import check_frame_bytes
-from kv_transfer.incoming import OfferedKv, ReceivedKv
-from kv_transfer.link import make_shared
-from kv_transfer.receiver_link import Admit, ReceiverLink
-from kv_transfer.select import open_lane
-from kv_transfer.transport import LaneOpener
+from kv_transfer.frames.frame_plan import check_frame_bytes
+from kv_transfer.links import proto_convert as wire
+from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
+from kv_transfer.links.link import make_shared
+from kv_transfer.links.receiver_link import Admit, ReceiverLink
+from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.transport import LaneOpener
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
 from protos.channel import DIRECT

@@ -9,18 +9,18 @@ import grpc
 
 from engine.errors import Internal, Overloaded, TransferFailed
 from engine.kv.cache import KvCache
-from kv_transfer.bounded import Remembered
+from kv_transfer.aio.bounded_map import Remembered
+from kv_transfer.aio.waits import fail, settle
 from kv_transfer.config import TransferConfig
 from kv_transfer.errors import LinkRefused, Withdrawn
-from kv_transfer.frames import check_frame_bytes
-from kv_transfer.hand_over import HandOver
-from kv_transfer.link import make_shared
-from kv_transfer.outgoing import Outgoing, OutgoingKv
-from kv_transfer.select import open_lane
-from kv_transfer.sender_link import SenderLink
-from kv_transfer.sender_links import SenderLinks
-from kv_transfer.transport import LaneOpener
-from kv_transfer.waits import fail, settle
+from kv_transfer.frames.frame_plan import check_frame_bytes
+from kv_transfer.links.hand_over import HandOver
+from kv_transfer.links.link import make_shared
+from kv_transfer.links.link_service import SenderLinks
+from kv_transfer.links.outgoing_transfer import Outgoing, OutgoingKv
+from kv_transfer.links.sender_link import SenderLink
+from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.transport import LaneOpener
 from protos import kv_transfer_pb2_grpc
 
 __all__ = ["HandOver", "KvSender", "OutgoingKv"]

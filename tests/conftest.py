@@ -13,7 +13,7 @@ import pytest
 
 from cluster.heap import settle
 from cluster.logs import PACKAGES
-from kv_transfer.lookups import RESOLVER
+from kv_transfer.transports.dns_timeouts import RESOLVER
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling

@@ -19,9 +19,9 @@ from functools import partial
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
 from engine.kv.block_pool import BlockPool
 from kv_transfer.errors import LaneBroken
-from kv_transfer.faulty import Fault
-from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
+from kv_transfer.transports.fault_injection import Fault
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import LAYOUT, QUICK, Blocks, eventually, linked
 
 BLOCKS = 160

@@ -9,9 +9,9 @@ import asyncio
 import json
 import sys
 
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
-from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache, sending, with_transport
 
 BLOCKS = 24

@@ -15,9 +15,9 @@ import pytest
 from engine.errors import TransferFailed
 from engine.kv.block_pool import BlockPool
 from kv_transfer.errors import ChecksumMismatch
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.receiver import Peer
-from kv_transfer.select import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.chaos.proxy import Proxy
 from tests.chaos.stages import BLOCKS, STAGES, opener_for, start
 from tests.kv_transfer.rig import (

@@ -8,9 +8,9 @@ import uuid
 import pytest
 import torch
 
-from kv_transfer.cuda_ipc import CudaIpcLane
-from kv_transfer.gloo import open_store_server
-from kv_transfer.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
+from kv_transfer.transports.cuda_ipc import CudaIpcLane
+from kv_transfer.transports.gloo import open_store_server
+from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ SIZE, MESSAGES = 8 << 20, 64
 OTHER = """
 import sys, torch
 from tests.gpu.test_cuda_ipc import MESSAGES, SIZE, lane_of
-from kv_transfer.transport import RECEIVER_RANK
+from kv_transfer.transports.transport import RECEIVER_RANK
 lane = lane_of(int(sys.argv[1]), sys.argv[2], RECEIVER_RANK)
 into = torch.empty(SIZE, dtype=torch.uint8, device="cuda")
 for size in (1, 4097, SIZE):

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from kv_transfer.errors import LaneBroken
-from kv_transfer.gloo import open_store_server
-from kv_transfer.nccl import NcclLane, nccl_available
-from kv_transfer.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
+from kv_transfer.transports.gloo import open_store_server
+from kv_transfer.transports.nccl import NcclLane, nccl_available
+from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
 
 pytestmark = [
     pytest.mark.gpu,

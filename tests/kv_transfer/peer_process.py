@@ -12,10 +12,10 @@ import sys
 from typing import Any
 
 from engine.errors import TandemError
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
 from kv_transfer.receiver import Peer
-from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import (
     LAYOUT,
     make_cache,

@@ -18,8 +18,8 @@ from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
-from kv_transfer.select import open_lane
 from kv_transfer.sender import KvSender, OutgoingKv
+from kv_transfer.transports.selection import open_lane
 
 HOST = "127.0.0.1"
 # Layers of two shapes; a block is 3,328 bytes.

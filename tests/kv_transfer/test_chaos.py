@@ -15,9 +15,9 @@ import pytest
 
 from engine.errors import DeadlineExceeded, Internal, TandemError, TransferFailed
 from engine.kv.block_pool import BlockPool
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
-from kv_transfer.loans import Borrower
-from kv_transfer.select import open_lane
+from kv_transfer.frames.borrowed_blocks import Borrower
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, over
 
 TRANSFERS = 24

@@ -13,9 +13,9 @@ import pytest
 
 from engine.errors import DeadlineExceeded, TransferFailed
 from kv_transfer.errors import LinkBroken, Withdrawn
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
-from kv_transfer.select import open_lane
 from kv_transfer.sender import OutgoingKv
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import LAYOUT, QUICK, TRANSPORTS, eventually, linked, over, same
 
 BLOCKS = list(range(20))

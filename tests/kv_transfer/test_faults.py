@@ -10,8 +10,8 @@ import pytest
 
 from engine.errors import TransferFailed
 from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
-from kv_transfer.select import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched
 
 # For lanes that hang: nothing but this deadline ends them. It ends a good lane that stands

@@ -237,8 +237,8 @@ async def test_a_process_with_a_thread_stuck_in_its_lane_can_exit():
     code = """
 import asyncio
 from dataclasses import replace
-from kv_transfer.faulty import Fault, FaultyOpener, Plan
-from kv_transfer.select import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
+from kv_transfer.transports.selection import open_lane
 from tests.kv_transfer.rig import QUICK, linked
 
 async def main():

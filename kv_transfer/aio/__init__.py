@@ -1,0 +1,1 @@
+"""Deadlines, worker threads and bounded maps."""

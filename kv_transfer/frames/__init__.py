@@ -1,0 +1,1 @@
+"""Cutting KV into frames; staging, copying and checking them."""

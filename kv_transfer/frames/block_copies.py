@@ -1,0 +1,45 @@
+"""Copies between pool blocks and staging: one at a time, and none once a transfer has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from kv_transfer.aio.waits import succeed
+
+
+class Gate:
+    """Copies of one transfer's blocks pass while it is open. They are made on other threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._inside = 0
+        self._loop = asyncio.get_running_loop()
+        self._empty: asyncio.Future[None] = self._loop.create_future()
+
+    def copy(self, call: Callable[[], None]) -> bool:
+        """Make the copy; False if the gate is shut and it was not made."""
+        with self._lock:
+            if not self._open:
+                return False
+            self._inside += 1
+        try:
+            call()
+        finally:
+            with self._lock:
+                self._inside -= 1
+                last = not self._open and not self._inside
+            if last:
+                self._loop.call_soon_threadsafe(succeed, self._empty, None)
+        return True
+
+    def shut(self) -> asyncio.Future[None]:
+        """Let no further copy begin; done when none is under way, which is soon."""
+        with self._lock:
+            self._open = False
+            empty = not self._inside
+        if empty:
+            succeed(self._empty, None)
+        return self._empty

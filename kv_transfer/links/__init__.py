@@ -1,0 +1,1 @@
+"""The two ends of one link, and its control stream."""

@@ -1,0 +1,173 @@
+"""The gRPC service `KvTransfer`: who may link with this replica, and the links that are open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc
+
+from kv_transfer.aio.waits import until
+from kv_transfer.aio.worker_thread import Worker
+from kv_transfer.errors import LinkRefused
+from kv_transfer.links import proto_convert as wire
+from kv_transfer.links.link import Shared
+from kv_transfer.links.sender_link import SenderLink
+from kv_transfer.transports.gloo import open_store_server
+from kv_transfer.transports.same_host import what_parts
+from kv_transfer.transports.selection import PROCESS, Choice, Side, choose, device_name
+from kv_transfer.transports.transport import SENDER_RANK, LaneSpec
+from protos import kv_transfer_pb2 as pb
+from protos import kv_transfer_pb2_grpc
+
+_log = logging.getLogger(__name__)
+_CLOSE_S = 2.0
+
+
+class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
+    """Opens a link for each receiver that calls, one at a time per receiver.
+
+    `on_up(link)` is called when offers can be made, `on_refused(receiver, reason)` instead of it.
+    """
+
+    def __init__(
+        self,
+        replica_id: str,
+        host: str,
+        shared: Shared,
+        on_up: Callable[[SenderLink], None],
+        on_refused: Callable[[str, LinkRefused], None],
+    ) -> None:
+        self._id = replica_id
+        self._host = host
+        self._shared = shared
+        self._on_up = on_up
+        self._on_refused = on_refused
+        self._links: dict[str, SenderLink] = {}
+        self._store: Any = None
+
+    async def start(self) -> None:
+        """Open the store where lanes meet, on a free port of this replica's address."""
+        thread = Worker(f"kv-store-{self._id}")
+        timeout_s = self._shared.config.connect_timeout_s
+        opening = thread.submit(partial(open_store_server, self._host, timeout_s))
+        thread.stop()
+        self._store = await until(opening, timeout_s, "opening the store")
+
+    def up(self, receiver: str) -> SenderLink | None:
+        """The link to that receiver if offers can be made on it."""
+        link = self._links.get(receiver)
+        return link if link is not None and link.up and not link.over else None
+
+    async def close(self) -> None:
+        """End all links, and refuse new ones."""
+        self._store = None
+        for link in self._links.values():
+            link.end("the sender is closing")
+        for _ in range(int(_CLOSE_S / 0.01)):
+            if not self._links:
+                break
+            await asyncio.sleep(0.01)
+
+    async def Link(self, _: Any, context: Any) -> None:  # noqa: N802
+        """Serve one link for as long as its receiver keeps it."""
+
+        async def read() -> pb.ReceiverMessage | None:
+            message: pb.ReceiverMessage | None = wire.end_to_none(await context.read())
+            return message
+
+        try:
+            first = await asyncio.wait_for(read(), self._shared.config.connect_timeout_s)
+        except TimeoutError:
+            return
+        if first is None or first.WhichOneof("message") != "hello":
+            return
+        hello = first.hello
+        try:
+            link = self._open(hello)
+        except LinkRefused as refusal:
+            _log.warning("link to %s refused: %s", hello.receiver, refusal.message)
+            self._shared.counters.links_refused += 1
+            if hello.receiver not in self._links:
+                self._on_refused(hello.receiver, refusal)
+            refuse = pb.RefuseLink(reason=refusal.message)
+            await context.write(wire.to_receiver(refuse=refuse))
+            return
+        behind = list(first.more)
+
+        async def read_on() -> pb.ReceiverMessage | None:
+            return behind.pop(0) if behind else await read()
+
+        try:
+            reason = await link.run(read_on, context.write)
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            context.set_details(reason.message)
+        finally:
+            if self._links.get(link.receiver) is link:
+                del self._links[link.receiver]
+
+    def _open(self, hello: pb.Hello) -> SenderLink:
+        """A link for that receiver, in place of the one it gave up; LinkRefused names why not."""
+        choice = self._check(hello)
+        existing = self._links.get(hello.receiver)
+        if existing is not None:
+            existing.end("the receiver opened a newer link")
+        config = self._shared.config
+        frame_bytes = min(config.frame_bytes, hello.frame_bytes)
+        spec = self._new_lane(hello, choice.transport)
+        link = SenderLink(
+            self._shared, hello.receiver, hello.generation, spec, frame_bytes, self._on_up
+        )
+        place = self._shared.lender.place() if link.lends else None
+        blocks = self._shared.cache.blocks
+        link.welcome(
+            pb.Welcome(
+                sender=self._id,
+                protocol=wire.PROTOCOL,
+                store_host=spec.store_host,
+                store_port=spec.store_port,
+                store_prefix=spec.prefix,
+                transport=spec.transport,
+                frame_bytes=frame_bytes,
+                cache=wire.cache_to_proto(place, blocks) if place else None,
+            )
+        )
+        self._links[hello.receiver] = link
+        _log.info("link to %s opens by %s: %s", hello.receiver, choice.transport, choice.why)
+        return link
+
+    def _check(self, hello: pb.Hello) -> Choice:
+        config, cache = self._shared.config, self._shared.cache
+        if self._store is None:
+            raise LinkRefused("the sender is not running")
+        if hello.protocol != wire.PROTOCOL:
+            raise LinkRefused(f"protocol: {wire.PROTOCOL} here, {hello.protocol} there")
+        difference = cache.layout.difference(wire.layout_from_proto(hello.layout))
+        if difference is not None:
+            raise LinkRefused(f"layout: {difference}")
+        existing = self._links.get(hello.receiver)
+        if existing is not None and hello.generation <= existing.generation:
+            raise LinkRefused(f"generation {hello.generation} is not newer than the link's")
+        if existing is None and len(self._links) >= config.max_links:
+            raise LinkRefused(f"{len(self._links)} links are open, the most there may be")
+        here = Side(config.transport, device_name(cache.device), PROCESS)
+        there = Side(hello.transport, hello.device, hello.process)
+        return choose(here, there, what_parts(wire.witness_from_proto(hello.witness)))
+
+    def _new_lane(self, hello: pb.Hello, transport: str) -> LaneSpec:
+        assert self._store is not None
+        return LaneSpec(
+            transport=transport,
+            store_host=self._host,
+            store_port=self._store.port,
+            # Unique also after a restart of either side: Gloo hangs on the keys of an old lane.
+            prefix=f"{self._id}/{hello.receiver}/{hello.generation}/{uuid.uuid4().hex}",
+            rank=SENDER_RANK,
+            host=self._host,
+            device=self._shared.cache.device,
+            timeout_s=self._shared.config.connect_timeout_s,
+        )

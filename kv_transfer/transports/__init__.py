@@ -1,0 +1,1 @@
+"""The data channel: one interface, one file per transport, one registry."""

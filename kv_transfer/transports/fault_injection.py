@@ -1,0 +1,156 @@
+"""A lane that goes wrong on purpose, around another one: for tests and drills."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import NoReturn, TypeVar
+
+import torch
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.transports.transport import Arrived, Lane, LaneOpener, LaneSpec, Receipt, Wait
+
+T = TypeVar("T")
+
+
+class Fault(Enum):
+    """What goes wrong."""
+
+    HANG = "the call never completes, whatever its timeout, until `release`"
+    FAIL = "the call fails and the lane is broken"
+    SLOW = "every call from this one on takes `seconds` longer"
+    CORRUPT = "one byte of the message changes on the way"
+    DIE_HALF = "half of the message arrives, then the lane is broken"
+
+
+# After one of these nothing more is passed on: the two sides would no longer match.
+_DEADLY = (Fault.HANG, Fault.FAIL, Fault.DIE_HALF)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which fault hits the `call`-th send or receive of a lane, counted from 0."""
+
+    fault: Fault
+    call: int = 0
+    seconds: float = 0.0
+
+
+class FaultyLane:
+    """Passes everything on to the lane inside, until the planned fault has broken it."""
+
+    def __init__(self, inner: Lane, plan: Plan) -> None:
+        self._inner = inner
+        self._plan = plan
+        self._calls = 0
+        self._released = threading.Event()
+
+    @property
+    def staging_device(self) -> torch.device:
+        """That of the lane inside."""
+        return self._inner.staging_device
+
+    @property
+    def ahead(self) -> int:
+        """That of the lane inside."""
+        return self._inner.ahead
+
+    def send(self, buffer: torch.Tensor) -> Wait:
+        """See `Lane.send`."""
+        fault = self._next_fault()
+        if fault in _DEADLY:
+            return partial(self._die, fault)
+        if fault is Fault.CORRUPT:
+            buffer = _corrupted(buffer.clone())
+        wait = self._inner.send(buffer)
+        return partial(self._slowly, wait) if fault is Fault.SLOW else wait
+
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
+        """See `Lane.receive`."""
+        fault = self._next_fault()
+        if fault is Fault.DIE_HALF and self._calls <= self._plan.call + 1:
+            whole = torch.empty_like(staging)
+            return partial(self._die_half, self._inner.receive(whole, size), staging, size)
+        if fault in _DEADLY:
+            return partial(self._die, fault)
+        receipt = self._inner.receive(staging, size)
+        if fault is Fault.CORRUPT:
+            return partial(_corrupt_after, receipt)
+        return partial(self._slowly, receipt) if fault is Fault.SLOW else receipt
+
+    def release(self) -> None:
+        """Let a hanging call fail at last."""
+        self._released.set()
+
+    def abort(self) -> None:
+        """Passed on; a hanging call goes on hanging, as in Gloo."""
+        self._inner.abort()
+
+    def close(self) -> None:
+        """Close the lane inside."""
+        self._inner.close()
+
+    def _next_fault(self) -> Fault | None:
+        call, self._calls = self._calls, self._calls + 1
+        plan = self._plan
+        lasts = plan.fault is Fault.SLOW or plan.fault in _DEADLY
+        hit = call >= plan.call if lasts else call == plan.call
+        return plan.fault if hit else None
+
+    def _die(self, fault: Fault, _: float) -> NoReturn:
+        if fault is Fault.HANG:
+            self._released.wait()
+            raise LaneBroken("faulty: released after hanging")
+        self._inner.abort()
+        raise LaneBroken(f"faulty: {fault.value}")
+
+    def _die_half(
+        self, receipt: Receipt, staging: torch.Tensor, size: int, timeout_s: float
+    ) -> NoReturn:
+        staging[: size // 2] = receipt(timeout_s).data[: size // 2]
+        self._die(Fault.DIE_HALF, timeout_s)
+
+    def _slowly(self, wait: Callable[[float], T], timeout_s: float) -> T:
+        time.sleep(min(self._plan.seconds, timeout_s))
+        if self._plan.seconds >= timeout_s:
+            raise LaneBroken("faulty: too slow")
+        return wait(timeout_s)
+
+
+class FaultyOpener:
+    """Opens lanes, the n-th of them with the n-th plan; those beyond are sound."""
+
+    def __init__(self, opener: LaneOpener, plans: Sequence[Plan | None]) -> None:
+        self._opener = opener
+        self._plans = list(plans)
+        self.lanes: list[FaultyLane] = []
+
+    def __call__(self, spec: LaneSpec) -> Lane:
+        """Open the next lane; called on the link's thread."""
+        plan = self._plans.pop(0) if self._plans else None
+        lane = self._opener(spec)
+        if plan is None:
+            return lane
+        faulty = FaultyLane(lane, plan)
+        self.lanes.append(faulty)
+        return faulty
+
+    def release(self) -> None:
+        """Let all hanging calls fail."""
+        for lane in self.lanes:
+            lane.release()
+
+
+def _corrupt_after(receipt: Receipt, timeout_s: float) -> Arrived:
+    arrived = receipt(timeout_s)
+    return replace(arrived, data=_corrupted(arrived.data.clone()))
+
+
+def _corrupted(buffer: torch.Tensor) -> torch.Tensor:
+    buffer[buffer.numel() // 2] ^= 1
+    return buffer

@@ -1,0 +1,123 @@
+"""A lane over Gloo, for KV in host memory: any two replicas that reach each other by TCP.
+
+A pairwise process group without a global world (torch.distributed, 2.11 to 2.13). A wait inside
+Gloo ends by its timeout only: not by the peer's death, nor by `abort`.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.transports.transport import LaneSpec, Receipt, Wait, after
+
+# A lane's connections take messages by turns. While Gloo writes or reads a message it holds that
+# connection's lock: whoever posts the next one there waits, or tries again and again. With one
+# message at a time on each of them that does not happen.
+_CONNECTIONS = 3
+_AFTER_FAILURE_S = 0.001
+# Most of what is used here is missing from torch's type stubs.
+_dist: Any = torch.distributed
+
+
+def open_store_server(host: str, timeout_s: float) -> Any:
+    """The store where lanes of one sender meet, listening on a free port of that address only."""
+    family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # The store has no authentication: bound to one address, and not to all as by default.
+        listener.bind(address)
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        return _dist.TCPStore(
+            host,
+            port,
+            None,
+            True,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+
+
+def open_store_client(spec: LaneSpec) -> Any:
+    """The lane's own corner of the sender's store."""
+    timeout = timedelta(seconds=spec.timeout_s)
+    store = _dist.TCPStore(
+        spec.store_host, spec.store_port, None, False, timeout=timeout, wait_for_workers=False
+    )
+    return _dist.PrefixStore(spec.prefix, store)
+
+
+class GlooLane:
+    """One end of a Gloo group of two; blocks until the other end has joined, or LaneBroken."""
+
+    staging_device = torch.device("cpu")
+    # One on each connection.
+    ahead = _CONNECTIONS
+
+    def __init__(self, spec: LaneSpec) -> None:
+        self._peer = spec.peer
+        self._turns = {"send": 0, "recv": 0}
+        self._failed = False
+        options = _dist.ProcessGroupGloo._Options()
+        # Bound to the replica's own address: by default Gloo asks the host name's resolver. A tag
+        # chooses the device, and each device has a connection of its own.
+        options._devices = [
+            _dist.ProcessGroupGloo.create_device(hostname=spec.host) for _ in range(_CONNECTIONS)
+        ]
+        options._timeout = timedelta(seconds=spec.timeout_s)
+        # Frames leave one after the other.
+        options._threads = 1
+        try:
+            self._group: Any = _dist.ProcessGroupGloo(
+                open_store_client(spec), spec.rank, 2, options
+            )
+        except RuntimeError as error:
+            raise LaneBroken(f"gloo join: {_first_line(error)}") from error
+
+    def send(self, buffer: torch.Tensor) -> Wait:
+        """See `Lane.send`."""
+        return self._post("send", buffer)
+
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
+        """See `Lane.receive`."""
+        # All of the buffer: Gloo takes a smaller message, but one that is larger than what was
+        # posted ends the process. So a frame out of turn is left to its checksum.
+        return after(self._post("recv", staging), staging[:size])
+
+    def abort(self) -> None:
+        """Nothing ends a wait inside Gloo but its timeout; the thread is left to it."""
+
+    def close(self) -> None:
+        """Drop the group: its destructor closes the pair."""
+        self._group = None
+
+    def _post(self, call: str, buffer: torch.Tensor) -> Wait:
+        if self._group is None:
+            raise LaneBroken("the gloo lane is closed")
+        tag = self._turns[call] % _CONNECTIONS
+        self._turns[call] += 1
+        try:
+            work = getattr(self._group, call)([buffer], self._peer, tag)
+        except RuntimeError as error:
+            raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
+
+        def wait(timeout_s: float) -> None:
+            # What a failure leaves behind on the other connections gets no time of its own.
+            limit_s = _AFTER_FAILURE_S if self._failed else timeout_s
+            try:
+                work.wait(timedelta(seconds=limit_s))
+            except RuntimeError as error:
+                self._failed = True
+                raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
+
+        return wait
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

@@ -1,0 +1,118 @@
+"""A lane over NCCL, for KV in the memory of two GPUs. Two ranks on one GPU are refused by NCCL.
+
+UNVERIFIED between two GPUs. Two processes of one have passed bytes both ways, each as a host of its
+own to NCCL (`tests/gpu/test_nccl.py`); the contract's tests run it where there are two GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kv_transfer.errors import LaneBroken
+from kv_transfer.transports.gloo import open_store_client
+from kv_transfer.transports.transport import LaneSpec, Receipt, Wait, after
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.0001
+
+
+def nccl_available() -> bool:
+    """Whether this torch build has NCCL and a GPU to use it on."""
+    return dist.is_nccl_available() and torch.cuda.is_available()
+
+
+@cache
+def _warn_once() -> None:
+    _log.warning("the nccl transport is UNVERIFIED between two GPUs: it has run on one alone")
+
+
+class NcclLane:
+    """One end of an NCCL communicator of two, on a stream of its own."""
+
+    ahead = 4
+
+    def __init__(self, spec: LaneSpec) -> None:
+        _warn_once()
+        if not nccl_available():
+            raise LaneBroken("nccl: this torch build has no NCCL, or there is no GPU")
+        self.staging_device = spec.device
+        self._peer = spec.peer
+        options: Any = dist.ProcessGroupNCCL.Options()
+        options.is_high_priority_stream = True
+        # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
+        options._timeout = timedelta(seconds=100 * spec.timeout_s)
+        try:
+            store = open_store_client(spec)
+            # NCCL itself would wait for a peer that never comes, without an end.
+            store.set(f"{spec.rank} is here", "")
+            store.get(f"{spec.peer} is here")
+            group: Any = dist.ProcessGroupNCCL(store, spec.rank, 2, options)
+            group.eager_connect_single_device(spec.device)
+        except RuntimeError as error:
+            raise LaneBroken(f"nccl join: {error}") from error
+        self._group: Any = group
+        self._stream = torch.cuda.Stream(spec.device, priority=-1)
+        self._connect(spec)
+
+    def send(self, buffer: torch.Tensor) -> Wait:
+        """See `Lane.send`; the buffer lies on the GPU, and must be kept until the wait is over."""
+        return self._post("send", buffer)
+
+    def receive(self, staging: torch.Tensor, size: int) -> Receipt:
+        """See `Lane.receive`."""
+        return after(self._post("recv", staging[:size]), staging[:size])
+
+    def abort(self) -> None:
+        """Nothing here: aborting blocks, so it is done on the lane's thread, in `close`."""
+
+    def close(self) -> None:
+        """Abort the communicator; staging may be freed only after this has returned."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
+
+    def _connect(self, spec: LaneSpec) -> None:
+        """A byte each way: the first call blocks until the other end has made it, too.
+
+        Whoever waits for the join gives it up in time; the thread stays where the other end died.
+        """
+        byte = torch.zeros(1, dtype=torch.uint8, device=spec.device)
+        try:
+            for call in ("send", "recv") if spec.rank < spec.peer else ("recv", "send"):
+                self._post(call, byte)(spec.timeout_s)
+        except LaneBroken:
+            self.close()
+            raise
+
+    def _post(self, call: str, buffer: torch.Tensor) -> Wait:
+        if self._group is None:
+            raise LaneBroken("the nccl lane is closed")
+        # What the caller has begun with the buffer comes first.
+        self._stream.wait_stream(torch.cuda.current_stream(self.staging_device))
+        try:
+            with torch.cuda.stream(self._stream):
+                work = getattr(self._group, call)([buffer], self._peer, 0)
+                work.wait()
+                done = torch.cuda.Event()
+                done.record(self._stream)
+        except RuntimeError as error:
+            raise LaneBroken(f"nccl {call}: {error}") from error
+        return partial(self._until, done, call)
+
+    def _until(self, done: torch.cuda.Event, call: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        try:
+            while not done.query():
+                if self._group is None or time.monotonic() > deadline:
+                    self.close()
+                    raise LaneBroken(f"nccl {call} took longer than {timeout_s:g} s")
+                time.sleep(_POLL_S)
+        except RuntimeError as error:
+            raise LaneBroken(f"nccl {call}: {error}") from error

@@ -1,0 +1,365 @@
+"""One link from end to end, in one process: every byte, every order, every way to give up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import DeadlineExceeded, Internal, Overloaded, TransferFailed
+from engine.kv.layout import LayerShape
+from kv_transfer.errors import LinkBroken, LinkRefused, Withdrawn
+from kv_transfer.links.link import GRACE_S
+from kv_transfer.receiver import KvReceiver, Peer
+from kv_transfer.sender import OutgoingKv
+from tests.kv_transfer.rig import (
+    HOST,
+    LAYOUT,
+    QUICK,
+    TRANSPORTS,
+    eventually,
+    linked,
+    make_cache,
+    over,
+    receiving,
+    same,
+    sending,
+    untouched,
+    with_transport,
+)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_exact_bytes_for_odd_block_lists(transport):
+    async with linked(**over(transport)) as pair:
+        lists = [[63], [5, 2, 40], [0, 63, 31, 7, 8, 9, 1], list(range(30, 60))]
+        for index, blocks in enumerate(lists):
+            written = random.Random(index).sample(range(64), len(blocks))
+            await pair.move(f"t{index}", blocks, written)
+        assert pair.receiver.links_open == pair.sender.links_open == 1
+        assert pair.sender.bytes_sent == pair.receiver.bytes_received == 41 * 3328
+        assert pair.sender.transfers_failed == pair.receiver.transfers_failed == 0
+        await eventually(pair.idle)
+
+
+async def test_what_was_committed_is_not_offered_again_on_the_next_link():
+    async with linked() as pair:
+        handing = pair.sender.begin(OutgoingKv("t", "d0", (1, 2), 13, 5))
+        await pair.take("t", [3, 4])
+        await handing.committed(5.0)
+        (link,) = pair.sender._links._links.values()
+        link.end("broken by the test")
+        await eventually(lambda: not pair.receiver.links_open)
+        await pair.move("next", [5], [6])
+        await handing.close("done")
+        await eventually(pair.idle)
+
+
+async def test_only_the_given_blocks_are_written():
+    async with linked() as pair:
+        await pair.move("t", [1, 2, 3], [10, 30, 20])
+        assert untouched(pair.target, but=[10, 20, 30])
+
+
+async def test_32_transfers_at_once_on_one_link():
+    async with linked(blocks=512) as pair:
+        blocks = list(range(512))
+        random.Random(7).shuffle(blocks)
+        written = list(range(512))
+        random.Random(8).shuffle(written)
+        parts = [slice(16 * i, 16 * i + 1 + i % 16) for i in range(32)]
+        await asyncio.gather(
+            *(pair.move(f"t{i}", blocks[part], written[part]) for i, part in enumerate(parts))
+        )
+        assert pair.sender.counters.links_opened == 1
+        await eventually(pair.idle)
+
+
+async def test_offer_before_link_and_link_before_offer():
+    async with linked() as pair:
+        early = pair.offer("early", [1, 2])
+        await asyncio.sleep(0.05)
+        assert pair.sender.links_open == 0
+        received = await pair.take("early", [3, 4])
+        assert await early == received.bytes
+
+        late = pair.take("late", [5, 6])
+        await asyncio.sleep(0.05)
+        assert not late.done()
+        assert await pair.offer("late", [7, 8]) == (await late).bytes
+        assert same(pair.source, [7, 8], pair.target, [5, 6])
+
+
+async def test_admission_waits_without_holding_up_others():
+    gate = asyncio.Event()
+    async with linked() as pair:
+        parked = pair.offer("parked", [1])
+        waiting = pair.take("parked", [1], gate=gate.wait)
+        for index in range(3):
+            await pair.move(f"t{index}", [2, 3], [4, 5])
+        assert not waiting.done()
+        gate.set()
+        received = await waiting
+        assert await parked == received.bytes
+        assert received.admission_s > 0
+
+
+async def test_layout_mismatch_is_refused_by_name():
+    other = replace(LAYOUT, layers=(*LAYOUT.layers[:3], LayerShape(4, 8)))
+    async with (
+        sending() as side,
+        receiving(cache=make_cache(layout=other)) as (receiver, _),
+    ):
+
+        async def admit(offered):
+            raise AssertionError("never offered")
+
+        with pytest.raises(
+            LinkRefused, match=r"layer 3: .*kv_heads=2.* here, .*kv_heads=4.* there"
+        ):
+            await receiver.receive(side.peer, "t", admit, 5)
+        assert side.sender.counters.links_refused == 1
+        assert receiver.links_open == side.sender.links_open == 0
+
+
+async def test_a_refusal_fails_what_waits_for_that_receiver():
+    async with linked(receiver_config=with_transport("loopback")) as pair:
+        offer = pair.offer("t", [1])
+        await asyncio.sleep(0)
+        with pytest.raises(LinkRefused, match="transport: gloo here, loopback there"):
+            await pair.take("t", [1])
+        with pytest.raises(LinkRefused, match="transport"):
+            await offer
+
+
+async def test_auto_uses_loopback_inside_one_process():
+    async with linked(with_transport("auto")) as pair:
+        await pair.move("t", [1, 2, 3], [4, 5, 6])
+
+
+async def test_the_smaller_of_two_frame_sizes_is_used():
+    async with linked(receiver_config=replace(QUICK, frame_bytes=2048)) as pair:
+        await pair.move("t", list(range(20)), list(range(20, 40)))
+
+
+async def test_too_many_links_are_refused():
+    config = replace(QUICK, max_links=1)
+    async with (
+        sending(config=config) as side,
+        receiving("d0") as (first, _),
+        receiving("d1") as (second, _),
+    ):
+        waiting = asyncio.create_task(first.receive(side.peer, "a", None, 5))
+        await eventually(lambda: first.links_open == 1)
+        with pytest.raises(LinkRefused, match="1 links are open"):
+            await second.receive(side.peer, "b", None, 5)
+        waiting.cancel()
+
+
+async def test_an_idle_link_makes_way_for_another_and_a_busy_one_does_not():
+    config = replace(QUICK, max_links=1)
+    async with (
+        sending("p0") as first,
+        sending("p1") as second,
+        receiving(config=config) as (receiver, _),
+    ):
+        waiting = asyncio.create_task(receiver.receive(first.peer, "a", None, 5))
+        await eventually(lambda: receiver.links_open == 1)
+        with pytest.raises(Overloaded):
+            await receiver.receive(second.peer, "b", None, 5)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        waiting = asyncio.create_task(receiver.receive(second.peer, "b", None, 5))
+        await eventually(lambda: second.sender.links_open == 1)
+        await eventually(lambda: first.sender.links_open == 0)
+        waiting.cancel()
+
+
+async def test_nobody_at_the_address():
+    receiver = KvReceiver("d0", HOST, make_cache(), QUICK)
+    with pytest.raises(TransferFailed, match=r"from p9"):
+        await receiver.receive(Peer("p9", f"{HOST}:1"), "t", None, 5)
+    await receiver.close()
+
+
+async def test_a_process_that_was_itself_asleep_does_not_blame_its_peer():
+    async with linked() as pair:
+        await pair.move("before", [1], [2])
+        time.sleep(1.6)  # noqa: ASYNC251
+        await pair.move("after", [3], [4])
+        assert pair.receiver.counters.links_opened == 1
+
+
+class TestWithdraw:
+    async def test_before_the_link_opens(self):
+        async with linked() as pair:
+            await pair.sender.withdraw("t", "d0", "the first token ended it")
+            with pytest.raises(Withdrawn, match="the first token ended it"):
+                await pair.take("t", [1])
+
+    async def test_while_the_receiver_waits_for_the_offer(self):
+        async with linked() as pair:
+            waiting = pair.take("t", [1])
+            await eventually(lambda: pair.sender.links_open == 1)
+            await pair.sender.withdraw("t", "d0", "prefill failed")
+            with pytest.raises(Withdrawn, match="prefill failed"):
+                await waiting
+
+    async def test_before_the_receiver_asks(self):
+        async with linked() as pair:
+            await pair.move("first", [1], [1])
+            await pair.sender.withdraw("t", "d0", "prefill failed")
+            await asyncio.sleep(0.05)
+            with pytest.raises(Withdrawn, match="prefill failed"):
+                await pair.take("t", [1])
+
+    async def test_while_it_is_admitted(self):
+        gate = asyncio.Event()
+        async with linked() as pair:
+            offer = pair.offer("t", [1])
+            waiting = pair.take("t", [1], gate=gate.wait)
+            await eventually(lambda: pair.sender.links_open == 1)
+            await asyncio.sleep(0.05)
+            await pair.sender.withdraw("t", "d0", "enough")
+            with pytest.raises(Withdrawn, match="enough"):
+                await waiting
+            with pytest.raises(Withdrawn, match="enough"):
+                await offer
+            await pair.move("next", [2], [3])
+
+
+class TestDeadlines:
+    async def test_the_lease_ends_before_anybody_pulls(self):
+        async with linked() as pair:
+            with pytest.raises(DeadlineExceeded, match="lease"):
+                await pair.offer("t", [1], timeout_s=0.1)
+            with pytest.raises(Withdrawn, match="lease"):
+                await pair.take("t", [1])
+
+    async def test_the_lease_ends_during_admission(self):
+        async with linked() as pair:
+            offer = pair.offer("t", [1], timeout_s=0.4)
+            waiting = pair.take("t", [1], gate=asyncio.Event().wait)
+            with pytest.raises(DeadlineExceeded, match="lease"):
+                await offer
+            with pytest.raises(Withdrawn, match="lease"):
+                await waiting
+
+    async def test_the_receiver_stops_waiting_for_an_offer(self):
+        async with linked() as pair:
+            with pytest.raises(DeadlineExceeded, match="longer than"):
+                await pair.take("t", [1], timeout_s=0.3)
+            await eventually(pair.idle)
+            with pytest.raises(TransferFailed, match="the receiver cancelled"):
+                await pair.offer("t", [1])
+
+    async def test_the_receiver_stops_waiting_for_blocks(self):
+        async with linked() as pair:
+            offer = pair.offer("t", [1])
+            with pytest.raises(DeadlineExceeded):
+                await pair.take("t", [1], timeout_s=0.3, gate=asyncio.Event().wait)
+            with pytest.raises(TransferFailed, match="the receiver cancelled"):
+                await offer
+
+
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("turns", [1, 2, 5, 10, 20, 30, 40, 60, 80, 120])
+async def test_cancel_at_any_step(who, turns):
+    """Cancelled after that many turns of the event loop, a transfer leaves nothing behind."""
+    async with linked() as pair:
+        if turns % 4:
+            await pair.move("warm", [0], [0])
+        blocks, written = list(range(1, 33)), list(range(32, 64))
+        offer, taking = pair.offer("t", blocks), pair.take("t", written)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        (offer if who == "sender" else taking).cancel()
+        results = await asyncio.gather(offer, taking, return_exceptions=True)
+        allowed = (asyncio.CancelledError, TransferFailed, int)
+        assert isinstance(results[0], allowed), results
+        if not isinstance(results[1], BaseException):
+            assert same(pair.source, blocks, pair.target, written)
+        for layer in pair.target.layers:
+            layer.zero_()
+        await pair.move("next", [1], [5])
+        await eventually(pair.idle)
+        assert untouched(pair.target, but=[5])
+        assert pair.receiver.counters.links_failed == pair.sender.counters.links_failed == 0
+
+
+async def test_a_failing_admission_is_the_callers_own_error():
+    class NoBlocks(Exception):
+        pass
+
+    async with linked() as pair:
+        offer = pair.offer("t", [1])
+
+        async def refuse():
+            raise NoBlocks
+
+        with pytest.raises(NoBlocks):
+            await pair.take("t", [1], gate=refuse)
+        with pytest.raises(TransferFailed):
+            await offer
+        await pair.move("next", [2], [3])
+
+
+async def test_wrong_use_is_told():
+    async with linked() as pair:
+        with pytest.raises(Internal, match="13 tokens need 2 blocks, not 1"):
+            await pair.sender.hand_over(OutgoingKv("t", "d0", (1,), 13, 0), 1)
+        first = pair.offer("t", [1])
+        await asyncio.sleep(0)
+        with pytest.raises(Internal, match="already"):
+            await pair.offer("t", [1])
+        first.cancel()
+
+
+async def test_a_block_that_does_not_exist_fails_only_its_transfer():
+    async with linked() as pair:
+        offer, taking = pair.offer("bad", [1, 9999]), pair.take("bad", [1, 2])
+        with pytest.raises(Internal, match="reading KV blocks"):
+            await offer
+        with pytest.raises(TransferFailed, match=r"reading KV blocks|came void"):
+            await taking
+        offer, taking = pair.offer("bad2", [1, 2]), pair.take("bad2", [1, 9999])
+        with pytest.raises(Internal, match="writing KV blocks"):
+            await taking
+        with pytest.raises(TransferFailed):
+            await offer
+        await pair.move("good", [3], [4])
+        assert pair.receiver.counters.links_opened == 1
+
+
+async def test_closing_either_side_fails_what_runs_and_ends_soon():
+    async with linked() as pair:
+        waiting = pair.take("t", [1])
+        await eventually(lambda: pair.sender.links_open == 1)
+        await pair.sender.close()
+        with pytest.raises(LinkBroken, match="closing"):
+            await waiting
+    async with linked() as pair:
+        offer = pair.offer("t", [1])
+        waiting = pair.take("t", [1], gate=asyncio.Event().wait)
+        await eventually(lambda: pair.sender.links_open == 1)
+        await asyncio.sleep(0.05)
+        await pair.receiver.close()
+        with pytest.raises(TransferFailed):
+            await offer
+        with pytest.raises(LinkBroken, match="closing"):
+            await waiting
+
+
+async def test_a_link_that_was_out_of_credit_for_a_moment_only_is_not_missing_any():
+    async with linked(config=replace(QUICK, io_timeout_s=0.05)) as pair:
+        await pair.move("a", [1, 2], [3, 4])
+        link = pair.sender._links.up("d0")
+        # As where more credit comes in the turn in which the last was used.
+        link._out_of_credit.set()
+        link._out_of_credit.clear()
+        await asyncio.sleep(0.05 + 2 * GRACE_S)
+        assert pair.sender.links_open == 1
+        await pair.move("b", [5, 6], [7, 8])

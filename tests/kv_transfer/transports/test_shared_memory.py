@@ -1,0 +1,261 @@
+"""What is particular to memory shared between processes: proof, late writers, dead peers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.kv.shared_segments import Segment, segment_of, shared_tensor
+from kv_transfer.errors import LaneBroken
+from kv_transfer.transports.mapped_memory import Mapped, Place
+from kv_transfer.transports.same_host import own_witness, what_parts
+from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.transport import SENDER_RANK
+from tests.kv_transfer.rig import linked, with_transport
+from tests.kv_transfer.transports.test_channels import (
+    blank,
+    filled,
+    make_spec,
+    opened,
+    receive,
+    store,
+)
+
+__all__ = ["store"]
+
+# Waits for two numbers on its standard input, then opens its end and says nothing more.
+SILENT_PEER = """
+import sys, time
+from kv_transfer.transports.selection import open_lane
+from tests.kv_transfer.transports.test_channels import make_spec
+lane = open_lane(make_spec("shared_memory", 1, int(sys.argv[1]), sys.argv[2], 60.0))
+print("in", flush=True)
+time.sleep(60)
+"""
+
+
+def place(segment, size, offset=0):
+    pid, descriptor = os.getpid(), segment.descriptor
+    return Place(pid, descriptor, segment.identity, segment.generation, offset, size)
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def segments():
+    """How many are mapped in this process."""
+    return Path("/proc/self/maps").read_text().count("memfd:tandem-kv")
+
+
+def test_a_witness_is_believed_only_where_its_file_is():
+    own = own_witness()
+    assert what_parts(own) is None
+    assert "different hosts" in what_parts(replace(own, boot="another"))
+    assert "process namespace" in what_parts(replace(own, nonce=bytes(32)))
+    assert "process namespace" in what_parts(replace(own, nonce=b""))
+    assert "cannot be opened" in what_parts(replace(own, descriptor=9999))
+    assert "no shared memory" in what_parts(replace(own, boot=""))
+
+
+def test_a_witness_that_is_no_file_is_not_read():
+    reading, writing = os.pipe()
+    try:
+        assert "process namespace" in what_parts(replace(own_witness(), descriptor=reading))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_bytes_that_the_sender_takes_back_are_refused():
+    data = shared_tensor(1000)
+    segment, offset = segment_of(data[100:])
+    assert offset == 100
+    before = place(segment, 900, offset)
+    mapped = Mapped(before)
+    for _ in range(2):
+        assert torch.equal(mapped.view(before), data[100:])
+    segment.renew()
+    with pytest.raises(LaneBroken, match="taken its buffer back"):
+        mapped.view(before)
+
+
+def test_a_late_writer_is_seen_after_the_reading_too(store):
+    """The sender gives up waiting and takes its buffer back while the receiver reads it."""
+    with opened("shared_memory", store) as (sender, receiver):
+        data = shared_tensor(5000)
+        sending = sender.send(data)
+        arrived = receiver.receive(blank(receiver, 5000), 5000)(5.0)
+        with pytest.raises(LaneBroken, match="took too long"):
+            sending(0.1)
+        data.fill_(7)
+        with pytest.raises(LaneBroken, match="taken its buffer back"):
+            arrived.taken()
+
+
+def test_what_is_borrowed_lives_as_long_as_it_is_held(store):
+    with opened("shared_memory", store) as (sender, receiver):
+        sending = sender.send(filled(sender, 5000, 3))
+        arrived = receiver.receive(blank(receiver, 5000), 5000)(5.0)
+    del sending
+    gc.collect()
+    assert torch.equal(arrived.data, filled(sender, 5000, 3))
+    with pytest.raises(LaneBroken, match="aborted"):
+        arrived.taken()
+
+
+def test_a_segment_that_could_shrink_is_refused(tmp_path):
+    with (tmp_path / "file").open("wb+") as file:
+        file.truncate(1 << 16)
+        where = Place(os.getpid(), file.fileno(), 1, 1, 0, 10)
+        with pytest.raises(LaneBroken):
+            Mapped(where)
+
+
+def test_one_view_after_another():
+    data = shared_tensor(1000)
+    data.copy_(torch.arange(1000))
+    segment, _ = segment_of(data)
+    mapped = Mapped(place(segment, 1000))
+    for size, offset in [(1000, 0), (10, 0), (10, 0), (10, 5), (1000, 0)]:
+        view = mapped.view(place(segment, size, offset))
+        assert torch.equal(view, data[offset : offset + size])
+
+
+def test_reading_beyond_a_segment_is_refused():
+    segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
+    where = place(segment, 1001)
+    with pytest.raises(LaneBroken, match="1001 bytes"):
+        Mapped(where).view(where)
+
+
+def test_a_segment_ends_with_its_tensor():
+    before = descriptors()
+    data = shared_tensor(1000)
+    assert isinstance(segment_of(data)[0], Segment)
+    del data
+    assert descriptors() == before
+
+
+def test_a_lane_leaves_no_descriptor(store):
+    def move():
+        with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
+            thread.submit(sender.send(filled(sender, 5000, 1)), 5.0)
+            receive(receiver, 5000)
+
+    move()
+    before = descriptors()
+    for _ in range(5):
+        move()
+    assert descriptors() <= before
+
+
+@pytest.mark.parametrize("call", ["send", "receive"])
+def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
+    mapped = segments()
+    command = [sys.executable, "-c", SILENT_PEER, str(store.port), f"killed-{call}"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    lane = open_lane(make_spec("shared_memory", SENDER_RANK, store.port, f"killed-{call}", 60.0))
+    try:
+        assert child.stdout.readline() == b"in\n"
+        calls = {
+            "send": lambda: lane.send(filled(lane, 5000, 1))(30.0),
+            "receive": lambda: lane.receive(blank(lane, 5000), 5000)(30.0),
+        }
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(calls[call])
+            time.sleep(0.05)
+            child.send_signal(signal.SIGKILL)
+            with pytest.raises(LaneBroken, match="gone"):
+                waiting.result(10)
+    finally:
+        lane.close()
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    # What failed holds the frames it came from, and they hold the lane's own segment.
+    del waiting
+    gc.collect()
+    assert segments() <= mapped
+
+
+def test_abort_frees_a_waiter(store):
+    with opened("shared_memory", store) as (_, receiver), ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
+        time.sleep(0.05)
+        receiver.abort()
+        with pytest.raises(LaneBroken, match="aborted"):
+            waiting.result(5)
+
+
+def test_abort_ends_what_is_here_and_not_yet_heard(store):
+    with opened("shared_memory", store) as (sender, receiver):
+        sending = sender.send(filled(sender, 10, 1))
+        receipt = receiver.receive(blank(receiver, 10), 10)
+        receiver.abort()
+        with pytest.raises(LaneBroken, match="aborted"):
+            receipt(5.0)
+        del sending
+
+
+def test_what_broke_is_said_again_at_once(store):
+    with opened("shared_memory", store) as (sender, receiver):
+        waits = [receiver.receive(blank(receiver, 10), 10) for _ in range(2)]
+        with pytest.raises(LaneBroken, match="too long"):
+            waits[0](0.1)
+        sender.close()
+        started = time.monotonic()
+        with pytest.raises(LaneBroken, match="too long"):
+            waits[1](30.0)
+        assert time.monotonic() - started < 10
+
+
+def test_broken_pipes_are_not_polled(store):
+    """For whoever does not ask first what is here, as `cuda_ipc`."""
+    with opened("shared_memory", store) as (_, receiver):
+        pipes = receiver._pipes
+        receiver.close()
+        started = time.monotonic()
+        with pytest.raises(LaneBroken, match="closed"):
+            pipes.hear(30.0, "receive")
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_who_waits_is_kept_off_the_core_of_its_peer(store):
+    allowed = os.sched_getaffinity(0)
+    peer = min(allowed)
+    with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(threading.get_native_id).result()
+        receiver._peer_core = peer
+        waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
+        deadline = time.monotonic() + 10
+        while os.sched_getaffinity(waiter) == allowed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert os.sched_getaffinity(waiter) == allowed - {peer}
+        sending = sender.send(filled(sender, 10, 1))
+        waiting.result(10).taken()
+        sending(5.0)
+        assert os.sched_getaffinity(waiter) == allowed
+
+
+async def test_what_is_sent_lies_in_shared_memory_and_what_is_received_does_not():
+    async with linked(with_transport("shared_memory")) as pair:
+        await pair.move("t", [1, 2], [3, 4])
+        buffers = pair.sender._links._links["d0"]._staging._free
+        assert all(segment_of(buffer) for buffer in buffers)
+        (opened_link,) = pair.receiver._open.values()
+        assert not any(segment_of(buffer) for buffer in opened_link.link._staging._free)
+        await asyncio.sleep(0)
