@@ -74,7 +74,7 @@ test-gpu:  ## what only a CUDA device shows; skips where there is none
 		tests/engine/model/test_attention_alternatives.py tests/engine/kernels/test_triton_builds.py
 
 bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
-	$(WITH_GPU) -m bench.gpu $(ARGS)
+	$(WITH_GPU) -m bench.gpu.main $(ARGS)
 
 test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldest torch and transformers
 	.venv-oldest/bin/python -m pytest tests/engine tests/kv_transfer tests/prefill_pool tests/decode_pool
@@ -106,31 +106,31 @@ image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch
 		-t tandem:$(VERSION)-$(ACCELERATOR) .
 
 bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
-	$(BIN)/python -m bench.engine --cache $(BENCH_CACHE) $(ARGS)
+	$(BIN)/python -m bench.systems.engine --cache $(BENCH_CACHE) $(ARGS)
 
 bench-soak: $(VENV)/.installed  ## ten minutes at the edge of the KV pool
-	$(BIN)/python -m bench.soak $(ARGS)
+	$(BIN)/python -m bench.router.soak $(ARGS)
 
 bench-peers: $(VENV)/.installed  ## measure Tandem beside vLLM, transformers and llama.cpp
-	$(BIN)/python -m bench.install_peers --to $(PEERS)
-	$(BIN)/python -m bench.peers --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+	$(BIN)/python -m bench.systems.install_peers --to $(PEERS)
+	$(BIN)/python -m bench.compare.peers --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
 
 bench-burst: $(VENV)/.installed  ## vLLM, one pool and two pools under a burst; ARGS="--load NAME"
-	$(BIN)/python -m bench.install_peers --to $(PEERS) --only vllm
-	$(BIN)/python -m bench.burst --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+	$(BIN)/python -m bench.systems.install_peers --to $(PEERS) --only vllm
+	$(BIN)/python -m bench.compare.burst --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
 
 bench-gap: $(VENV)/.installed  ## gaps of running streams while four long prompts arrive
-	$(BIN)/python -m bench.install_peers --to $(PEERS) --only vllm
-	$(BIN)/python -m bench.burst --gap --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+	$(BIN)/python -m bench.systems.install_peers --to $(PEERS) --only vllm
+	$(BIN)/python -m bench.compare.burst --gap --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
 
 bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measured here
-	$(BIN)/python -m bench.claims --cache $(BENCH_CACHE) $(ARGS)
+	$(BIN)/python -m bench.compare.claims --cache $(BENCH_CACHE) $(ARGS)
 
 bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
-	$(BIN)/python -m bench.router $(ARGS)
+	$(BIN)/python -m bench.router.main $(ARGS)
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
-	$(BIN)/python -m bench.transfer $(ARGS)
+	$(BIN)/python -m bench.transfer.main $(ARGS)
 
 soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then the accounts
 	$(BIN)/python -m tests.chaos.soak $(ARGS)

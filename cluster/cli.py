@@ -119,7 +119,7 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from bench.load_command import run
+    from bench.load.command import run
 
     return run(options)
 
@@ -253,7 +253,7 @@ def _add_batch(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    from bench.load_options import add_arguments
+    from bench.load.options import add_arguments
 
     text = "Send an open-loop load to an OpenAI-compatible endpoint and report what became of it."
     bench = commands.add_parser("bench", help=text, description=text)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bench.event_loop import new_loop, run
+from bench.core.event_loop import new_loop, run
 from cluster import call_server
 from cluster.call_server import CallServer, _Session
 from cluster.call_streams import CallStreams

@@ -1,0 +1,213 @@
+"""`make bench-burst` and `make bench-gap`: vLLM and both of Tandem's modes in turn, on one load.
+
+Only one runs at a time, round after round, on the same seeds. What each run finds is kept in a
+file, so that a comparison can be made in parts: `--only NAME --keep` adds to what is there.
+`--pairs N` runs both of Tandem's modes N times on a short load and writes no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.compare.burst_measurement import Measured, failures, of_each, of_error, of_gap, of_load
+from bench.compare.burst_report import GAP, as_data, as_markdown
+from bench.core.host_info import commit, describe_machine, now
+from bench.core.markdown_tables import put
+from bench.core.prompts import count_tokens
+from bench.load.arrivals import Load
+from bench.load.closed_loop import Door
+from bench.load.html_report import run_page
+from bench.load.open_loop import Rules
+from bench.load.run_record import Sender
+from bench.load.traces import FITTED
+from bench.systems.cli_paths import add_places, open_record, prepare
+from bench.systems.contenders import (
+    BURST_LOAD,
+    CONTENDERS,
+    POOLS,
+    RETRY_LOAD,
+    SINGLE,
+    TANDEM_CONFIG_UNHELD,
+    VLLM,
+    Shape,
+    any_load,
+    gap_load,
+    warm_load,
+)
+from bench.systems.engine import RESULTS
+from bench.systems.services import Places
+
+DOCUMENT = Path("docs/load.md")
+_DEADLINE_S = 90.0
+_COMPILE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bout:
+    """What every system goes through: loads by name, each with seeds from 1 up."""
+
+    names: Sequence[str]
+    seeds: int
+    shape: Shape
+    places: Places
+    traces: Path
+
+    def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
+        """Start a system, warm it up, send every load with every seed, end it."""
+        config = TANDEM_CONFIG_UNHELD if GAP in self.names else self.shape.tandem_config
+        try:
+            service = CONTENDERS[system].start(self.places, config)
+            with service.running(self.places.logs) as door:
+                asyncio.run(Sender(write=_tell).send(system, door, warm_load(number), {}, None))
+                for name in self.names:
+                    for seed in range(1, self.seeds + 1):
+                        keep(self._measured(system, number, name, seed, door))
+        # The others still have their turn.
+        except Exception as error:
+            told, name = of_error(error), self.names[0]
+            keep(Measured(system, number, name, 0, error=told, at=now(), commit=commit()))
+
+    def load(self, name: str, seed: int) -> Load:
+        """The load of that name; raises OSError or ValueError where a trace cannot be read."""
+        return gap_load(seed) if name == GAP else any_load(name, self.shape, seed, self.traces)
+
+    def _measured(self, system: str, number: int, name: str, seed: int, door: Door) -> Measured:
+        load = self.load(name, seed)
+        slow = self.shape.slow
+        returns = 1 if name == RETRY_LOAD else 0
+        rules = Rules(_DEADLINE_S * slow, returns, longest_wait_s=Rules().longest_wait_s * slow)
+        sender = Sender(rules, self.shape.budgets, count_tokens, _tell)
+        title = CONTENDERS[system].title
+        run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
+        page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
+        page.write_text(run_page(run))
+        about = f"{load.title}; the refused come back once" if rules.returns else load.title
+        counts, values = of_gap(run) if name == GAP else of_load(run)
+        good, gaps = ([], []) if name == GAP else of_each(run)
+        return Measured(
+            *(system, number, name, seed, counts, values),
+            failures=failures(run),
+            about=about,
+            at=now(),
+            commit=commit(),
+            slow=slow,
+            each_good=good,
+            each_gap=gaps,
+        )
+
+
+def load_record(path: Path) -> list[Measured]:
+    """What earlier parts have found."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [Measured(**json.loads(line)) for line in lines]
+
+
+def main() -> None:
+    """See the module."""
+    options = _options()
+    places = prepare(options)
+    _compile_operations()
+    names = [GAP] if options.gap else options.load or [BURST_LOAD]
+    bout = Bout(names, options.seeds, _shape(options), places, options.traces)
+    if options.pairs:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(bout, [POOLS, SINGLE], options.pairs, Path(folder) / "pairs.jsonl")
+        return
+    what = GAP if options.gap else "burst"
+    record = open_record(options, f"{what}.jsonl")
+    found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
+    write_report(what, found, options.results)
+
+
+def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
+    """All systems in turn, round after round; prints each run and, at the end, the report."""
+    keep = partial(_keep, record)
+    for _ in range(rounds):
+        for system in systems:
+            bout.visit(system, _next_round(load_record(record), system, bout.names), keep)
+    found = load_record(record)
+    print(as_markdown(found, describe_machine()))
+    return found
+
+
+def _next_round(found: list[Measured], system: str, loads: Sequence[str]) -> int:
+    """Of these loads: those of others that the system was sent do not count."""
+    earlier = (one.round for one in found if one.system == system and one.load in loads)
+    return 1 + max(earlier, default=0)
+
+
+def write_report(what: str, found: list[Measured], results: Path) -> None:
+    """Tables and ratios, as JSON and Markdown."""
+    results.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    text = as_markdown(found, machine)
+    (results / f"{what}.json").write_text(json.dumps(as_data(found, machine), indent=1) + "\n")
+    (results / f"{what}.md").write_text(text)
+    if results == RESULTS:
+        put(DOCUMENT, what, text)
+
+
+def _compile_operations() -> None:
+    """Tandem's C++ operations, which a first start would compile while it is measured."""
+    code = "from engine import kernels; kernels.why_not_loaded()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=_COMPILE_S)
+
+
+def _keep(record: Path, found: Measured) -> None:
+    with record.open("a") as file:
+        file.write(found.as_json() + "\n")
+    where = f"round {found.round}, {found.system}, {found.load}, seed {found.seed}"
+    _tell("")
+    print(f"{found.at} {where}: {found.line()}", flush=True)
+
+
+def _shape(options: argparse.Namespace) -> Shape:
+    shape = Shape(options.rate, options.burst_factor, shrink=options.shrink, slow=options.slow)
+    return shape.short() if options.pairs or options.short else shape
+
+
+def _tell(text: str) -> None:
+    """To whoever looks on; in a log, a line for each run is enough."""
+    if sys.stderr.isatty():
+        print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", action="append", choices=CONTENDERS, help="may be repeated")
+    names = (BURST_LOAD, RETRY_LOAD, *FITTED)
+    parser.add_argument("--load", action="append", choices=names, help="may be repeated")
+    parser.add_argument("--gap", action="store_true", help="gaps while long prompts arrive, alone")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3, help="loads in each round")
+    parser.add_argument("--pairs", type=int, default=0, metavar="N", help="short, and no file")
+    parser.add_argument("--short", action="store_true", help="22 s a load instead of 68")
+    parser.add_argument("--rate", type=float, default=Shape().rate, help="in the calm")
+    parser.add_argument("--burst-factor", type=float, default=Shape().factor)
+    parser.add_argument(
+        "--shrink", type=float, default=1.0, metavar="X", help="lengths are divided by X"
+    )
+    parser.add_argument(
+        "--slow", type=float, default=1.0, metavar="X", help="times and budgets are X times as long"
+    )
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    add_places(parser)
+    options = parser.parse_args()
+    if min(options.shrink, options.slow) < 1:
+        parser.error("--shrink divides by 1 or more, and --slow multiplies by as much")
+    if options.gap and max(options.shrink, options.slow) > 1:
+        parser.error("--gap is neither shrunk nor slowed")
+    return options
+
+
+if __name__ == "__main__":
+    main()

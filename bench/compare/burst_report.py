@@ -1,0 +1,243 @@
+"""Tables, ratios and goals from what the contenders did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bench.compare.burst_measurement import Measured, pooled_values
+from bench.compare.paired_requests import OneByOne, as_table, one_by_one
+from bench.core.host_info import as_line
+from bench.core.markdown_tables import table
+from bench.core.statistics import Spread
+from bench.load.arrivals import BURST, CALM, DRAIN
+from bench.load.goodput import ALL, Quantiles
+from bench.systems.contenders import CONTENDERS, LONG, PEERS, POOLS, SINGLE
+
+GAP = "gap"
+_COUNTS = ("requests", "good", "refused", "failed")
+_PHASES = (CALM, BURST, DRAIN)
+_TIMES = ("TTFT p50", "p99", "gap p50", "p95", "mean")
+_REST = (
+    *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
+    "host took, cores",
+)
+
+# Of every request, which the record has.
+_LEFT_OUT = ("each_good", "each_gap")
+
+
+def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, object]:
+    """Everything, for JSON; percentiles of values, not the values.
+
+    Of each request, counted from 0 in the load's order, only which were not good.
+    """
+    ratios = {
+        load: {
+            f"{ours} over {other}": asdict(spread)
+            for ours, other in _PAIRS
+            if (spread := goodput_ratio(found, load, ours, other))
+        }
+        for load in loads(found)
+    }
+    runs = []
+    for each in found:
+        values = {name: asdict(Quantiles.of(them)) for name, them in each.values.items()}
+        summary = {name: of for name, of in asdict(each).items() if name not in _LEFT_OUT}
+        not_good = [index for index, good in enumerate(each.each_good) if not good]
+        runs.append(summary | {"values": values, "not_good": not_good})
+    itself = {load: asdict(one) for load in loads(found) if (one := _against_single(found, load))}
+    return {"machine": machine, "ratios": ratios, "each against itself": itself, "runs": runs}
+
+
+def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
+    """A section for each load, what failed, when and where."""
+    parts = []
+    for load in loads(found):
+        there = [each for each in found if each.load == load]
+        seeds = ", ".join(str(seed) for seed in sorted({each.seed for each in there if each.seed}))
+        about = " / ".join(dict.fromkeys(each.about for each in there if each.about))
+        parts.append(f"**{load}**: {about}. Seeds {seeds}. Times in ms.")
+        parts += _gap_section(there) if load == GAP else _load_section(there, load)
+    errors = [
+        f"- {each.system}, {each.load}, round {each.round}: {reason}"
+        for each in found
+        for reason in filter(None, (each.error, *each.failures))
+    ]
+    parts.append("\n".join(["Failed:", *errors]) if errors else "")
+    parts += [_when(found), as_line(machine)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def loads(found: Sequence[Measured]) -> list[str]:
+    """Names of the loads, in their order."""
+    return list(dict.fromkeys(each.load for each in found))
+
+
+def goodput_ratio(found: Sequence[Measured], load: str, ours: str, other: str) -> Spread | None:
+    """Requests within the budgets, ours over theirs, pairwise by round and seed; None without.
+
+    Pairs in which they had none are left out: there is no ratio to nothing.
+    """
+    mine, their = _goods(found, load, ours), _goods(found, load, other)
+    both = sorted(key for key in mine.keys() & their.keys() if their[key])
+    return Spread(tuple(mine[key] / their[key] for key in both)) if both else None
+
+
+def goals(found: Sequence[Measured], load: str) -> list[tuple[str, str, str]]:
+    """What two pools are to reach on a burst: what, the goal, what was found."""
+    pools = _of(found, POOLS, load)
+    slow = max((each.slow for each in pools), default=1.0)
+    lines: list[tuple[str, str, str]] = []
+    best = max(PEERS, key=lambda name: _median_good(found, load, name) or 0.0)
+    for other, goal in ((best, "1.45"), (SINGLE, "1.00")):
+        spread = goodput_ratio(found, load, POOLS, other)
+        lines.append((f"goodput over {other}", f">= {goal}", spread.show(2) if spread else ""))
+    gaps = [
+        Quantiles.of(pooled_values(_of(found, name, load), f"gap {ALL}")).p95
+        for name in (POOLS, SINGLE)
+    ]
+    lines.append((f"gap p95 over {SINGLE}", "< 1.00", _quotient(*gaps)))
+    in_burst = Spread(tuple(float(each.count("good", BURST)) for each in pools))
+    calm, burst = (
+        Quantiles.of(pooled_values(pools, f"ttft {phase}")).p99 for phase in (CALM, BURST)
+    )
+    named = Quantiles.of(pooled_values(pools, "over_work")).p50
+    decided, told = (Quantiles.of(pooled_values(pools, one)).p99 for one in ("decided", "told"))
+    lines.append(("good in the burst", ">= 24", in_burst.show()))
+    lines.append(("TTFT p99 in the burst, ms", f"<= {1200 * slow:,.0f}", _ms(burst)))
+    lines.append(("the same over the calm's", "<= 2.0", _quotient(burst, calm)))
+    half = f"<= {500 * slow:,.0f}"
+    lines.append(("refusal decided after the request, p99, ms", half, _ms(decided)))
+    lines.append(("refusal told after that, p99, ms", "<= 50", _ms(told)))
+    lines.append(("time named over the work in it, median", "<= 1.5", _quotient(named, 1.0)))
+    lines.append(("returned and good then", ">= 0.9", _share_returned(pools)))
+    return lines
+
+
+_PAIRS = tuple((POOLS, name) for name in (*PEERS, SINGLE)) + tuple((SINGLE, name) for name in PEERS)
+
+
+def _load_section(found: Sequence[Measured], load: str) -> list[str]:
+    names = [name for name in CONTENDERS if _of(found, name, load)]
+    per_run = "requests of a run, median [range]"
+    phases = _PHASES if any(each.counts.get(BURST) for each in found) else ()
+    timed = phases[:2] or (ALL,)
+    times_of = [f"{one} {phase}" if phases else one for phase in timed for one in _TIMES]
+    counts = [_counts_row(name, _of(found, name, load), phases) for name in names]
+    times = [_times_row(name, _of(found, name, load), timed) for name in names]
+    rest = [_rest_row(name, _of(found, name, load)) for name in names]
+    ratios = [
+        [f"{ours} over {other}", spread.show(2)]
+        for ours, other in _PAIRS
+        if (spread := goodput_ratio(found, load, ours, other))
+    ]
+    parts = [
+        table([per_run, *_COUNTS[:2], *phases, *_COUNTS[2:]], counts),
+        table(["all runs together", *times_of], times),
+        table(["", *_REST], rest),
+        *([as_table(one)] if (one := _against_single(found, load)) else []),
+    ]
+    if ratios:
+        parts.append(table(["goodput, run by run", "median [range]"], ratios))
+    if POOLS in names and phases:
+        parts.append(table(["goal", "wanted", "found"], goals(found, load)))
+    return parts
+
+
+def _against_single(found: Sequence[Measured], load: str) -> OneByOne | None:
+    return one_by_one(_of(found, POOLS, load), _of(found, SINGLE, load))
+
+
+def _gap_section(found: Sequence[Measured]) -> list[str]:
+    rows = []
+    for name, contender in CONTENDERS.items():
+        mine = _of(found, name, GAP)
+        if not mine:
+            continue
+        before, during = (Quantiles.of(pooled_values(mine, kind)) for kind in ("before", "during"))
+        ttft = Quantiles.of(pooled_values(mine, "ttft"))
+        cells = [before.p50, before.p95, during.p50, during.p95]
+        over = _quotient(during.p95, before.p95)
+        asked = sum(each.count("requests", LONG) for each in mine)
+        served = asked - sum(each.count("failed", LONG) for each in mine)
+        served_of, n = f"{served} of {asked}", str(before.count)
+        rows.append([contender.title, *map(_ms, cells), over, _ms(ttft.p50), served_of, n])
+    head = ["gap of the running", "before p50", "p95", "during p50", "p95", "p95 over", "TTFT p50"]
+    return [table([*head, "served", "n before"], rows)]
+
+
+def _counts_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
+    def spread(what: str, phase: str = ALL) -> str:
+        return Spread(tuple(float(each.count(what, phase)) for each in found)).show()
+
+    good = [spread("good", phase) for phase in (ALL, *phases)]
+    cells = [spread("requests"), *good, spread("refused"), spread("failed")]
+    return [CONTENDERS[name].title, *cells]
+
+
+def _times_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
+    cells = []
+    for phase in phases:
+        ttft, gap = (
+            Quantiles.of(pooled_values(found, f"{what} {phase}")) for what in ("ttft", "gap")
+        )
+        cells += [_ms(ttft.p50), _ms(ttft.p99)]
+        cells += map(_tenths, (gap.p50, gap.p95, gap.mean))
+    return [CONTENDERS[name].title, *cells]
+
+
+def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:
+    def of(value: str) -> Quantiles:
+        return Quantiles.of(pooled_values(found, value))
+
+    returned = sum(each.count("requests", "returned") for each in found)
+    drain, named = (f"{one.p50:.1f}" if one.count else "" for one in (of("drain"), of("named")))
+    cells = [_ms(of(f"stall {ALL}").p99), drain, _ms(of("refusal").p99), named]
+    share = _share_returned(found)
+    cores = of("client_cores").p50
+    cells += [str(returned), share, "" if cores is None else f"{cores:.2f}"]
+    host = pooled_values(found, "host_cores")
+    cells.append(Spread(tuple(host)).show(2) if host else "")
+    return [CONTENDERS[name].title, *cells]
+
+
+def _share_returned(found: Sequence[Measured]) -> str:
+    returned = sum(each.count("requests", "returned") for each in found)
+    good = sum(each.count("good", "returned") for each in found)
+    return f"{good / returned:.2f}" if returned else ""
+
+
+def _of(found: Sequence[Measured], system: str, load: str) -> list[Measured]:
+    """The runs that came to an end."""
+    return [
+        each for each in found if each.system == system and each.load == load and not each.error
+    ]
+
+
+def _goods(found: Sequence[Measured], load: str, system: str) -> dict[tuple[int, int], int]:
+    return {(each.round, each.seed): each.count("good") for each in _of(found, system, load)}
+
+
+def _median_good(found: Sequence[Measured], load: str, system: str) -> float | None:
+    goods = _goods(found, load, system)
+    return Spread(tuple(map(float, goods.values()))).median if goods else None
+
+
+def _when(found: Sequence[Measured]) -> str:
+    times = sorted(each.at for each in found if each.at)
+    commits = sorted({each.commit for each in found if each.commit})
+    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:,.0f}"
+
+
+def _tenths(seconds: float | None) -> str:
+    """In milliseconds, of what is short."""
+    return "" if seconds is None else f"{1000 * seconds:,.1f}"
+
+
+def _quotient(value: float | None, other: float | None) -> str:
+    return f"{value / other:.2f}" if value is not None and other else ""

@@ -1,0 +1,157 @@
+"""How fast a cancel frees the pools, and what cancelled prompts cost those behind them.
+
+    python -m bench.compare.cancel [--rounds 20] [--long 10] [--streams 4]
+
+Each round asks `tandem serve` for long prompts, goes away from all of them once the prefill replica
+has them, and asks for a short one at once. The client has one connection for each request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.core.host_info import as_line, describe_machine, now
+from bench.core.markdown_tables import table
+from bench.core.prompts import prompt_ids
+from bench.core.tandem_config import WIDE
+from bench.load.client import ask
+from bench.load.closed_loop import Door
+from bench.load.http_recording import BadAnswer
+from bench.systems.cli_paths import add_places, prepare
+from bench.systems.services import Service, tandem
+from cluster.admin_client import fetch_status
+from cluster.metrics import TIME_TO_CANCEL
+
+_SHORT_TOKENS, _LONG_TOKENS = 32, 1500
+_DEADLINE_S = 120.0
+_FOR_EVER_S = 3600.0
+_POLL_S = 0.005
+# What a cancel may take, in seconds; a bucket of the metric ends there.
+_GOAL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """First tokens in seconds; cancels by the bound in seconds that they took at most."""
+
+    alone: list[float]
+    behind: list[float]
+    cancels: dict[float, float]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--long", type=int, default=10, help="long prompts in each round")
+    parser.add_argument("--streams", type=int, default=4, help="streams that run beside")
+    add_places(parser)
+    options = parser.parse_args()
+    places = prepare(options)
+    # By the default of 60 ms between tokens slow cores form a batch without room for all of them.
+    service = tandem(places, more=WIDE)
+    with service.running(places.logs) as door:
+        found = asyncio.run(_measure(options, service, door))
+    print(f"{now()}; {as_line(describe_machine())}\n")
+    rows = [
+        _row("first token of a short prompt, alone", found.alone),
+        _row(f"the same behind {options.long} cancelled ones", found.behind),
+    ]
+    print(table(("ms", "median", "p99", "most", "of"), rows))
+    ratio = statistics.median(found.behind) / statistics.median(found.alone)
+    print(f"\nratio of the medians: {ratio:.2f}")
+    print(cancels_in_words(found.cancels))
+
+
+def cancels_in_words(cancels: dict[float, float]) -> str:
+    """How many of them were within the goal, and the bound that holds for 99 of 100.
+
+    `cancels` is a histogram as Prometheus has it: counts up to each bound in seconds.
+    """
+    count = max(cancels.values(), default=0.0)
+    if not count:
+        return "no cancel was counted"
+    p99_s = min(bound for bound, within in cancels.items() if within >= 0.99 * count)
+    return (
+        f"time to cancel: {cancels[_GOAL_S]:.0f} of {count:.0f} within {1000 * _GOAL_S:.0f} ms, "
+        f"p99 at most {1000 * p99_s:.0f} ms"
+    )
+
+
+async def _measure(options: argparse.Namespace, service: Service, door: Door) -> Found:
+    others = [
+        asyncio.create_task(_stream_for_ever(door, number)) for number in range(options.streams)
+    ]
+    alone, behind = [], []
+    for number in range(-1, options.rounds):  # the first one is to warm it up
+        alone.append(await _first_token_s(door, f"alone/{number}"))
+        await _abandon(service, door, options.long, f"long/{number}")
+        behind.append(await _first_token_s(door, f"behind/{number}"))
+    await _go_away(others)
+    await asyncio.sleep(1.0)
+    return Found(alone[1:], behind[1:], await _cancels(door))
+
+
+async def _stream_for_ever(door: Door, number: int) -> None:
+    for again in range(10_000):
+        await ask(door.target, _request(door, 8, 1000, f"stream/{number}/{again}"), _FOR_EVER_S)
+
+
+async def _first_token_s(door: Door, name: str) -> float:
+    answer = await ask(door.target, _request(door, _SHORT_TOKENS, 2, name), _DEADLINE_S)
+    return answer.first_token_s()
+
+
+async def _abandon(service: Service, door: Door, count: int, name: str) -> None:
+    """Ask for long prompts, wait until the replica has them all, and go away."""
+    requests = [_request(door, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
+    tasks = [asyncio.create_task(ask(door.target, one, _DEADLINE_S)) for one in requests]
+    async with asyncio.timeout(_DEADLINE_S):
+        while await _on_prefill(service) < count:  # noqa: ASYNC110 - it asks the router
+            await asyncio.sleep(_POLL_S)
+    await _go_away(tasks)
+
+
+async def _go_away(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _on_prefill(service: Service) -> int:
+    status = await fetch_status(f"127.0.0.1:{service.grpc_port}")
+    return sum(one.waiting + one.running for one in status.replicas if one.role == "prefill")
+
+
+async def _cancels(door: Door) -> dict[float, float]:
+    """The router's histogram of the time to cancel."""
+    answer = await ask(door.target, door.target.get("/metrics"), _DEADLINE_S)
+    for family in text_string_to_metric_families(answer.body().decode()):
+        if family.name == TIME_TO_CANCEL.name:
+            return {
+                float(one.labels["le"]): one.value
+                for one in family.samples
+                if one.name.endswith("_bucket")
+            }
+    raise BadAnswer(f"the router has no {TIME_TO_CANCEL.name}")
+
+
+def _request(door: Door, tokens: int, new: int, name: str) -> bytes:
+    return door.completion(prompt_ids(tokens, door.vocabulary, name), new)
+
+
+def _row(name: str, seconds: list[float]) -> tuple[str, ...]:
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    figures = (cuts[49], cuts[98], max(seconds))
+    return (name, *(f"{1000 * one:.1f}" for one in figures), str(len(seconds)))
+
+
+if __name__ == "__main__":
+    main()

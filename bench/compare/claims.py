@@ -1,0 +1,234 @@
+"""`make bench-claims`: what is often claimed about serving, measured on Tandem as it is here."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.compare.burst_measurement import of_gap
+from bench.compare.claim_modes import MODES, STATIC_MODE, latency_p95, tokens_per_s
+from bench.compare.claim_table import (
+    CHUNKS,
+    COALESCED,
+    KEYS,
+    PRICE_PER_HOUR,
+    SPECULATIVE,
+    STATIC,
+    claims_data,
+    claims_table,
+    parts_of,
+)
+from bench.compare.speculative_baseline import lookup_ratio
+from bench.core.host_info import as_line, describe_machine
+from bench.core.markdown_tables import put
+from bench.core.prompts import count_tokens, prompt_ids
+from bench.core.statistics import steady_rate
+from bench.core.tandem_config import WIDE
+from bench.load.client import ask, ask_all
+from bench.load.closed_loop import Door
+from bench.load.goodput import Quantiles
+from bench.load.http_recording import Answer, BadAnswer
+from bench.load.run_record import Sender
+from bench.systems import services
+from bench.systems.cli_paths import add_places, open_record, prepare
+from bench.systems.contenders import gap_load, warm_load
+from bench.systems.engine import RESULTS
+from bench.systems.services import Places
+
+DOCUMENT = Path("docs/claims.md")
+_DEADLINE_S = 120.0
+_UNHELD = (
+    "endpoints: {chat: {ttft_budget_ms: 600000, token_gap_budget_ms: 60000, stream: tokens}}\n"
+)
+_CHUNKS = "prefill: {{chunk_tokens: {}}}\n"
+Values = dict[str, list[float]]
+
+
+@dataclass(slots=True)
+class Questions:
+    """Asks one server; `name` makes its prompts like no others."""
+
+    door: Door
+    name: str
+    asked: int = 0
+    found: Values = field(default_factory=lambda: defaultdict(list))
+
+    async def serving(self) -> None:
+        """One value of every claim that a server as it comes can show."""
+        alone, eight, many = [await self.rate(batch, new) for batch, new in _BATCHES.items()]
+        self.found["batch"].append(many / alone)
+        self.found["token-time"].append(8 * alone / eight)
+        await self._cached()
+        await self._whole()
+        await self._one_by_one()
+
+    async def rate(self, batch: int, new: int) -> float:
+        """Tokens per second while that many streams run."""
+        requests = [self._request(128, new) for _ in range(batch)]
+        answers = await ask_all(self.door.target, requests, _DEADLINE_S)
+        return steady_rate([answer.stream() for answer in answers])
+
+    async def _cached(self) -> None:
+        long = self._request(1024, 2)
+        first, again = [await self._first_s(long) for _ in range(2)]
+        half = await self._first_s(self._request(512, 2))
+        self.found["repeated"].append(first / again)
+        self.found["halved"].append(first / half)
+
+    async def _whole(self) -> None:
+        """16 answers at once, streamed and whole."""
+        streamed, streamed_s = await self._timed([self._request(128, 256) for _ in range(16)])
+        whole, whole_s = await self._timed([self._request(128, 256, False) for _ in range(16)])
+        for answer in whole:
+            if answer.status() != 200:
+                raise BadAnswer("a whole answer was refused")
+        first_s = [statistics.median(map(_first_byte_s, them)) for them in (whole, streamed)]
+        self.found["whole"].append(streamed_s / whole_s)
+        self.found["whole-first"].append(1000 * (first_s[0] - first_s[1]))
+
+    async def _one_by_one(self) -> None:
+        _, together_s = await self._timed([self._request(128, 64) for _ in range(8)])
+        started = time.perf_counter()
+        for _ in range(8):
+            await self._timed([self._request(128, 64)])
+        self.found["one-by-one"].append((time.perf_counter() - started) / together_s)
+
+    async def _timed(self, requests: list[bytes]) -> tuple[list[Answer], float]:
+        started = time.perf_counter()
+        answers = await ask_all(self.door.target, requests, _DEADLINE_S)
+        return answers, time.perf_counter() - started
+
+    async def _first_s(self, request: bytes) -> float:
+        return (await ask(self.door.target, request, _DEADLINE_S)).first_token_s()
+
+    def _request(self, tokens: int, new: int, stream: bool = True) -> bytes:
+        self.asked += 1
+        ids = prompt_ids(tokens, self.door.vocabulary, f"{self.name}/{self.asked}")
+        return self.door.completion(ids, new) if stream else self.door.whole(ids, new)
+
+
+_BATCHES: Mapping[int, int] = {1: 64, 8: 96, 32: 160}
+
+
+async def serving(door: Door, name: str) -> Values:
+    """Everything of a server as it comes, three times after a warm-up."""
+    await Questions(door, f"{name}/warm").serving()
+    questions = Questions(door, name)
+    for _ in range(3):
+        await questions.serving()
+    return dict(questions.found)
+
+
+async def wide_rate(door: Door, name: str) -> float:
+    """The median decode rate of 32 streams, after a warm-up."""
+    questions = Questions(door, name)
+    rates = [await questions.rate(32, 160) for _ in range(4)]
+    return statistics.median(rates[1:])
+
+
+async def gap_p95(door: Door, name: str) -> float:
+    """Of four running streams while four long prompts arrive, in seconds; three times together."""
+    sender = Sender(count=count_tokens, write=lambda _: None)
+    await sender.send(name, door, warm_load(1), {}, None)
+    gaps: list[float] = []
+    for seed in (1, 2, 3):
+        gaps += of_gap(await sender.send(name, door, gap_load(seed), {}, None))[1]["during"]
+    p95 = Quantiles.of(gaps).p95
+    if p95 is None:
+        raise BadAnswer("no stream ran while the long prompts arrived")
+    return p95
+
+
+def measure(part: str, places: Places, number: int) -> Values:
+    """One round of a part of the claims; raises what goes wrong."""
+    name = f"round {number}"
+
+    def on(more: str, prefill: int, ask_it: Callable[[Door], float]) -> float:
+        with services.tandem(places, prefill, 1, more).running(places.logs) as door:
+            return ask_it(door)
+
+    if part == COALESCED:
+        held, unheld = (
+            on(WIDE + more, 1, lambda door: asyncio.run(wide_rate(door, name)))
+            for more in ("", _UNHELD)
+        )
+        return {"coalesced": [held / unheld]}
+    if part == CHUNKS:
+        large, small = (
+            on(_CHUNKS.format(tokens) + _UNHELD, 0, lambda door: asyncio.run(gap_p95(door, name)))
+            for tokens in (4096, 256)
+        )
+        return {"chunks": [large / small]}
+    if part == STATIC:
+        static, continuous = (
+            on(mode, 0, lambda door: asyncio.run(latency_p95(door, name, number)))
+            for mode in (STATIC_MODE, "")
+        )
+        return {STATIC: [static / continuous]}
+    if part in MODES:
+        rate = on(MODES[part], 0, lambda door: asyncio.run(tokens_per_s(door, name, number)))
+        return {part: [rate]}
+    if part == SPECULATIVE:
+        return {SPECULATIVE: [lookup_ratio()]}
+    with services.tandem(places, more=WIDE).running(places.logs) as door:
+        return asyncio.run(serving(door, name))
+
+
+def main() -> None:
+    """See the module."""
+    options = _options()
+    places = prepare(options)
+    record = open_record(options, "claims.json")
+    found: Values = json.loads(record.read_text()) if record.is_file() else {}
+    keys = options.only or list(KEYS)
+    for part in parts_of(keys):
+        for number in range(1, options.rounds + 1):
+            try:
+                values = measure(part, places, number)
+            # The others still have their turn.
+            except Exception as error:
+                print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
+                continue
+            for key in keys:
+                found.setdefault(key, []).extend(values.get(key, []))
+            record.write_text(json.dumps(found))
+            print(f"{part}, round {number}: {values}", flush=True)
+    _write(found, options.results, options.price)
+
+
+def _write(found: Values, results: Path, price: float) -> None:
+    results.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    cost = f"A million tokens at ${price:.2f} for an hour of the machine (`--price`)."
+    text = "\n\n".join((claims_table(found, price), cost, as_line(machine)))
+    data = claims_data(found, machine, price)
+    (results / "claims.json").write_text(json.dumps(data, indent=1) + "\n")
+    if results == RESULTS:
+        put(DOCUMENT, "claims", text)
+    print(text)
+
+
+def _first_byte_s(answer: Answer) -> float:
+    return answer.reads[0][0] - answer.asked
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", action="append", choices=KEYS, help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--price", type=float, default=PRICE_PER_HOUR, metavar="DOLLARS", help="of a machine-hour"
+    )
+    add_places(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""From what the rounds found to ratios and tables. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from bench.core.host_info import as_line
+from bench.core.markdown_tables import table
+from bench.core.statistics import Spread, pooled, ratio
+from bench.systems.peer_systems import SYSTEMS, TANDEM, TANDEM_INSIDE
+
+COLUMNS = ("decode 1", "decode 8", "decode 32", "prefill")
+# What Tandem wants to reach against the best peer over HTTP.
+GOALS = {"decode 1": 1.0, "decode 8": 1.3, "decode 32": 1.35, "prefill": 1.1}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one system did in one round: tokens/s by column, or what went wrong.
+
+    `at` is when (UTC, to the minute) and `commit` what Tandem was then.
+    """
+
+    system: str
+    round: int
+    columns: dict[str, list[float]]
+    error: str | None
+    at: str = ""
+    commit: str = ""
+
+    def line(self) -> str:
+        """For the terminal."""
+        if self.error is not None:
+            return self.error
+        return ", ".join(
+            f"{name} {Spread(tuple(values)).show()}" for name, values in self.columns.items()
+        )
+
+    def as_json(self) -> str:
+        """On one line."""
+        return json.dumps(asdict(self))
+
+
+Rounds = Mapping[int, Spread]
+
+
+def by_round(found: Sequence[Found], system: str, column: str) -> Rounds:
+    """A system's figures in a column, by round; rounds that failed are missing."""
+    return {
+        each.round: Spread(tuple(each.columns[column]))
+        for each in found
+        if each.system == system and each.columns.get(column)
+    }
+
+
+def against(found: Sequence[Found], ours: str, theirs: str, column: str) -> Spread | None:
+    """Ratios of the rounds in which both were measured, or None."""
+    mine, other = by_round(found, ours, column), by_round(found, theirs, column)
+    both = sorted(mine.keys() & other.keys())
+    return ratio([mine[n] for n in both], [other[n] for n in both]) if both else None
+
+
+def best_peer(found: Sequence[Found], ours: str, column: str) -> str | None:
+    """The peer beside that line of Tandem's with the highest median, or None."""
+    peers = [name for name, system in SYSTEMS.items() if system.rival == ours]
+    medians = {
+        name: pooled(list(rounds.values())).median
+        for name in peers
+        if (rounds := by_round(found, name, column))
+    }
+    return max(medians, key=lambda name: medians[name]) if medians else None
+
+
+def as_data(found: Sequence[Found], machine: dict[str, str]) -> dict[str, object]:
+    """Everything, for `peers.json`."""
+    ratios: dict[str, dict[str, object]] = {}
+    for name, system in SYSTEMS.items():
+        for column in COLUMNS:
+            spread = system.rival and against(found, system.rival, name, column)
+            if spread:
+                ratios.setdefault(name, {})[column] = {
+                    "median": spread.median,
+                    "low": spread.low,
+                    "high": spread.high,
+                }
+    return {"machine": machine, "ratios": ratios, "rounds": [asdict(each) for each in found]}
+
+
+def as_markdown(found: Sequence[Found], machine: dict[str, str]) -> str:
+    """Tables of figures, of ratios, and against the goals; what failed, and the machine."""
+    errors = [f"- {each.system}, round {each.round}: {each.error}" for each in found if each.error]
+    failed = ["Failed:", *errors] if errors else []
+    parts = [
+        _figures(found),
+        "Tandem over each, median of the rounds [range]:",
+        _ratios(found),
+        "Tandem over the best peer of its kind in each column:",
+        _goals(found),
+        "\n".join(failed),
+        _when(found),
+        as_line(machine),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _when(found: Sequence[Found]) -> str:
+    """The times between which all was measured, and of which commits."""
+    times = sorted(each.at for each in found if each.at)
+    commits = sorted({each.commit for each in found if each.commit})
+    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
+
+
+def _figures(found: Sequence[Found]) -> str:
+    rows = []
+    for name, system in SYSTEMS.items():
+        cells = [list(by_round(found, name, column).values()) for column in COLUMNS]
+        if any(cells):
+            rows.append([system.title, *(pooled(cell).show() if cell else "" for cell in cells)])
+    return table(["tokens/s, median [range]", *COLUMNS], rows)
+
+
+def _ratios(found: Sequence[Found]) -> str:
+    rows = []
+    for name, system in SYSTEMS.items():
+        if system.rival is None:
+            continue
+        spreads = [against(found, system.rival, name, column) for column in COLUMNS]
+        if any(spreads):
+            rows.append([system.title, *(spread.show(2) if spread else "" for spread in spreads)])
+    return table(["over", *COLUMNS], rows)
+
+
+def _goals(found: Sequence[Found]) -> str:
+    rows = []
+    for ours, where in ((TANDEM, "over HTTP"), (TANDEM_INSIDE, "in process")):
+        cells = []
+        for column in COLUMNS:
+            peer = best_peer(found, ours, column)
+            spread = against(found, ours, peer, column) if peer else None
+            cells.append(f"{spread.show(2)} ({peer})" if spread else "")
+        rows.append([where, *cells])
+    rows.append(["goal", *(f"{GOALS[column]:.2f}" for column in COLUMNS)])
+    return table(["", *COLUMNS], rows)

@@ -1,0 +1,228 @@
+"""Both of Tandem's modes on one load, window by window by turns: `python -m bench.compare.interleaved_ab`.
+
+On a shared host the hour moves gaps by more than two modes differ, and a play of a trace takes
+minutes. Here both servers are up, and who is not asked is frozen (SIGSTOP), so that it takes
+nothing of the cores: the same window is played on one and then on the other, within two minutes.
+Every window begins with nobody there; prompts are new ones in each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from bench.core.host_info import as_line, describe_machine, now
+from bench.core.markdown_tables import table
+from bench.core.prompts import count_tokens
+from bench.load.arrivals import Arrival, Load
+from bench.load.closed_loop import Door
+from bench.load.goodput import Quantiles
+from bench.load.open_loop import Rules
+from bench.load.run_record import Sender
+from bench.load.traces import FITTED
+from bench.systems.cli_paths import add_places, prepare
+from bench.systems.contenders import (
+    BURST_LOAD,
+    CONTENDERS,
+    POOLS,
+    SINGLE,
+    Shape,
+    any_load,
+    warm_load,
+)
+from bench.systems.server_process import freeze, running, thaw
+
+_SYSTEMS = (POOLS, SINGLE)
+_LEAD_S = 0.3
+# Behind a thaw: leases and links are looked at anew.
+_SETTLE_S = 4.0
+_DEADLINE_S = 90.0
+_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of one request of the load, in one round and mode; times in seconds."""
+
+    round: int
+    system: str
+    index: int
+    good: bool
+    refused: bool
+    ttft_s: float | None
+    gap_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of a load, and which of its requests are in it."""
+
+    load: Load
+    indices: tuple[int, ...]
+
+
+def cut(load: Load, seconds: float) -> list[Window]:
+    """The load in parts of so many seconds, each from its own beginning, without empty ones."""
+    windows: dict[int, list[int]] = {}
+    for index, arrival in enumerate(load.arrivals):
+        windows.setdefault(int(arrival.at_s // seconds), []).append(index)
+    return [
+        Window(replace(load, arrivals=_from(load, number * seconds, indices)), tuple(indices))
+        for number, indices in windows.items()
+    ]
+
+
+def _from(load: Load, begin_s: float, indices: Sequence[int]) -> tuple[Arrival, ...]:
+    moved_s = _LEAD_S - begin_s
+    return tuple(replace(load.arrivals[i], at_s=load.arrivals[i].at_s + moved_s) for i in indices)
+
+
+def turns(rounds: int, windows: Sequence[Window]) -> Iterator[tuple[int, Window, str]]:
+    """Who plays what: each window on both, and who begins changes from window to window."""
+    count = 0
+    for number in range(1, rounds + 1):
+        for window in windows:
+            for system in _SYSTEMS if count % 2 == 0 else reversed(_SYSTEMS):
+                yield number, window, system
+            count += 1
+
+
+def as_markdown(found: Sequence[Found]) -> str:
+    """Both modes, and each request against itself."""
+    rows = []
+    for system in _SYSTEMS:
+        mine = [one for one in found if one.system == system]
+        gaps = Quantiles.of(one.gap_s for one in mine)
+        told = [f"{1000 * (value or 0):.1f}" for value in (gaps.p50, gaps.mean, gaps.p95)]
+        good, refused = sum(one.good for one in mine), sum(one.refused for one in mine)
+        rows.append([CONTENDERS[system].title, f"{len(mine)}", f"{good}", f"{refused}", *told])
+    head = ["by turns", "requests", "good", "refused", "gap p50, ms", "mean", "p95"]
+    pairs: dict[tuple[int, int], dict[str, Found]] = {}
+    for one in found:
+        pairs.setdefault((one.round, one.index), {})[one.system] = one
+    both = [(pair[POOLS], pair[SINGLE]) for pair in pairs.values() if len(pair) == len(_SYSTEMS)]
+    changes = [
+        1000 * (mine.gap_s - other.gap_s)
+        for mine, other in both
+        if mine.gap_s is not None and other.gap_s is not None
+    ]
+    change_ms = ""
+    if changes:
+        low, high = between(changes)
+        change_ms = f"{median(changes):.1f} [{low:.1f} to {high:.1f}]"
+    each = [
+        ["gap with two pools less that with one, ms", change_ms],
+        ["smaller with two pools", f"{sum(change < 0 for change in changes)} of {len(changes)}"],
+        ["good with two pools alone", f"{sum(a.good and not b.good for a, b in both)}"],
+        ["good with one pool alone", f"{sum(b.good and not a.good for a, b in both)}"],
+    ]
+    against = table(["each request against itself", "median [95 % by resampling]"], each)
+    return f"{table(head, rows)}\n\n{against}\n"
+
+
+def between(values: Sequence[float]) -> tuple[float, float]:
+    """Where 95 % of the medians lie of as many values, drawn anew with replacement."""
+    draw = random.Random(0)
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
+    return medians[_DRAWS // 40], medians[-_DRAWS // 40]
+
+
+def main() -> None:
+    """See the module."""
+    options = _options()
+    places, shape = prepare(options), Shape(slow=options.slow)
+    load = any_load(options.load, shape, options.seed, options.traces)
+    found: list[Found] = []
+    with ExitStack() as stack:
+        servers: dict[str, tuple[int, Door]] = {}
+        for system in _SYSTEMS:
+            logs = places.logs / system
+            logs.mkdir(exist_ok=True)
+            service = CONTENDERS[system].start(replace(places, logs=logs), shape.tandem_config)
+            pid = stack.enter_context(running(service.server, logs / "server.log"))
+            stack.callback(thaw, pid)
+            servers[system] = pid, service.door
+        for system in _SYSTEMS:
+            _play(servers, system, warm_load(1), shape)
+        windows = cut(load, options.window)
+        for count, (number, window, system) in enumerate(turns(options.rounds, windows), 1):
+            seed = random.randrange(10**6)
+            part = _play(servers, system, replace(window.load, seed=seed), shape)
+            found += [replace(one, round=number, index=window.indices[one.index]) for one in part]
+            good = {name: sum(o.good for o in found if o.system == name) for name in _SYSTEMS}
+            print(f"{now()} round {number}, from request {window.indices[0]}: {good}", flush=True)
+            if count % len(_SYSTEMS) == 0:  # both have played it
+                played = f"{count // len(_SYSTEMS)} of {options.rounds * len(windows)}"
+                text = as_report(load, found, f"{played} windows of {options.window:g} s")
+                _write(options.results, load, found, text)
+    print(text)
+
+
+def _play(
+    servers: dict[str, tuple[int, Door]], system: str, load: Load, shape: Shape
+) -> list[Found]:
+    """Send the load to one, the other frozen."""
+    for name, (pid, _) in servers.items():
+        (thaw if name == system else freeze)(pid)
+    time.sleep(_SETTLE_S)
+    slow = shape.slow
+    rules = Rules(_DEADLINE_S * slow, 0, longest_wait_s=Rules().longest_wait_s * slow)
+    sender = Sender(rules, shape.budgets, count_tokens, lambda _: None)
+    door = servers[system][1]
+    run = asyncio.run(sender.send(system, door, load, {}, None))
+    return [
+        Found(
+            *(0, system, one.index, run.budgets.good(one), one.refused),
+            one.ttft_s,
+            one.mean_gap_s if one.complete else None,
+        )
+        for one in run.outcomes
+    ]
+
+
+def _write(results: Path, load: Load, found: Sequence[Found], text: str) -> None:
+    """What was found so far, as a play of many windows may be broken off."""
+    results.mkdir(parents=True, exist_ok=True)
+    requests = [asdict(one) for one in found]
+    data = {"machine": describe_machine(), "load": load.title, "requests": requests}
+    (results / "alternate.json").write_text(json.dumps(data) + "\n")
+    (results / "alternate.md").write_text(text)
+
+
+def as_report(load: Load, found: Sequence[Found], played: str) -> str:
+    """The tables with their head and the machine; `played` says how much of all."""
+    head = (
+        f"**{load.title}**, seed {load.seed}; {played}, all rounds together; both modes by turns,"
+        " the other one frozen."
+    )
+    tail = f"Measured until {now()}. {as_line(describe_machine())}"
+    return f"{head}\n\n{as_markdown(found)}\n{tail}\n"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--load", choices=(*FITTED, BURST_LOAD), default="mooncake_conversation")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--window",
+        type=float,
+        default=30.0,
+        help="seconds of the load; a burst is to fall into one",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slow", type=float, default=1.0, metavar="X", help="as of bench.burst")
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    add_places(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The same requests on two systems, one by one. Pure.
+
+Where a load treats its requests differently, as one that computes prompts beside some of them, the
+median request of one system need not be that of the other. A request held against itself is the
+same prompt, the same answer and the same moment of the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.compare.burst_measurement import Measured
+from bench.core.markdown_tables import table
+from bench.core.statistics import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class SameRequests:
+    """What changed for requests of one load, seed and round.
+
+    `gaps_s`: our gap less theirs, of each that both answered in full with two tokens or more.
+    `ours_alone` were good with us and not with them, `theirs_alone` the other way round.
+    """
+
+    gaps_s: tuple[float, ...]
+    ours_alone: int
+    theirs_alone: int
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Of several pairs of runs: each one's median difference (seconds) and share of smaller gaps.
+
+    `ours_alone` and `theirs_alone` as in SameRequests.
+    """
+
+    difference_s: Spread
+    smaller: Spread
+    ours_alone: Spread
+    theirs_alone: Spread
+
+
+def same_requests(ours: Measured, theirs: Measured) -> SameRequests:
+    """Holds two runs of one load against each other; ValueError where they differ in length."""
+    gaps = zip(ours.each_gap, theirs.each_gap, strict=True)
+    goods = list(zip(ours.each_good, theirs.each_good, strict=True))
+    return SameRequests(
+        tuple(mine - other for mine, other in gaps if mine is not None and other is not None),
+        sum(mine and not other for mine, other in goods),
+        sum(other and not mine for mine, other in goods),
+    )
+
+
+def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne | None:
+    """Pairs runs of one load by round and seed; None where no two have a gap to compare."""
+    others = {_what(each): each for each in theirs if each.each_gap}
+    paired = [
+        same_requests(each, others[_what(each)])
+        for each in ours
+        if each.each_gap and _what(each) in others
+    ]
+    found = [each for each in paired if each.gaps_s]
+    if not found:
+        return None
+    return OneByOne(
+        Spread(tuple(median(each.gaps_s) for each in found)),
+        Spread(tuple(sum(gap < 0 for gap in each.gaps_s) / len(each.gaps_s) for each in found)),
+        Spread(tuple(float(each.ours_alone) for each in found)),
+        Spread(tuple(float(each.theirs_alone) for each in found)),
+    )
+
+
+def as_table(found: OneByOne) -> str:
+    """For a report on two pools against one, in Markdown."""
+    differences = Spread(tuple(1000 * value for value in found.difference_s.values))
+    rows = [
+        ["gap with two pools less that with one, ms, median", differences.show(1)],
+        ["share of requests whose gap is smaller with two pools", found.smaller.show(2)],
+        ["good with two pools alone", found.ours_alone.show()],
+        ["good with one pool alone", found.theirs_alone.show()],
+    ]
+    return table(["each request against itself", "of a run, median [range]"], rows)
+
+
+def _what(each: Measured) -> tuple[int, int, str]:
+    """The same for two runs that were sent the same requests at the same times."""
+    return each.round, each.seed, each.about

@@ -1,0 +1,85 @@
+"""`make bench-peers`: Tandem and its peers in turn, round after round, on the same prompts.
+
+Only one runs at a time. What each round finds is kept in a file, so that a run can be made in
+parts: `--only NAME --keep` adds to what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from bench.compare.comparison import Found, as_data, as_markdown
+from bench.core.engine_plan import Plan
+from bench.core.host_info import commit, describe_machine, now
+from bench.core.markdown_tables import put
+from bench.systems.cli_paths import add_places, open_record, prepare
+from bench.systems.engine import DOCUMENT, RESULTS
+from bench.systems.peer_systems import SYSTEMS
+from bench.systems.services import Places
+
+# In process every prompt is computed before the batch is decoded, so 64 tokens are enough.
+_INSIDE = dict.fromkeys((1, 8, 32), 64)
+
+
+def visit(name: str, number: int, places: Places, repeats: int) -> Found:
+    """One system in one round; whatever goes wrong is a line in the report."""
+    inside = name in ("llama", "tandem-in-process")
+    plan = Plan(repeats=repeats, new_tokens=_INSIDE) if inside else Plan(repeats=repeats)
+    started = time.monotonic()
+    try:
+        figures = SYSTEMS[name].visit(places, plan, f"round {number}")
+        found = Found(name, number, figures.columns, None, now(), commit())
+    # The others still have their turn.
+    except Exception as error:
+        found = Found(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
+    spent = time.monotonic() - started
+    print(f"round {number}, {name}, {spent:.0f} s: {found.line()}", flush=True)
+    return found
+
+
+def load(path: Path) -> list[Found]:
+    """What earlier parts of a run have found."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [Found(**json.loads(line)) for line in lines]
+
+
+def write_report(found: list[Found], results: Path) -> None:
+    """Ratios and raw figures, as JSON and Markdown."""
+    results.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    text = as_markdown(found, machine)
+    (results / "peers.json").write_text(json.dumps(as_data(found, machine), indent=1) + "\n")
+    (results / "peers.md").write_text(text)
+    if results == RESULTS:
+        put(DOCUMENT, "peers", text)
+    print(text)
+
+
+def main() -> None:
+    """See the module."""
+    options = _options()
+    places = prepare(options)
+    record = open_record(options, "peers.jsonl")
+    for _ in range(options.rounds):
+        for name in options.only or SYSTEMS:
+            number = 1 + sum(earlier.system == name for earlier in load(record))
+            found = visit(name, number, places, options.repeats)
+            with record.open("a") as file:
+                file.write(found.as_json() + "\n")
+    write_report(load(record), options.results)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", action="append", choices=SYSTEMS, help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=4, help="of each figure in a round")
+    add_places(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The machine, the model, statistics, tables and prompts."""

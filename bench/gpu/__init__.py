@@ -1,0 +1,1 @@
+"""One GPU against its limits."""

@@ -1,0 +1,216 @@
+"""An 8 B Llama shape on one GPU: steps and kernels against what the device can do at most.
+
+`python -m bench.gpu.main` (`make bench-gpu`). Weights are random and made on the device. Limits are
+measured in the same run: a read of memory, and a large product. Every row is a fraction of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bench.gpu import kernels as gpu_kernels
+from bench.gpu.clock import Report, bandwidth, describe, matrix_rate, timed, timed_on_host
+from bench.gpu.model import BLOCK, FULL, TINY, Scale, cache, decoder, packed, spans
+from engine.kv.cache import KvCache
+from engine.model.cuda_graphs import CudaGraphs, DecodeReplays, Step
+from engine.model.fused_forward import CompactRunner
+from engine.model.fused_weights import Decoder
+from engine.model.layers_op_by_op import OpByOp
+from engine.model.ops_cuda import TritonOps
+from engine.model.ops_torch import TorchOps
+from engine.model.packed_batch import pack
+from engine.model.runner import whole
+from engine.types.sequence import Span
+
+_RESULTS = Path(__file__).with_name("results") / "gpu.json"
+_TESTS = ("gpu", "engine/test_ops.py", "engine/test_choose.py", "engine/test_attention_others.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all measurements share; `read` and `rate` are the limits, per second."""
+
+    scale: Scale
+    device: torch.device
+    decoder: Decoder
+    runner: CompactRunner
+    ops: OpByOp
+    cache: KvCache
+    report: Report
+    read: float
+    rate: float
+
+    def recorder(self) -> Callable[[Step], Step]:
+        """What makes graphs where there is a GPU, and else leaves steps as they are."""
+        return CudaGraphs(self.device) if self.device.type == "cuda" else lambda step: step
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all, or what the time allows; 1 where there is no GPU."""
+    parser = argparse.ArgumentParser(prog="bench.gpu.main", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
+    parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that")
+    parser.add_argument("--commit", help="what is measured, where git cannot say")
+    parser.add_argument("--no-tests", action="store_true", help="leave the tests out")
+    options = parser.parse_args(arguments)
+    if not options.dry_run and not torch.cuda.is_available():
+        print("bench-gpu needs a CUDA device, and there is none here", file=sys.stderr)
+        return 1
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    device = torch.device("cpu" if options.dry_run else "cuda")
+    output = options.output or (Path(tempfile.mkdtemp()) if options.dry_run else _RESULTS.parent)
+    path = output if output.suffix == ".json" else output / "gpu.json"
+    head = describe(device)
+    head["commit"] = head["commit"] or options.commit
+    report = Report(path, head, options.seconds)
+    if not options.dry_run and not options.no_tests:
+        _run_tests(report)
+    with torch.inference_mode():
+        _measure(TINY if options.dry_run else FULL, device, report)
+    print(f"\nwritten to {path}")
+    return 0
+
+
+def _run_tests(report: Report) -> None:
+    """The contract on this device, on several processes where pytest can: kernels compile long."""
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "not C++", "-c", "tests/gpu/pytest.ini"]
+    command += [f"tests/{test}" for test in _TESTS]
+    if importlib.util.find_spec("xdist") is not None:
+        command += ["-n", "8"]
+    root = Path(__file__).resolve().parents[1]
+    try:
+        ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=200)
+        told, code = ended.stdout[-3000:], ended.returncode
+    except subprocess.TimeoutExpired as late:
+        told, code = str(late.stdout)[-3000:], -1
+    print(told)
+    report.note(tests={"exit": code, "end": told.strip().rsplit("\n", 1)[-1]})
+
+
+def _measure(scale: Scale, device: torch.device, report: Report) -> None:
+    speeds = bandwidth(scale, device)
+    rate = matrix_rate(scale, device)
+    report.note(read_gb_s=speeds["read"] / 1e9, copy_gb_s=speeds["copy"] / 1e9)
+    report.note(matrix_tflop_s=rate / 1e12)
+    model = decoder(scale, device)
+    ops = _ops(model, device)
+    report.note(operations=ops.name)
+    # What a kernel can read at most is the better of the two.
+    read = max(speeds.values())
+    runner = CompactRunner(model, ops)
+    bench = Bench(scale, device, model, runner, ops, cache(scale, device), report, read, rate)
+    sections: tuple[Callable[[Bench], None], ...] = (
+        _decode,
+        _prefill,
+        gpu_kernels.products,
+        gpu_kernels.fused,
+        # Many variants, each to be compiled: last, for where time runs out.
+        gpu_kernels.attention_decode,
+        gpu_kernels.attention_prefill,
+    )
+    for section in sections:
+        try:
+            section(bench)
+        except Exception as error:
+            # One fault must not lose the rest of a rare run.
+            traceback.print_exc()
+            report.row("faults", section=section.__name__, error=str(error)[:500])
+
+
+def _ops(model: Decoder, device: torch.device) -> OpByOp:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type == "cuda" or (interpreted and importlib.util.find_spec("triton") is not None):
+        return TritonOps(model)
+    return TorchOps(model)
+
+
+def _decode(bench: Bench) -> None:
+    """Decode steps, eager and replayed: with packing and the greedy token on the host."""
+    scale, runner = bench.scale, bench.runner
+    width = -(-max(scale.contexts) // BLOCK)
+    record = bench.recorder()
+    replays = DecodeReplays(
+        lambda batch: whole(runner.layers(batch)), bench.cache, width, record, scale.batches
+    )
+    for _ in replays.pieces():
+        pass
+    for context in scale.contexts:
+        for batch in scale.batches:
+            if bench.report.is_late:
+                return
+            step = spans(batch, context, 1, bench.cache)
+            _decode_row(bench, replays, step, context)
+
+
+def _decode_row(bench: Bench, replays: DecodeReplays, step: list[Span], context: int) -> None:
+    scale, runner, batch = bench.scale, bench.runner, len(step)
+
+    def eager() -> torch.Tensor:
+        return whole(runner.layers(pack(step, bench.cache)))
+
+    def replayed() -> torch.Tensor:
+        logits = replays.logits(step)
+        return eager() if logits is None else logits
+
+    difference = (replayed().float() - eager().float()).abs().max().item()
+    floor = scale.step_bytes(batch, context) / bench.read
+    eager_s = timed_on_host(lambda: eager().argmax(-1).tolist(), scale.repeats)
+    replay_s = timed_on_host(lambda: replayed().argmax(-1).tolist(), scale.repeats)
+    device_s = timed(replayed, bench.device, scale.repeats)
+    bench.report.row(
+        "decode",
+        batch=batch,
+        context=context,
+        floor_ms=floor * 1e3,
+        eager_ms=eager_s * 1e3,
+        replay_ms=replay_s * 1e3,
+        device_ms=device_s * 1e3,
+        recorded=replays.logits(step) is not None,
+        tokens_s=batch / replay_s,
+        of_bandwidth=floor / replay_s,
+        replay_less_eager=difference,
+    )
+
+
+def _prefill(bench: Bench) -> None:
+    """Prompts whole, and in chunks."""
+    scale = bench.scale
+    for prompt in scale.prompts:
+        for chunk in sorted({min(scale.chunk, prompt), prompt}):
+            if bench.report.is_late:
+                return
+            batches = [
+                packed(1, end, chunk, bench.cache) for end in range(chunk, prompt + 1, chunk)
+            ]
+
+            def run(batches=batches) -> None:  # type: ignore[no-untyped-def]
+                for batch in batches:
+                    whole(bench.runner.layers(batch))
+
+            taken = timed(run, bench.device, max(2, scale.repeats // 4))
+            flops = 2 * scale.layer_weights * prompt + scale.layers * scale.attention_flops(prompt)
+            bench.report.row(
+                "prefill",
+                prompt=prompt,
+                chunk=chunk,
+                ms=taken * 1e3,
+                tokens_s=prompt / taken,
+                of_matrix_rate=flops / taken / bench.rate,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

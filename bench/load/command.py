@@ -1,0 +1,153 @@
+"""`tandem bench`: send a load to any OpenAI-compatible endpoint; write a JSON and an HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from bench.core.host_info import describe_machine
+from bench.core.prompts import prompt_ids
+from bench.load.client import Target, ask
+from bench.load.closed_loop import Door
+from bench.load.html_report import run_page, summary_lines
+from bench.load.http_recording import BadAnswer
+from bench.load.metrics_poller import Watch
+from bench.load.options import (
+    add_arguments,
+    read_budgets,
+    read_load,
+    read_rules,
+    steady_load,
+)
+from bench.load.run_record import Run, Sender
+from bench.load.sweep import Curve, Step, knee_line, sweep_data, sweep_page
+from engine.errors import ConfigError, Unavailable
+
+_ASK_S = 30.0
+_WARM_TOKENS = 16
+
+
+def run(options: argparse.Namespace) -> int:
+    """What the arguments say; returns the exit code. Raises ConfigError or Unavailable."""
+    _allow_connections()
+    try:
+        return asyncio.run(_sweep(options) if options.what == "sweep" else _run(options))
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from None
+
+
+async def _run(options: argparse.Namespace) -> int:
+    load = read_load(options)
+    door = await _door(options)
+    say(f"{len(load.arrivals)} requests in {load.seconds:g} s: {load.title}")
+    name = options.title or options.url
+    found = await _sender(options).send(name, door, load, describe_machine(), _watch(options))
+    _write(options.out, found.as_data(), run_page(found))
+    return _report(found)
+
+
+async def _sweep(options: argparse.Namespace) -> int:
+    machine, name = describe_machine(), options.title or options.url
+    beside = [Curve.read(json.loads(path.read_text())) for path in options.beside or ()]
+    loads = [steady_load(options, rate) for rate in options.rates]
+    door = await _door(options)
+    steps = []
+    for rate, load in zip(options.rates, loads, strict=True):
+        say(f"{len(load.arrivals)} requests: {load.title}")
+        found = await _sender(options).send(name, door, load, machine, None)
+        steps.append(Step(rate, found.figures()))
+        print(f"{rate:g}/s: {' '.join(summary_lines(found))}", flush=True)
+    title = loads[0].title.partition("; ")[2]
+    title = f"{title}, {options.step:g} s for each rate"
+    document = sweep_page(name, title, steps, machine, beside)
+    _write(options.out, sweep_data(name, steps, machine), document)
+    print(knee_line(steps))
+    return 0
+
+
+def _allow_connections() -> None:
+    """As many as may be: each request in flight is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+async def _door(options: argparse.Namespace) -> Door:
+    """How the endpoint is asked, after one short request that it must answer."""
+    key = os.environ.get(options.key_env) if options.key_env else None
+    if options.key_env and not key:
+        raise ConfigError(f"{options.key_env} is not set")
+    target = Target.at(options.url, key)
+    extra: dict[str, object] = {"stream_options": {"include_usage": True}}
+    if not options.stop_at_eos:
+        extra["ignore_eos"] = True
+    if options.endpoint:
+        extra["endpoint"] = options.endpoint
+    try:
+        model = options.model or await first_model(target)
+        door = Door(target, model, options.vocabulary, extra, options.chat)
+        warm = prompt_ids(_WARM_TOKENS, options.vocabulary, f"{options.seed}/warm")
+        with_ids = replace(door, extra=extra | {"return_token_ids": True})
+        try:
+            (await ask(target, with_ids.completion(warm, 2), _ASK_S)).events()
+            return with_ids
+        except BadAnswer:
+            # A server may refuse a field that it does not know.
+            (await ask(target, door.completion(warm, 2), _ASK_S)).events()
+            return door
+    except (OSError, BadAnswer) as error:
+        raise Unavailable(f"{options.url}: {error or type(error).__name__}") from None
+
+
+async def first_model(target: Target) -> str:
+    """The name of the first model that is listed; raises BadAnswer, OSError or TimeoutError."""
+    answer = await ask(target, target.get("/v1/models"), _ASK_S)
+    try:
+        return str(json.loads(answer.body())["data"][0]["id"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise BadAnswer("it lists no model") from None
+
+
+def _sender(options: argparse.Namespace) -> Sender:
+    return Sender(rules=read_rules(options), budgets=read_budgets(options), write=say)
+
+
+def _watch(options: argparse.Namespace) -> Watch | None:
+    targets = [Target.at(url) for url in options.metrics or ()]
+    return Watch(targets, more=tuple(options.watch or ())) if targets else None
+
+
+def _write(out: Path, data: dict[str, object], document: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    page = out.with_name(out.name + ".html")
+    out.with_name(out.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
+    page.write_text(document)
+    say(f"written: {page}, and the same as .json")
+
+
+def _report(found: Run) -> int:
+    """Print the summary; 1 where nothing at all was answered."""
+    figures = found.figures()
+    print("\n".join(summary_lines(found)))
+    return 0 if figures.phases["all"].ttlt.count or figures.refusals.count else 1
+
+
+def main() -> None:
+    """The same as `tandem bench`."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    add_arguments(parser)
+    sys.exit(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

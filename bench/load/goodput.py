@@ -1,0 +1,238 @@
+"""Percentiles, goodput and refusals of a load, whole and by phase. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.load.arrivals import BURST, Load
+from bench.load.request_outcome import Outcome
+
+ALL = "all"
+_LEAST_WORK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What a request must keep to be good (seconds): first token, mean gap, longest stall."""
+
+    ttft_s: float = 1.0
+    gap_s: float = 0.060
+    stall_s: float = 0.250
+
+    def slower(self, by: float) -> Budgets:
+        """Each of them that many times as long."""
+        return Budgets(self.ttft_s * by, self.gap_s * by, self.stall_s * by)
+
+    def good(self, outcome: Outcome) -> bool:
+        """Whole, and within all three; a stream of one message has no gap and no stall."""
+        ttft = outcome.ttft_s
+        return (
+            outcome.complete
+            and ttft is not None
+            and ttft <= self.ttft_s
+            and (outcome.mean_gap_s or 0.0) <= self.gap_s
+            and (outcome.stall_s or 0.0) <= self.stall_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Of `count` values, and their mean; None where there is none."""
+
+    count: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Quantiles:
+        """Those of the values that are there."""
+        found = sorted(value for value in values if value is not None)
+        p50, p95, p99 = (percentile(found, share) for share in (0.50, 0.95, 0.99))
+        return cls(len(found), p50, p95, p99, fmean(found) if found else None)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFigures:
+    """What became of the requests that arrived in a phase: their first tries.
+
+    `late` were answered in full but not within the budgets; `failed` is everything else that was
+    neither good nor refused. Percentiles (seconds) are of requests that were answered in full;
+    `gap` is over requests' mean gaps, `token_gap` over tokens, `stall` over the longest of each.
+    """
+
+    requests: int
+    good: int
+    late: int
+    refused: int
+    failed: int
+    ttft: Quantiles
+    ttfmt: Quantiles
+    gap: Quantiles
+    token_gap: Quantiles
+    stall: Quantiles
+    ttlt: Quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Refusals among all tries: how soon after they were due, what time they named, and returning.
+
+    `decided` is from a request's arrival to the decision, `told` from there to the client.
+    `over_work` is the time named over that part of it in which there were prompts to compute.
+    `returned` of the refused came back, `then_answered` of those in full, `then_good` of those
+    within the budgets, counted from their return.
+    """
+
+    count: int
+    answer: Quantiles
+    decided: Quantiles
+    told: Quantiles
+    named: Quantiles
+    over_work: Quantiles
+    returned: int
+    then_answered: int
+    then_good: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigures:
+    """All of a load. `drain_s`: from the burst's end until all that came before it had ended.
+
+    `tokens_per_s` is over the time from the start to the last answer's end; `client_late` is how
+    far behind its own schedule the client sent.
+    """
+
+    phases: dict[str, PhaseFigures]
+    refusals: Refusals
+    drain_s: float | None
+    tokens_per_s: float
+    good_per_s: float
+    client_late: Quantiles
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Of ascending values, between neighbours by their distance; None of none."""
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFigures:
+    """Everything about a load whose tries are `outcomes`."""
+    first = [outcome for outcome in outcomes if outcome.number == 0]
+    names = list(dict.fromkeys(name for name, _, _ in load.spans))
+    phases = {ALL: phase_figures(first, budgets)}
+    if len(names) > 1:
+        for name in names:
+            phases[name] = phase_figures([one for one in first if one.phase == name], budgets)
+    lasted_s = max([load.seconds, *(outcome.ended_s for outcome in outcomes)])
+    drained_s = drained(load, outcomes)
+    return LoadFigures(
+        phases=phases,
+        refusals=_refusals(outcomes, budgets),
+        drain_s=_after_burst(load, drained_s),
+        tokens_per_s=sum(outcome.tokens for outcome in outcomes) / lasted_s,
+        good_per_s=phases[ALL].good / load.seconds,
+        client_late=Quantiles.of(outcome.asked_s - outcome.due_s for outcome in outcomes),
+    )
+
+
+def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures:
+    """Counts and percentiles of one try each of some requests."""
+    whole = [outcome for outcome in outcomes if outcome.complete]
+    good = sum(map(budgets.good, whole))
+    refused = sum(outcome.refused for outcome in outcomes)
+
+    def of(value: Callable[[Outcome], float | None]) -> Quantiles:
+        return Quantiles.of(map(value, whole))
+
+    return PhaseFigures(
+        requests=len(outcomes),
+        good=good,
+        late=len(whole) - good,
+        refused=refused,
+        failed=len(outcomes) - len(whole) - refused,
+        ttft=of(lambda one: one.ttft_s),
+        ttfmt=of(lambda one: one.ttfmt_s),
+        gap=of(lambda one: one.mean_gap_s),
+        token_gap=Quantiles.of(gap for one in whole for gap in one.gaps_s()),
+        stall=of(lambda one: one.stall_s),
+        ttlt=of(lambda one: one.ttlt_s),
+    )
+
+
+def drained(load: Load, outcomes: Sequence[Outcome]) -> float | None:
+    """When the last answer to a request that came before the burst's end was over; None without.
+
+    Where the refused come back their later tries count, too.
+    """
+    burst = load.span(BURST)
+    if burst is None:
+        return None
+    before = {one.index for one in outcomes if one.number == 0 and one.due_s < burst[1]}
+    return max([burst[1], *(one.ended_s for one in outcomes if one.index in before)])
+
+
+def over_work(refused: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[float]:
+    """Of each refusal, the time it named over that part of it in which there was work.
+
+    There is work while a request that was let in waits for its first token. A part of less than
+    50 ms counts as that much.
+    """
+    busy = _united((one.asked_s, one.messages[0][0]) for one in outcomes if one.messages)
+    found = []
+    for one in refused:
+        if one.retry_after_s is not None:
+            begin, end = one.ended_s, one.ended_s + one.retry_after_s
+            work_s = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in busy)
+            found.append(one.retry_after_s / max(work_s, _LEAST_WORK_S))
+    return found
+
+
+def _united(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same stretches of time, none of which meet."""
+    united: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if united and begin <= united[-1][1]:
+            begin, last = united.pop()
+            end = max(end, last)
+        united.append((begin, end))
+    return united
+
+
+def in_flight(outcomes: Sequence[Outcome]) -> list[tuple[float, int]]:
+    """The number of requests that are out, at each moment when it changes."""
+    changes = [(one.due_s, 1) for one in outcomes] + [(one.ended_s, -1) for one in outcomes]
+    steps, count = [(0.0, 0)], 0
+    for moment, change in sorted(changes, key=lambda one: (one[0], -one[1])):
+        count += change
+        steps.append((moment, count))
+    return steps
+
+
+def _after_burst(load: Load, drained_s: float | None) -> float | None:
+    burst = load.span(BURST)
+    return None if burst is None or drained_s is None else drained_s - burst[1]
+
+
+def _refusals(outcomes: Sequence[Outcome], budgets: Budgets) -> Refusals:
+    refused = [outcome for outcome in outcomes if outcome.refused]
+    returned = [outcome for outcome in outcomes if outcome.number > 0]
+    return Refusals(
+        count=len(refused),
+        answer=Quantiles.of(one.ended_s - one.due_s for one in refused),
+        decided=Quantiles.of(one.decided_s for one in refused),
+        told=Quantiles.of(one.told_s for one in refused),
+        named=Quantiles.of(one.retry_after_s for one in refused),
+        over_work=Quantiles.of(over_work(refused, outcomes)),
+        returned=len(returned),
+        then_answered=sum(outcome.complete for outcome in returned),
+        then_good=sum(map(budgets.good, returned)),
+    )

@@ -1,0 +1,154 @@
+"""What came back over one HTTP connection, and reading it once all is over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.core.prompts import count_tokens
+from bench.core.statistics import Stream
+
+Event = dict[str, Any]
+
+
+class BadAnswer(Exception):
+    """The server answered with an error, or not as expected."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One streamed answer: the moment of asking, and every read with its moment (seconds)."""
+
+    asked: float
+    reads: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def stream(self) -> Stream:
+        """When text arrived and how many tokens it was; raises BadAnswer."""
+        arrived = []
+        for moment, event in self.events():
+            tokens = sum(count_tokens(text_of(choice)) for choice in choices(event))
+            if tokens:
+                arrived.append((moment, tokens))
+        return arrived
+
+    def first_token_s(self) -> float:
+        """Seconds from the question to the first text; raises BadAnswer."""
+        stream = self.stream()
+        if not stream:
+            raise BadAnswer("no token")
+        return stream[0][0] - self.asked
+
+    def prompt_tokens(self) -> int | None:
+        """What the server counted, where it says so."""
+        usages = [event["usage"] for _, event in self.events() if event.get("usage")]
+        return int(usages[-1]["prompt_tokens"]) if usages else None
+
+    def status(self) -> int:
+        """The HTTP status; raises BadAnswer where there is none."""
+        line = self._whole().split(b"\r\n", 1)[0].split()
+        if len(line) < 2 or not line[1].isdigit():
+            raise BadAnswer("no status")
+        return int(line[1])
+
+    def retry_after_s(self) -> float | None:
+        """When the server says to come back, in seconds; the finer of the two headers counts."""
+        found = headers(self._whole())
+        for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+            try:
+                return float(found[name]) * unit_s
+            except (KeyError, ValueError):
+                continue
+        return None
+
+    def decided_s(self) -> float | None:
+        """How long after its arrival the server says that it decided to refuse, in seconds."""
+        try:
+            return float(headers(self._whole())["x-decided-ms"]) / 1000
+        except (KeyError, ValueError):
+            return None
+
+    def body(self) -> bytes:
+        """The body of an answer with status 200; raises BadAnswer."""
+        return b"".join(data for _, data in _body(self.reads))
+
+    def events(self) -> list[tuple[float, Event]]:
+        """Server-sent events, each with the moment of its end; raises BadAnswer, also for errors
+        that are told in an event."""
+        events = []
+        for moment, line in _lines(_body(self.reads)):
+            if line.startswith(b"data:") and line[5:].strip() not in (b"", b"[DONE]"):
+                event = json.loads(line[5:])
+                if "error" in event:
+                    raise BadAnswer(str(event["error"])[:200])
+                events.append((moment, event))
+        return events
+
+    def _whole(self) -> bytes:
+        return b"".join(data for _, data in self.reads)
+
+
+def choices(event: Event) -> list[dict[str, Any]]:
+    """The choices of an event, of which there may be none."""
+    return event.get("choices") or []
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """The text of a completion's choice, or of a chat's."""
+    return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+
+
+def headers(answer: bytes) -> dict[str, str]:
+    """An answer's headers, with names in lower case."""
+    lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+    pairs = (line.partition(":") for line in lines)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
+    """The body without HTTP's chunk framing, each part with the moment at which it was complete."""
+    whole = b"".join(data for _, data in reads)
+    head, found, _ = whole.partition(b"\r\n\r\n")
+    if whole and not whole.startswith(b"HTTP/"):
+        raise BadAnswer("it speaks no HTTP/1.1; a router's gRPC port is not its HTTP port")
+    if not found or head.split(b" ", 2)[1:2] != [b"200"]:
+        raise BadAnswer(whole[:300].decode("utf-8", "replace"))
+    moments = _Moments(reads)
+    place = len(head) + 4
+    if headers(whole).get("transfer-encoding", "").lower() != "chunked":
+        return [(moments.at(len(whole)), whole[place:])]
+    parts: list[tuple[float, bytes]] = []
+    while (size_end := whole.find(b"\r\n", place)) >= 0:
+        size = int(whole[place:size_end], 16)
+        end = size_end + 2 + size
+        if end > len(whole):
+            break
+        if size == 0:
+            return parts
+        parts.append((moments.at(end), whole[size_end + 2 : end]))
+        place = end + 2
+    raise BadAnswer("the answer was cut off")
+
+
+class _Moments:
+    """When the first n bytes were there; asked for in ascending order."""
+
+    def __init__(self, reads: list[tuple[float, bytes]]) -> None:
+        self._reads = iter(reads)
+        self._moment, self._had = 0.0, 0
+
+    def at(self, size: int) -> float:
+        while self._had < size:
+            self._moment, data = next(self._reads)
+            self._had += len(data)
+        return self._moment
+
+
+def _lines(parts: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
+    """Whole lines, each with the moment of its end."""
+    found: list[tuple[float, bytes]] = []
+    rest = b""
+    for moment, data in parts:
+        *lines, rest = (rest + data).split(b"\n")
+        found.extend((moment, line.strip()) for line in lines)
+    return found

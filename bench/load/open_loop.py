@@ -1,0 +1,120 @@
+"""Send a load at its own times, whatever the server does, and note what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bench.load.arrivals import Load
+from bench.load.client import Target, ask
+from bench.load.http_recording import Answer, BadAnswer
+
+TOO_MANY = 429
+_LEAD_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How long an answer may take, and how often a refused request comes back when it is told to.
+
+    One that is told to wait for longer than `longest_wait_s` gives up.
+    """
+
+    deadline_s: float = 120.0
+    returns: int = 0
+    longest_wait_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One request as it went: the clock reads seconds of `time.perf_counter`.
+
+    `number` counts a request's tries from 0; `error` is what broke it off.
+    """
+
+    index: int
+    number: int
+    due: float
+    ended: float
+    answer: Answer | None
+    error: str | None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How many requests are out, for whoever shows it."""
+
+    total: int
+    sent: int = 0
+    ended: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Sent and not ended."""
+        return self.sent - self.ended
+
+
+@dataclass(slots=True)
+class OpenLoop:
+    """One run of a load; `requests` has the bytes of each arrival. `zero` is when it starts."""
+
+    target: Target
+    load: Load
+    requests: Sequence[bytes]
+    rules: Rules
+    progress: Progress
+    zero: float = 0.0
+    tries: list[Try] = field(default_factory=list)
+
+    async def run(self) -> list[Try]:
+        """Send everything and wait for every answer; bounded by the rules' times."""
+        self.zero = time.perf_counter() + _LEAD_S
+        async with asyncio.TaskGroup() as tasks:
+            for index, arrival in enumerate(self.load.arrivals):
+                due = self.zero + arrival.at_s
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                tasks.create_task(self._request(index, due))
+        return self.tries
+
+    async def _request(self, index: int, due: float) -> None:
+        """One request, which comes back where it is refused and the rules say so."""
+        for number in range(1 + self.rules.returns):
+            tried = await self._try(index, number, due)
+            wait_s = _told_to_wait(tried)
+            if wait_s is None or wait_s > self.rules.longest_wait_s:
+                return
+            due = tried.ended + wait_s
+            if number < self.rules.returns:
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+
+    async def _try(self, index: int, number: int, due: float) -> Try:
+        answer, error = None, None
+        self.progress.sent += 1
+        try:
+            answer = await ask(self.target, self.requests[index], self.rules.deadline_s)
+        except TimeoutError:
+            error = f"no end within {self.rules.deadline_s:g} s"
+        except OSError as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        self.progress.ended += 1
+        tried = Try(index, number, due, time.perf_counter(), answer, error)
+        self.tries.append(tried)
+        return tried
+
+
+async def show(progress: Progress, write: Callable[[str], None], every_s: float) -> None:
+    """Say how far it is, until cancelled."""
+    while True:
+        await asyncio.sleep(every_s)
+        write(f"{progress.sent} of {progress.total} sent, {progress.in_flight} in flight")
+
+
+def _told_to_wait(tried: Try) -> float | None:
+    """The time named by a refusal; None where there was none."""
+    try:
+        refused = tried.answer is not None and tried.answer.status() == TOO_MANY
+    except BadAnswer:
+        return None
+    return tried.answer.retry_after_s() if refused and tried.answer is not None else None

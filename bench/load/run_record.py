@@ -1,0 +1,122 @@
+"""One run of a load: what was sent where, and all that is known of it. Running and recording it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from bench.core.host_info import stolen_s
+from bench.load.arrivals import BURST, Load
+from bench.load.closed_loop import Door
+from bench.load.goodput import Budgets, LoadFigures, figures
+from bench.load.metrics_poller import Series, Watch
+from bench.load.open_loop import OpenLoop, Progress, Rules, show
+from bench.load.request_outcome import Count, Outcome, one_each, read
+
+_SHOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A load that was sent to `system`, and what became of it. `machine` is as words.
+
+    `client_cores` is the processor time of the client over the time that the load took,
+    `host_cores` what the host took of this machine's meanwhile; None where that is not told.
+    """
+
+    system: str
+    load: Load
+    budgets: Budgets
+    outcomes: tuple[Outcome, ...]
+    watched: dict[str, Series]
+    machine: dict[str, str]
+    client_cores: float = 0.0
+    host_cores: float | None = None
+
+    def figures(self) -> LoadFigures:
+        """Percentiles, goodput and refusals."""
+        return figures(self.load, self.outcomes, self.budgets)
+
+    def shaded(self) -> list[tuple[float, float]]:
+        """When it bursts."""
+        return [(begin, end) for name, begin, end in self.load.spans if name == BURST]
+
+    def as_data(self) -> dict[str, object]:
+        """Everything, for JSON."""
+        return {
+            "system": self.system,
+            "load": self.load.title,
+            "seed": self.load.seed,
+            "spans": self.load.spans,
+            "budgets": asdict(self.budgets),
+            "machine": self.machine,
+            "client_cores": self.client_cores,
+            "host_cores": self.host_cores,
+            "figures": asdict(self.figures()),
+            "requests": [asdict(outcome) for outcome in self.outcomes],
+            "watched": self.watched,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """How loads are sent: rules for each request, how tokens are counted, what is watched."""
+
+    rules: Rules = field(default_factory=Rules)
+    budgets: Budgets = field(default_factory=Budgets)
+    count: Count = one_each
+    write: Callable[[str], None] = print
+
+    async def send(
+        self, system: str, door: Door, load: Load, machine: dict[str, str], watch: Watch | None
+    ) -> Run:
+        """Send a load and read what came of it; bounded by its length and the rules' deadline."""
+        requests = requests_of(load, door)
+        progress = Progress(len(requests))
+        loop = OpenLoop(door.target, load, requests, self.rules, progress)
+        beside = [show(progress, self.write, _SHOW_S), *([watch.run()] if watch else [])]
+        tasks = [asyncio.create_task(task) for task in beside]
+        try:
+            with _without_collection():
+                started, used, stolen = time.perf_counter(), time.process_time(), stolen_s()
+                tries = await loop.run()
+                took_s = time.perf_counter() - started
+                cores, now_stolen = (time.process_time() - used) / took_s, stolen_s()
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        outcomes = [
+            read(tried, load.arrivals[tried.index], loop.zero, self.count) for tried in tries
+        ]
+        outcomes.sort(key=lambda one: (one.index, one.number))
+        watched = watch.series(loop.zero) if watch else {}
+        host = None
+        if stolen is not None and now_stolen is not None:
+            host = (now_stolen - stolen) / took_s
+        return Run(system, load, self.budgets, tuple(outcomes), watched, machine, cores, host)
+
+
+def requests_of(load: Load, door: Door) -> Sequence[bytes]:
+    """The bytes of every request, with prompts of token ids."""
+    return [
+        door.completion(load.prompt(index, door.vocabulary), arrival.new_tokens)
+        for index, arrival in enumerate(load.arrivals)
+    ]
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: it would show as a stall of every stream."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

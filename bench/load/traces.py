@@ -1,0 +1,123 @@
+"""Loads from recorded traces, scaled to a machine; the scale is said in the load's title.
+
+A trace is a gzipped CSV with the header `arrival_s,prompt_tokens,output_tokens,prefix_blocks`; the
+last field has ids joined by `;`, where an equal id stands for an equal whole prefix up to there.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.load.arrivals import Arrival, Load
+
+PHASE = "trace"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What is taken of a trace and how it is played.
+
+    From `start_s` of the trace on, for `seconds` of our time; time runs `speed` times as fast;
+    lengths are divided by `shrink` and cut to `most_tokens`; a request stays with probability
+    `share`. `spread_s` (of the trace) draws each arrival from as long after its recorded moment,
+    for traces whose clock is coarse. `block_tokens` is the size of a prefix block in the source.
+    """
+
+    start_s: float = 0.0
+    seconds: float = 60.0
+    speed: float = 1.0
+    shrink: float = 1.0
+    share: float = 1.0
+    spread_s: float = 0.0
+    most_tokens: int = 2048
+    block_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        positive = (self.seconds, self.speed, self.shrink, self.share, self.most_tokens)
+        if min(positive) <= 0 or self.share > 1 or min(self.start_s, self.spread_s) < 0:
+            raise ValueError("a trace's scale must be positive, and its share at most 1")
+
+    def smaller(self, by: float) -> Scale:
+        """The same with all lengths divided by that, the most that there may be, too."""
+        return replace(self, shrink=self.shrink * by, most_tokens=round(self.most_tokens / by))
+
+    def slower(self, by: float) -> Scale:
+        """The same part of the trace, played at that part of the speed."""
+        return replace(self, seconds=self.seconds * by, speed=self.speed / by)
+
+    def words(self) -> str:
+        """For beside every figure."""
+        end_s = self.start_s + self.seconds * self.speed
+        parts = [f"from {self.start_s:g} to {end_s:g} s", f"at {self.speed:g} times its speed"]
+        parts.append(f"lengths divided by {self.shrink:g}, at most {self.most_tokens} tokens")
+        if self.share < 1:
+            parts.append(f"each request kept with probability {self.share:g}")
+        if self.spread_s:
+            parts.append(f"arrivals spread over {self.spread_s:g} s of the trace")
+        return ", ".join(parts)
+
+
+# For two cores and the 135 M shape: half of what they can do on average, all of it at times.
+FITTED = {
+    "azure2023_conv": Scale(start_s=600, speed=0.5, shrink=4, most_tokens=1024),
+    "servegen_mlarge_steps": Scale(seconds=90, speed=80, shrink=2, share=1 / 300, most_tokens=1024),
+    "mooncake_conversation": Scale(
+        start_s=600, speed=0.4, shrink=16, spread_s=3, most_tokens=2048, block_tokens=512
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request of a trace."""
+
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[str, ...]
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows in order; raises OSError, or ValueError where a line is not as it should be."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", newline="") as file:
+        for number, line in enumerate(csv.DictReader(file), 2):
+            try:
+                blocks = tuple(filter(None, (line["prefix_blocks"] or "").split(";")))
+                sizes = (int(line["prompt_tokens"]), int(line["output_tokens"]))
+                yield Row(float(line["arrival_s"]), *sizes, blocks)
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {number}: {error!r}") from None
+
+
+def load_trace(path: Path, scale: Scale, seed: int) -> Load:
+    """A part of a trace as a load; the same seed gives the same one. Raises OSError, ValueError."""
+    chosen = random.Random(seed)
+    end_s = scale.start_s + scale.seconds * scale.speed
+    block_tokens = max(1, round(scale.block_tokens / scale.shrink)) if scale.block_tokens else 0
+    arrivals = []
+    for row in read_rows(path):
+        if row.arrival_s >= end_s:
+            break
+        moment_s = row.arrival_s + chosen.uniform(0, scale.spread_s)
+        kept = chosen.random() < scale.share
+        if kept and scale.start_s <= moment_s < end_s:
+            arrivals.append(_arrival(row, moment_s, scale, block_tokens))
+    arrivals.sort(key=lambda arrival: arrival.at_s)
+    name = path.name.partition(".")[0]
+    spans = ((PHASE, 0.0, scale.seconds),)
+    return Load(f"{name} {scale.words()}", seed, tuple(arrivals), spans, block_tokens)
+
+
+def _arrival(row: Row, moment_s: float, scale: Scale, block_tokens: int) -> Arrival:
+    def shrunk(tokens: int) -> int:
+        return min(scale.most_tokens, max(1, round(tokens / scale.shrink)))
+
+    at_s = (moment_s - scale.start_s) / scale.speed
+    blocks = row.blocks if block_tokens else ()
+    return Arrival(at_s, PHASE, shrunk(row.prompt_tokens), shrunk(row.output_tokens), blocks)

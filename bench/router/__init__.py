@@ -1,0 +1,1 @@
+"""One router without a model: messages, tokens and first tokens per second."""

@@ -1,0 +1,69 @@
+"""A router process without Ray: a directory's address in, the addresses of its doors out.
+
+Its model is `endless_model`: the bundled one's, with a context that no stream reaches the end of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from bench.core.event_loop import run
+from cluster.config import EndpointConfig, FlushConfig, TandemConfig, located
+from cluster.directory import Directory
+from cluster.heap import settle
+from cluster.router_server import RouterServer
+
+# Nothing is refused, whatever admission makes of replicas that do not compute.
+_ANY = EndpointConfig(
+    max_output_tokens=1_000_000, ttft_budget_ms=60_000, token_gap_budget_ms=600_000
+)
+# `each` sends every token by itself, `coalesced` as the default endpoint does.
+ENDPOINTS = {
+    "each": replace(_ANY, stream="tokens"),
+    "coalesced": replace(_ANY, flush=FlushConfig(40, 24)),
+}
+
+
+def endless_model(folder: Path) -> str:
+    """A copy of the bundled model, by links, whose context has a million tokens; its path."""
+    source = Path(located("demo"))
+    for file in source.iterdir():
+        if file.is_file() and file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    config = json.loads((source / "config.json").read_text())
+    config["max_position_embeddings"] = 1_000_000
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def config_for(url: str, model: str) -> TandemConfig:
+    """The defaults, on free ports, with room for many, and all prompts on prefill replicas."""
+    base = TandemConfig()
+    return replace(
+        base,
+        model=replace(base.model, path=model),
+        router=replace(base.router, http_port=0, grpc_port=0, max_requests=4096),
+        prefill=replace(base.prefill, local_tokens=0),
+        decode=replace(base.decode, max_batch=4096),
+        endpoints=ENDPOINTS,
+        directory=replace(base.directory, url=url),
+    )
+
+
+async def main(url: str, model: str) -> None:
+    """Serve until standard input ends."""
+    config = config_for(url, model)
+    directory = Directory.connect(config.directory)
+    router = await RouterServer.start(config, "router-0", directory)
+    settle()
+    print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await router.stop()
+
+
+if __name__ == "__main__":
+    run(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,281 @@
+"""What one router process does: messages, tokens, added time to the first token, CPU.
+
+    python -m bench.router.main [--seconds 3] [--streams 100] [--open 0 500] [--parts speed first]
+
+Client, router and fake replicas are a process each; all share the machine's cores, so that what
+one takes the others lack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from bench.core.host_info import as_line, describe_machine, now
+from bench.router.bare_router import config_for, endless_model
+from bench.router.figures import FirstToken, Percentiles, Throughput, report
+from bench.router.stream_load import (
+    Ask,
+    Streams,
+    Taken,
+    first_token_s,
+    one_hop_s,
+    streams_to,
+)
+from cluster.embedded_redis import EmbeddedRedis
+from engine.model.loading import describe
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_START_S = 60.0
+_PARTS = ("speed", "first")
+_PROBE_PAUSE_S = 0.015
+_COALESCED = 24
+# A request whose first token is timed: both replicas have work with it, and it is over soon.
+_PROBE = Ask("coalesced", 5, _COALESCED, 1 + _COALESCED)
+# Messages asked for, by tokens in each: above what can be had, so that the most shows.
+_ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where everything is: two processes, the router's doors, the prefill replica and its own."""
+
+    router: int
+    decode: int
+    doors: dict[str, str]
+    prefill: dict[str, str]
+
+    def streams(self, door: str) -> Streams:
+        """A client of that door of the router."""
+        return streams_to(door, self.doors[door])
+
+    def direct(self, door: str) -> Streams:
+        """A client of that door of the prefill replica itself."""
+        return streams_to(door, self.prefill[door])
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    options = _parse()
+    if options.load:
+        asyncio.run(_load_for_ever(*options.load))
+        return
+    redis = EmbeddedRedis.start()
+    try:
+        with _site(redis.url, options.prefill_ms) as site:
+            results = asyncio.run(_measure(site, options))
+    finally:
+        redis.stop()
+    print(f"{now()}; {as_line(describe_machine())}\n\n{report(*results)}")
+    if options.json:
+        throughput, first = results
+        found = {
+            "throughput": [asdict(one) for one in throughput],
+            "first_token": [asdict(one) for one in first],
+        }
+        Path(options.json).write_text(json.dumps(found, indent=1))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement")
+    parser.add_argument("--streams", type=int, default=100, help="streams at full speed")
+    parser.add_argument(
+        "--open", type=int, nargs="+", default=[0, 500], help="streams beside the first tokens"
+    )
+    parser.add_argument("--step-ms", type=int, default=250, help="between two messages of those")
+    parser.add_argument(
+        "--load-nice", type=int, default=0, help="niceness of the client of those streams"
+    )
+    parser.add_argument(
+        "--prefill-ms", type=float, default=0.0, help="what a first token takes, by either way"
+    )
+    parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
+    parser.add_argument("--json", help="a file to write the figures to")
+    parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+@contextmanager
+def _site(url: str, prefill_ms: float) -> Iterator[Site]:
+    module, took = "bench.router.fake_replicas", str(prefill_ms / 1000)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        model = endless_model(Path(folder))
+        identity = describe(config_for(url, model).model).identity
+        _, read = stack.enter_context(_process(module, url, "prefill", identity, took))
+        decode, read_decode = stack.enter_context(_process(module, url, "decode", identity, took))
+        prefill, _ = read(), read_decode()
+        with _process("bench.router.bare_router", url, model) as (router, read):
+            yield Site(router.pid, decode.pid, read(), prefill)
+
+
+@contextmanager
+def _process(
+    module: str, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], dict[str, str]]]]:
+    """A process that ends when its standard input does, and what it prints, line by line."""
+    command = [sys.executable, "-m", module, *arguments]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    lines = process.stdout
+    try:
+        yield process, lambda: json.loads(lines.readline())
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _measure(
+    site: Site, options: argparse.Namespace
+) -> tuple[list[Throughput], list[FirstToken]]:
+    throughput = [
+        await _full_speed(site, door, tokens, options)
+        for door in options.doors
+        for tokens in _ASKED_PER_S
+        if "speed" in options.parts
+    ]
+    ttft = [
+        await _first_tokens(site, door, streams, options)
+        for door in options.doors
+        for streams in options.open
+        if "first" in options.parts
+    ]
+    return throughput, ttft
+
+
+async def _full_speed(
+    site: Site, door: str, tokens: int, options: argparse.Namespace
+) -> Throughput:
+    step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S[tokens]))
+    ask = Ask("each" if tokens == 1 else "coalesced", step_ms, tokens)
+    client = site.streams(door)
+    async with asyncio.timeout(_START_S + 10 * options.seconds):
+        taken, tasks = await _open(client, ask, options.streams)
+        await asyncio.sleep(1.0)
+        before, marks, began = _cpu(site), [len(one.pieces) for one in taken], time.perf_counter()
+        await asyncio.sleep(options.seconds)
+        after, ends = _cpu(site), [len(one.pieces) for one in taken]
+        window_s = time.perf_counter() - began
+        await _end(tasks)
+    counts = [client.check(*one) for one in zip(taken, marks, ends, strict=True)]
+    await client.close()
+    messages = sum(count for count, _ in counts)
+    spent = [1000 * (b - a) / messages for a, b in zip(before, after, strict=True)]
+    in_all = sum(count for _, count in counts)
+    return Throughput(door, tokens, messages / window_s, in_all / window_s, *spent)
+
+
+async def _first_tokens(
+    site: Site, door: str, streams: int, options: argparse.Namespace
+) -> FirstToken:
+    """First tokens by each way in turn, beside open streams."""
+    loads = [door, site.doors[door], str(streams), str(options.step_ms)]
+    with _process("bench.router.main", "--load", *loads) as (load, read):
+        os.setpriority(os.PRIO_PROCESS, load.pid, options.load_nice)
+        await asyncio.to_thread(read)
+        routed, direct = site.streams(door), site.direct(door)
+        async with grpc.aio.insecure_channel(site.prefill["prefill"]) as channel:
+            ways = (
+                lambda: first_token_s(lambda taken: routed.run(_PROBE, taken)),
+                lambda: first_token_s(lambda taken: direct.run(_PROBE, taken)),
+                lambda: one_hop_s(channel),
+            )
+            probes = _probes(ways, 3 * options.seconds)
+            found = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
+        await asyncio.gather(routed.close(), direct.close())
+    rate = streams * 1000 / options.step_ms
+    return FirstToken(door, streams, rate, len(found[0]), *map(_percentiles, found))
+
+
+async def _probes(
+    ways: Sequence[Callable[[], Awaitable[float]]], seconds: float
+) -> list[list[float]]:
+    """Seconds that each of the ways took, again and again, one after the other."""
+    found: list[list[float]] = [[] for _ in ways]
+    for _ in range(5):
+        for way in ways:
+            await way()
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        for way, took in zip(ways, found, strict=True):
+            took.append(await way())
+            await asyncio.sleep(_PROBE_PAUSE_S)
+    return found
+
+
+async def _load_for_ever(door: str, address: str, streams: str, step_ms: str) -> None:
+    """The process that keeps streams open; says when all have begun."""
+    client = streams_to(door, address)
+    ask = Ask("coalesced", int(step_ms), _COALESCED)
+    tasks: list[asyncio.Task[None]] = []
+    taken: list[Taken] = []
+    groups = 10
+    for _ in range(groups):
+        more, begun = await _open(client, ask, int(streams) // groups)
+        taken, tasks = taken + more, tasks + begun
+    print("{}", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await _end(tasks)
+    for one in taken:
+        client.check(one, 0, 0)
+
+
+async def _open(
+    client: Streams, ask: Ask, streams: int
+) -> tuple[list[Taken], list[asyncio.Task[None]]]:
+    """Begin that many streams and wait until each has its first token."""
+    taken = [Taken() for _ in range(streams)]
+    tasks = [asyncio.create_task(client.run(ask, one)) for one in taken]
+    while any(one.first_s is None for one in taken):
+        await asyncio.sleep(0.02)
+        for task in tasks:
+            if task.done():
+                task.result()
+                raise RuntimeError("a stream ended early")
+    return taken, tasks
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _cpu(site: Site) -> tuple[float, float, float]:
+    """CPU seconds used so far by router, decode replica and this client."""
+    return _spent(site.router), _spent(site.decode), time.process_time()
+
+
+def _spent(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _percentiles(seconds: list[float]) -> Percentiles:
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return Percentiles(1000 * cuts[49], 1000 * cuts[98])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Many streams from one client process, over gRPC or server-sent events, as light as can be.
+
+While streams run a client only keeps what came; all parsing is afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from bench.router.fake_replicas import ECHO
+from protos import inference_pb2
+
+GENERATE = "/tandem.v1.Inference/Generate"
+_CHANNELS = 4
+_LONGEST = 900_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one stream asks the fake replicas for; `tokens` in each step of `step_ms`."""
+
+    endpoint: str
+    step_ms: int
+    tokens: int = 1
+    most: int = _LONGEST
+
+
+class OutOfOrder(Exception):
+    """A token is missing, came twice or came in the wrong place."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """The raw pieces of one stream; `first_s` is when the first with a token came."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    first_s: float | None = None
+
+
+class Streams(Protocol):
+    """A kind of client."""
+
+    async def run(self, ask: Ask, taken: Taken) -> None:
+        """Ask, and take all that comes, until the end or cancelled."""
+        ...
+
+    def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
+        """Messages and tokens in pieces[begin:stop]; OutOfOrder where the whole is not in order."""
+        ...
+
+    async def close(self) -> None:
+        """Close what is open."""
+        ...
+
+
+class GrpcStreams:
+    """Streams over a few channels to the router's gRPC door."""
+
+    def __init__(self, address: str) -> None:
+        # Channels of equal options share one connection unless told not to.
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        self._channels = [
+            grpc.aio.insecure_channel(address, options=options) for _ in range(_CHANNELS)
+        ]
+        self._next = 0
+
+    async def run(self, ask: Ask, taken: Taken) -> None:
+        """See Streams."""
+        self._next += 1
+        channel = self._channels[self._next % _CHANNELS]
+        call = _raw(channel, GENERATE, _request(ask).SerializeToString())
+        try:
+            async for piece in call:
+                taken.pieces.append(piece)
+                if taken.first_s is None and len(taken.pieces) == 2:
+                    taken.first_s = time.perf_counter()
+        finally:
+            call.cancel()
+
+    def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
+        """See Streams."""
+        due = messages = tokens = 0
+        for place, piece in enumerate(taken.pieces):
+            event = inference_pb2.GenerateEvent.FromString(piece)
+            if not event.HasField("tokens"):
+                continue
+            if event.tokens.index != due:
+                raise OutOfOrder(f"token {event.tokens.index} came where {due} was due")
+            due += len(event.tokens.ids)
+            if begin <= place < stop:
+                messages += 1
+                tokens += len(event.tokens.ids)
+        return messages, tokens
+
+    async def close(self) -> None:
+        """Close the channels."""
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+
+
+class SseStreams:
+    """Streams over a connection each to the router's HTTP door."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._where = (host, int(port))
+
+    async def run(self, ask: Ask, taken: Taken) -> None:
+        """See Streams."""
+        reader, writer = await asyncio.open_connection(*self._where)
+        try:
+            writer.write(_post(ask))
+            while piece := await reader.read(1 << 16):
+                taken.pieces.append(piece)
+                if taken.first_s is None and b"data: " in piece:
+                    taken.first_s = time.perf_counter()
+                if piece.endswith(b"0\r\n\r\n"):
+                    break
+        finally:
+            writer.transport.abort()
+
+    def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
+        """See Streams."""
+        texts = _texts(b"".join(taken.pieces))
+        places = [int(word) for text in texts for word in text.split()]
+        if places != list(range(len(places))):
+            raise OutOfOrder("the text of a stream has a token in the wrong place")
+        window = b"".join(taken.pieces[begin:stop])
+        found = _texts(window)
+        return len(found), sum(text.count(" ") for text in found)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def streams_to(door: str, address: str) -> Streams:
+    """A client of that door, "grpc" or "http"."""
+    return GrpcStreams(address) if door == "grpc" else SseStreams(address)
+
+
+async def first_token_s(run: Callable[[Taken], Awaitable[None]]) -> float:
+    """Seconds from asking to the first token."""
+    taken, began = Taken(), time.perf_counter()
+    await run(taken)
+    if taken.first_s is None:
+        raise OutOfOrder("a stream ended without a token")
+    return taken.first_s - began
+
+
+async def one_hop_s(channel: grpc.aio.Channel) -> float:
+    """Seconds for a call that a replica answers itself with one message: what no router adds."""
+    began = time.perf_counter()
+    async for _ in _raw(channel, ECHO, b"x" * 40):
+        return time.perf_counter() - began
+    raise OutOfOrder("no echo")
+
+
+def _raw(channel: grpc.aio.Channel, method: str, request: bytes) -> Any:
+    """A call whose messages stay bytes."""
+    multicallable: Any = channel.unary_stream(method)
+    return multicallable(request)
+
+
+def _request(ask: Ask) -> inference_pb2.GenerateRequest:
+    return inference_pb2.GenerateRequest(
+        endpoint=ask.endpoint,
+        token_ids=inference_pb2.TokenIds(ids=(ask.step_ms, ask.tokens)),
+        sampling=inference_pb2.Sampling(max_tokens=ask.most, ignore_eos=True),
+    )
+
+
+def _post(ask: Ask) -> bytes:
+    body = json.dumps(
+        {
+            "prompt": [ask.step_ms, ask.tokens],
+            "max_tokens": ask.most,
+            "endpoint": ask.endpoint,
+            "ignore_eos": True,
+            "stream": True,
+        }
+    ).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _texts(raw: bytes) -> list[str]:
+    """The text of each whole event in a stream, whose pieces may be cut anywhere."""
+    found = []
+    for part in raw.split(b"data: ")[1:]:
+        line, ended, _ = part.partition(b"\n\n")
+        if ended and line.startswith(b"{"):
+            event = json.loads(line)
+            found += [choice["text"] for choice in event.get("choices") or []]
+    return found

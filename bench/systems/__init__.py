@@ -1,0 +1,1 @@
+"""Starting and asking each system; the engine alone."""

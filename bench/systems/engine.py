@@ -1,0 +1,164 @@
+"""`make bench-engine`: the engine alone, in this process, against the machine's limits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from bench.core.host_info import as_line, describe_machine
+from bench.core.markdown_tables import put, table
+from bench.core.model_135m import Shape, make
+from bench.core.statistics import Spread
+from bench.core.tandem_config import load_engine
+from bench.systems import accuracy, python_share
+from bench.systems.in_process import Bench, pool_tokens
+from bench.systems.roofline import Limits, Meter
+
+RESULTS = Path("bench/results")
+DOCUMENT = Path("docs/performance.md")
+PROMPT, NEW = 128, 64
+BATCHES = (1, 8, 32)
+LONG_BATCH, LONG_CONTEXT = 32, 1000
+CHUNKS = (256, 512, 1024)
+PREFILL_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: what was measured, tokens per second, and the limit."""
+
+    name: str
+    rate: Spread
+    limit: float
+
+    def cells(self) -> list[str]:
+        """For the table."""
+        share = f"{self.rate.median / self.limit:.0%}"
+        return [self.name, self.rate.show(), f"{self.limit:,.0f}", share]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was found."""
+
+    rows: list[Row]
+    limits: Limits
+    share: python_share.Share
+    errors: accuracy.Errors
+    forward: str
+
+    def data(self, machine: dict[str, str]) -> dict[str, object]:
+        """For `engine.json`."""
+        return {
+            "machine": machine,
+            "threads": torch.get_num_threads(),
+            "forward": self.forward,
+            "limits": asdict(self.limits),
+            "rows": [{**asdict(row), "median": row.rate.median} for row in self.rows],
+            "python_share": {"low": self.share.low, "high": self.share.high, **asdict(self.share)},
+            "logits": {"ratio": self.errors.ratio, **asdict(self.errors)},
+        }
+
+    def markdown(self, machine: dict[str, str]) -> str:
+        """The table, and what belongs to it."""
+        limits, share, errors = self.limits, self.share, self.errors
+        low, high = sorted((share.low, share.high))  # noise can be larger than their difference
+        header = ["tokens/s, median [range]", "Tandem's engine", "limit", "of it"]
+        return f"""{table(header, [row.cells() for row in self.rows])}
+
+- Limits: memory is read at {_per_second(limits.bandwidth, "GB")}, a large random product \
+runs at {_per_second(limits.products, "GFLOP")}; the best counts.
+- Python is {low:.1%} to {high:.1%} of a batch-1 step of {share.step:.2f} ms.
+- Mean logit error against float64: {errors.ours:.4f}, that of `transformers` in bfloat16 \
+{errors.transformers:.4f}, a ratio of {errors.ratio:.3f}; the best token is the same in \
+{errors.ours_agree:.1%} and {errors.transformers_agree:.1%}.
+- {self.forward} forward, {torch.get_num_threads()} threads; {as_line(machine)}
+"""
+
+
+def decode_rates(bench: Bench, batch: int, repeats: int) -> Spread:
+    """A batch whose prompts were just computed."""
+    bench.decode_rate(batch, PROMPT, 8, "warm")
+    names = [f"{batch}/{repeat}" for repeat in range(repeats)]
+    return Spread(tuple(bench.decode_rate(batch, PROMPT, NEW, name) for name in names))
+
+
+def long_rates(bench: Bench, repeats: int) -> Spread:
+    """A batch with long contexts; the prompts are computed once and decoded from anew."""
+    sequences = bench.sequences(LONG_BATCH, LONG_CONTEXT, NEW, "long")
+    for sequence in sequences:
+        bench.prefill(sequence)
+    rates = []
+    for _ in range(repeats):
+        for sequence in sequences:
+            sequence.computed = LONG_CONTEXT
+            del sequence.tokens[LONG_CONTEXT + 1 :]
+        rates.append(LONG_BATCH * (NEW - 1) / bench.decode(sequences, NEW - 1))
+    return Spread(tuple(rates))
+
+
+def prefill_rates(bench: Bench, chunk: int, repeats: int) -> Spread:
+    """One long prompt at a time."""
+    bench.prefill_rate(PREFILL_TOKENS, chunk, "warm")
+    names = [f"prefill/{repeat}" for repeat in range(repeats)]
+    return Spread(tuple(bench.prefill_rate(PREFILL_TOKENS, chunk, name) for name in names))
+
+
+def measure(folder: Path, repeats: int) -> Report:
+    """Measure everything, the machine itself before and after every line."""
+    engine = load_engine(folder, pool_tokens(LONG_BATCH, LONG_CONTEXT, NEW))
+    bench, meter = Bench(engine), Meter()
+    meter.sample()
+    decoded, prefilled = {}, {}
+    for batch in BATCHES:
+        decoded[batch] = decode_rates(bench, batch, repeats)
+        meter.sample()
+    long = long_rates(bench, repeats)
+    meter.sample()
+    for chunk in CHUNKS:
+        prefilled[chunk] = prefill_rates(bench, chunk, repeats)
+        meter.sample()
+    share = python_share.measure(bench, PROMPT)
+    limits, shape = meter.limits(), Shape()
+    rows = [
+        Row(f"decode, batch {batch}", rate, limits.decode(shape, batch, PROMPT + NEW / 2))
+        for batch, rate in decoded.items()
+    ]
+    name = f"decode, batch {LONG_BATCH} at {LONG_CONTEXT:,} tokens"
+    rows.append(Row(name, long, limits.decode(shape, LONG_BATCH, LONG_CONTEXT + NEW / 2)))
+    rows += [
+        Row(f"prefill, chunks of {chunk:,}", rate, limits.prefill(shape, PREFILL_TOKENS))
+        for chunk, rate in prefilled.items()
+    ]
+    return Report(rows, limits, share, accuracy.compare(folder, engine), engine.forward_name)
+
+
+def _per_second(spread: Spread, unit: str) -> str:
+    scaled = Spread(tuple(value / 1e9 for value in spread.values))
+    return f"{scaled.high:,.0f} {unit}/s (median {scaled.median:,.0f}, at worst {scaled.low:,.0f})"
+
+
+def main() -> None:
+    """Make the model where it is missing, measure, print, write."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--cache", type=Path, default=Path(".bench"))
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    report = measure(make(options.cache / "model-135m"), options.repeats)
+    machine = describe_machine()
+    data, text = report.data(machine), report.markdown(machine)
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / "engine.json").write_text(json.dumps(data, indent=1) + "\n")
+    (options.results / "engine.md").write_text(text)
+    if options.results == RESULTS:
+        put(DOCUMENT, "engine", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

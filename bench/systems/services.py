@@ -1,0 +1,115 @@
+"""How Tandem, vLLM and transformers are started as servers, and how each is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.core.model_135m import Shape
+from bench.core.tandem_config import DTYPE, server_config
+from bench.load.client import Target
+from bench.load.closed_loop import Door
+from bench.systems.install_peers import find_tcmalloc
+from bench.systems.server_process import Server, free_port, running
+
+_KV_GIB = "2"
+_TRANSFORMERS_CACHE = ("--cb-max-memory-percent", "0.15")
+VLLM_SMALL_STEPS = ("--max-num-batched-tokens", "256")
+_USAGE: Mapping[str, object] = {"stream_options": {"include_usage": True}}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are: the model, the peers' environments, Tandem's command, logs."""
+
+    model: Path
+    peers: Path
+    tandem: Path
+    logs: Path
+
+    @property
+    def gguf(self) -> Path:
+        """The same weights for llama.cpp."""
+        return self.model.with_suffix(".gguf")
+
+    def peer(self, name: str, program: str) -> str:
+        """A program of a peer's environment; FileNotFoundError where it is not installed."""
+        if not (self.peers / name / ".installed").is_file():
+            raise FileNotFoundError(f"{name} is not installed in {self.peers}")
+        return str(self.peers / name / "bin" / program)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A server, and how it is asked; Tandem's has a door for gRPC, too."""
+
+    server: Server
+    door: Door
+    grpc_port: int = 0
+
+    @contextlib.contextmanager
+    def running(self, logs: Path) -> Iterator[Door]:
+        """While the block runs, so does the server; raises NotReady or OSError."""
+        with running(self.server, logs / f"{Path(self.server.command[0]).name}.log"):
+            yield self.door
+
+
+def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") -> Service:
+    """`tandem serve` with that many replicas; `more` is YAML: sections of the configuration."""
+    config = places.logs / "tandem.yaml"
+    config.write_text(server_config(more))
+    port, grpc_port = free_port(), free_port()
+    flags = {
+        "--config": config,
+        "--model": places.model,
+        "--dtype": DTYPE,
+        "--prefill-replicas": prefill,
+        "--decode-replicas": decode,
+        "--port": port,
+        "--grpc-port": grpc_port,
+        "--dashboard-port": free_port(),
+    }
+    words = (str(word) for pair in flags.items() for word in pair)
+    command = (str(places.tandem), "serve", *words)
+    server = Server(command, port, "/healthz", ready_line="ready; stop with")
+    door = _door(port, places.model.name, {"ignore_eos": True, **_USAGE})
+    return Service(server, door, grpc_port)
+
+
+def vllm(places: Places, *extra: str, dtype: str = DTYPE) -> Service:
+    """`vllm serve`, with the allocator and the OpenMP that its documentation asks for."""
+    port = free_port()
+    command = (places.peer("vllm", "vllm"), "serve", str(places.model), "--port", str(port))
+    options = ("--dtype", dtype, "--host", "127.0.0.1", "--no-enable-log-requests", *extra)
+    environment = {
+        "LD_PRELOAD": _preloaded(places.peers / "vllm"),
+        "VLLM_CPU_KVCACHE_SPACE": _KV_GIB,
+        # By default it binds its threads and keeps a core free for its server, one of two here;
+        # bound to both they lose more, as they wait for the one that shares its core.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(os.cpu_count()),
+    }
+    server = Server((*command, *options), port, environment=environment, start_s=420)
+    return Service(server, _door(port, str(places.model), {"ignore_eos": True, **_USAGE}))
+
+
+def transformers(places: Places) -> Service:
+    """`transformers serve` with continuous batching. It knows no `ignore_eos`."""
+    port = free_port()
+    command = (places.peer("transformers", "transformers"), "serve", str(places.model))
+    # By default its cache takes most of the memory of the machine.
+    options = ("--continuous-batching", "--dtype", DTYPE, "--device", "cpu", *_TRANSFORMERS_CACHE)
+    where = ("--host", "127.0.0.1", "--port", str(port))
+    return Service(Server((*command, *options, *where), port), _door(port, str(places.model), {}))
+
+
+def _door(port: int, model: str, extra: Mapping[str, object]) -> Door:
+    return Door(Target.local(port), model, Shape().vocabulary, extra)
+
+
+def _preloaded(environment: Path) -> str:
+    libraries = [find_tcmalloc(environment), environment / "lib" / "libiomp5.so"]
+    return ":".join(str(path) for path in libraries if path is not None and path.is_file())

@@ -1,0 +1,1 @@
+"""Moving KV against the floor of a plain copy."""

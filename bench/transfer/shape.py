@@ -1,0 +1,46 @@
+"""What `bench.transfer.main` moves: KV of the 135 M shape, by the frame size that replicas use."""
+
+from __future__ import annotations
+
+import torch
+
+from bench.core.model_135m import Shape
+from bench.core.tandem_config import BLOCK_SIZE
+from engine.kv.cache import KvCache, KvFormat
+from engine.kv.layout import KvLayout, LayerShape
+from kv_transfer.config import TransferConfig
+from kv_transfer.transports.transport import LaneSpec
+
+HOST = "127.0.0.1"
+_SHAPE = Shape()
+LAYOUT = KvLayout(
+    layers=(LayerShape(_SHAPE.kv_heads, _SHAPE.head_size),) * _SHAPE.layers,
+    block_size=BLOCK_SIZE,
+    dtype="bfloat16",
+    model_identity="bench",
+)
+FRAME_BYTES = TransferConfig().frame_bytes
+
+
+# Shared memory, where the receiver copies out of the sender's blocks.
+LENT = "lent"
+
+
+def transfer_config(transport: str) -> TransferConfig:
+    """As a replica has it; a peer that is slow because the machine is busy is not given up."""
+    name = "shared_memory" if transport == LENT else transport
+    return TransferConfig(transport=name, silence_s=10.0)
+
+
+def cache_for(blocks: int, transport: str) -> KvCache:
+    """A cache whose pages have all been touched, in the order that is handed over so."""
+    kv_format: KvFormat = "pairs" if transport == LENT else "plain"
+    cache = KvCache(LAYOUT, blocks, torch.device("cpu"), kv_format)
+    for layer in cache.layers:
+        layer.fill_(1.0)
+    return cache
+
+
+def lane_spec(transport: str, port: int, prefix: str, rank: int) -> LaneSpec:
+    """One end of a lane on this host."""
+    return LaneSpec(transport, HOST, port, prefix, rank, HOST, torch.device("cpu"), 20.0)

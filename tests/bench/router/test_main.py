@@ -1,0 +1,58 @@
+"""What the router's benchmark stands on: fake replicas, a real router, clients that check."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+import pytest
+
+from bench.router.bare_router import config_for, endless_model
+from bench.router.fake_replicas import serve
+from bench.router.stream_load import Ask, GrpcStreams, OutOfOrder, SseStreams, Taken, one_hop_s
+from cluster.config import DirectoryConfig
+from cluster.directory import Directory
+from cluster.embedded_redis import EmbeddedRedis
+from cluster.router_server import RouterServer
+from engine.model.loading import describe
+
+ASK = Ask("coalesced", 2, 24, 100)
+
+
+def _without_the_first_tokens(pieces):
+    """Pieces are messages at one door; at the other what was read at a time, of any length."""
+    head, *events = b"".join(pieces).split(b"data: ")
+    if not events:
+        return pieces[:1] + pieces[2:]
+    return [head, *(b"data: " + event for event in events[1:])]
+
+
+async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
+    redis = await asyncio.to_thread(EmbeddedRedis.start)
+    directory = Directory.connect(DirectoryConfig(url=redis.url))
+    config = config_for(redis.url, endless_model(tmp_path))
+    identity = describe(config.model).identity
+    prefill = await serve("prefill", directory, identity)
+    decode = await serve("decode", directory, identity)
+    router = await RouterServer.start(config, "router-0", directory)
+    try:
+        for client in (GrpcStreams(router.grpc_address), SseStreams(router.http_address)):
+            several = [Taken() for _ in range(5)]
+            await asyncio.wait_for(asyncio.gather(*(client.run(ASK, one) for one in several)), 60)
+            for taken in several:
+                messages, tokens = client.check(taken, 0, len(taken.pieces))
+                assert tokens == 100
+                assert messages > 1
+                assert taken.first_s is not None
+                taken.pieces = _without_the_first_tokens(taken.pieces)
+                with pytest.raises(OutOfOrder):
+                    client.check(taken, 0, len(taken.pieces))
+            await client.close()
+        async with grpc.aio.insecure_channel(prefill.record.address) as channel:
+            assert await asyncio.wait_for(one_hop_s(channel), 10) > 0
+    finally:
+        await router.stop()
+        await decode.close()
+        await prefill.close()
+        await directory.close()
+        await asyncio.to_thread(redis.stop)
