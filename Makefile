@@ -87,18 +87,18 @@ constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
 	@mv constraints.new constraints.txt
 
 helm-schema: $(VENV)/.installed  ## write the schema of the chart's values
-	$(BIN)/python -m cluster.chart_schema > values.schema.new
+	$(BIN)/python -m cluster.chart.values_schema > values.schema.new
 	@mv values.schema.new helm/tandem/values.schema.json
 
 helm-golden: $(VENV)/.installed-dev  ## write the golden renders of the chart's examples
 	$(BIN)/python -m tests.helm.chart
 
 helm-dashboard: $(VENV)/.installed  ## write the chart's Grafana dashboard from the code
-	$(BIN)/python -m cluster.chart_dashboard > dashboard.new
+	$(BIN)/python -m cluster.chart.dashboard > dashboard.new
 	@mv dashboard.new helm/tandem/files/dashboards/tandem.json
 
 metrics-page: $(VENV)/.installed  ## write docs/metrics.md from the code
-	$(BIN)/python -m cluster.metric_catalogue > metrics.new
+	$(BIN)/python -m cluster.chart.metrics_page > metrics.new
 	@mv metrics.new docs/metrics.md
 
 image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels

@@ -1,6 +1,6 @@
 """The configuration of the engine: the `model` and `kv` sections.
 
-Plain frozen dataclasses, so that this package needs no validation library; `cluster/config.py`
+Plain frozen dataclasses, so that this package needs no validation library; `cluster/config/schema.py`
 reads them from YAML and forbids unknown keys.
 """
 

@@ -15,7 +15,7 @@ TandemError
 ├── Cancelled
 └── Internal                a fault of ours
 
-`code` is the gRPC status name; `cluster/status.py` maps it to gRPC and HTTP.
+`code` is the gRPC status name; `cluster/api/error_mapping.py` maps it to gRPC and HTTP.
 """
 
 from __future__ import annotations

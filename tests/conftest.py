@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.heap import settle
-from cluster.logs import PACKAGES
+from cluster.replica.gc_tuning import settle
+from cluster.telemetry.logging_setup import PACKAGES
 from kv_transfer.transports.dns_timeouts import RESOLVER
 
 if TYPE_CHECKING:

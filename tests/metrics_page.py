@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cluster.metrics_backends import PrometheusBackend
+from cluster.telemetry.backends import PrometheusBackend
 from engine import telemetry
 
 

@@ -26,8 +26,8 @@ from bench.load.closed_loop import Door
 from bench.load.http_recording import BadAnswer
 from bench.systems.cli_paths import add_places, prepare
 from bench.systems.services import Service, tandem
-from cluster.admin_client import fetch_status
-from cluster.metrics import TIME_TO_CANCEL
+from cluster.client.admin_client import fetch_status
+from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 
 _SHORT_TOKENS, _LONG_TOKENS = 32, 1500
 _DEADLINE_S = 120.0

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.core.event_loop import run
-from cluster.config import EndpointConfig, FlushConfig, TandemConfig, located
-from cluster.directory import Directory
-from cluster.heap import settle
-from cluster.router_server import RouterServer
+from cluster.config.schema import EndpointConfig, FlushConfig, TandemConfig, located
+from cluster.discovery.redis_directory import Directory
+from cluster.replica.gc_tuning import settle
+from cluster.router.server import RouterServer
 
 # Nothing is refused, whatever admission makes of replicas that do not compute.
 _ANY = EndpointConfig(

@@ -11,9 +11,11 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from cluster import gateway_grpc, gateway_http, http_server
 from cluster.api import Event, GenerateRequest, ModelCard, Started, Summary, TokenPrompt, Tokens
-from cluster.call_server import Serve
+from cluster.gateway import grpc_server as gateway_grpc
+from cluster.gateway import http_app as gateway_http
+from cluster.gateway import uvicorn_server as http_server
+from cluster.rpc.server import Serve
 from engine.errors import InvalidRequest
 from protos.calls_pb2 import CallEvent
 from protos.convert import sampling_to_proto, tokens_from_proto
@@ -40,7 +42,7 @@ class FirstOnly:
 
 
 class Direct:
-    """Answers requests from a prefill servicer alone. Implements `cluster.api.Generator`."""
+    """Answers requests from a prefill servicer alone. Implements `cluster.api.requests.Generator`."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve

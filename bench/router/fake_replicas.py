@@ -21,13 +21,13 @@ import grpc.aio
 
 from bench.core.event_loop import run
 from bench.router.direct_doors import Doors
-from cluster.call_server import CallServer, Serve, new_server
-from cluster.config import DirectoryConfig
-from cluster.directory import Directory
-from cluster.heap import settle
-from cluster.heartbeat import Heartbeat
-from cluster.membership import Pool, ReplicaLoad, ReplicaRecord
-from cluster.report_server import ReportServicer
+from cluster.config.schema import DirectoryConfig
+from cluster.discovery.heartbeat import Heartbeat
+from cluster.discovery.redis_directory import Directory
+from cluster.replica.gc_tuning import settle
+from cluster.replica_record import Pool, ReplicaLoad, ReplicaRecord
+from cluster.rpc.load_reports_server import ReportServicer
+from cluster.rpc.server import CallServer, Serve, new_server
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
 from engine.scheduling.prompt_queue import Place

@@ -35,7 +35,7 @@ from bench.router.stream_load import (
     one_hop_s,
     streams_to,
 )
-from cluster.embedded_redis import EmbeddedRedis
+from cluster.deploy.embedded_redis import EmbeddedRedis
 from engine.model.loading import describe
 
 _TICK = os.sysconf("SC_CLK_TCK")

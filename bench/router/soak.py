@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
-from cluster.config import located
+from cluster.config.schema import located
 from decode_pool.batch_size import BatchSize
 from decode_pool.gap import TokenGap
 from decode_pool.job import DecodeJob

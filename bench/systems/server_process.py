@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.processes import descendants
+from cluster.deploy.child_processes import descendants
 
 _POLL_S = 0.5
 _END_S = 40.0

@@ -30,7 +30,7 @@ class Serving:
 
     def tandem(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run another `tandem` command against it."""
-        command = [sys.executable, "-m", "cluster.cli", *arguments, "--address", self.grpc]
+        command = [sys.executable, "-m", "cluster.cli.main", *arguments, "--address", self.grpc]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -54,7 +54,7 @@ class Serving:
 def begin(*arguments: str, log: Path, level: str | None = None) -> subprocess.Popen[str]:
     """Start it on free ports. `level` is that of its logs."""
     ports = ("--port", "0", "--grpc-port", "0", "--dashboard-port", "0")
-    command = [sys.executable, "-m", "cluster.cli", "serve", *ports, *arguments]
+    command = [sys.executable, "-m", "cluster.cli.main", "serve", *ports, *arguments]
     with log.open("w") as out:
         return subprocess.Popen(
             command,

@@ -18,8 +18,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.api import Tokens
+from cluster.chart.metrics_page import all_metrics, samples
 from cluster.client import Client
-from cluster.metric_catalogue import all_metrics, samples
 from tests.e2e.serving import descendants, serve, stop
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

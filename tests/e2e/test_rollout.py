@@ -15,7 +15,7 @@ import torch
 
 from cluster.api import Tokens
 from cluster.client import Client
-from cluster.embedded_redis import EmbeddedRedis
+from cluster.deploy.embedded_redis import EmbeddedRedis
 from tests import tiny
 from tests.e2e.serving import serve, stop
 

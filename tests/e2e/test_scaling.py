@@ -11,9 +11,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from cluster.admin_client import fetch_status
 from cluster.api import Summary, Tokens
 from cluster.client import Client
+from cluster.client.admin_client import fetch_status
 from engine.errors import DeadlineExceeded
 from tests.e2e.serving import serve
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.metrics_backends import PrometheusBackend, RayBackend
+from cluster.telemetry.backends import PrometheusBackend, RayBackend
 from engine import telemetry
 from engine.telemetry import Counter, Gauge, Histogram, Metric, Sink
 

@@ -14,9 +14,9 @@ import promql_parser as parser
 import pytest
 import yaml
 
-from cluster import chart_dashboard
-from cluster.chart_queries import per_second
-from cluster.metric_catalogue import RAY_PREFIX, all_metrics, samples
+from cluster.chart import dashboard as chart_dashboard
+from cluster.chart.dashboard_queries import per_second
+from cluster.chart.metrics_page import RAY_PREFIX, all_metrics, samples
 from decode_pool import metrics as decode_metrics
 from tests.helm.alert_cases import CALM, CASES, Case, Samples
 from tests.helm.chart import CHART

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.config import ShareConfig, TandemConfig, load_config
+from cluster.config.schema import ShareConfig, TandemConfig, load_config
 from tests.helm.chart import EXAMPLES, POOLS, example, example_objects, groups, objects, one
 from tests.helm.chart import serve_config as served
 
@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as call_builder
     from ray.serve.schema import ServeDeploySchema
 
-    from cluster.deployments import application
+    from cluster.deploy.serve_app import application
 
 
 def loaded(found: Any, folder: Path) -> TandemConfig:
@@ -46,7 +46,7 @@ def deployments(found: Any, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.deployments.ray.cluster_resources", dict)
+    monkeypatch.setattr("cluster.deploy.serve_app.ray.cluster_resources", dict)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -10,8 +10,8 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from cluster.chart_schema import application_schema, chart_schema
-from cluster.config import TandemConfig
+from cluster.chart.values_schema import application_schema, chart_schema
+from cluster.config.schema import TandemConfig
 from tests.helm.chart import CHART
 
 

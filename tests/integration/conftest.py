@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster.config import EndpointConfig, TandemConfig
-from cluster.embedded_redis import EmbeddedRedis
+from cluster.config.schema import EndpointConfig, TandemConfig
+from cluster.deploy.embedded_redis import EmbeddedRedis
 from tests import tiny
 
 

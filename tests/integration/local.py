@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.client import Client
-from cluster.config import TandemConfig
-from cluster.directory import Directory
-from cluster.membership import ReplicaRole
-from cluster.replica import Replica
-from cluster.router_server import RouterServer
+from cluster.config.schema import TandemConfig
+from cluster.discovery.redis_directory import Directory
+from cluster.replica.replica import Replica
+from cluster.replica_record import ReplicaRole
+from cluster.router.server import RouterServer
 
 HOST = "127.0.0.1"
 

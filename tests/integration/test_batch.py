@@ -6,12 +6,12 @@ import asyncio
 import json
 from dataclasses import replace
 
-from cluster.batch_http import Server
-from cluster.batch_lines import read_input
-from cluster.batch_output import BatchOutput
-from cluster.batch_pace import Pace
-from cluster.batch_run import BatchRun, endpoint_for
-from cluster.config import EndpointConfig
+from cluster.client.batch_concurrency import Pace
+from cluster.client.batch_http import Server
+from cluster.client.batch_lines import read_input
+from cluster.client.batch_output import BatchOutput
+from cluster.client.batch_run import BatchRun, endpoint_for
+from cluster.config.schema import EndpointConfig
 from tests.integration.local import LocalCluster, cluster
 
 LINES = 16

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from cluster.admin_client import fetch_status
-from cluster.canary import CanaryConfig, GuardConfig
-from cluster.config import EndpointConfig
-from cluster.router_server import RouterServer
-from cluster.status_table import as_data, as_table
+from cluster.cli.status_table import as_data, as_table
+from cluster.client.admin_client import fetch_status
+from cluster.config.canary import CanaryConfig, GuardConfig
+from cluster.config.schema import EndpointConfig
+from cluster.router.server import RouterServer
 from engine.errors import Internal, TandemError
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
@@ -38,8 +38,8 @@ async def ask(local, number):
 
 async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(config, caplog):
     config = with_canary(config, config.endpoints["chat"])
-    caplog.set_level(logging.INFO, "cluster.ledger")
-    caplog.set_level(logging.INFO, "cluster.canaries")
+    caplog.set_level(logging.INFO, "cluster.telemetry.request_log")
+    caplog.set_level(logging.INFO, "cluster.router.canary_routing")
     async with cluster(config) as local:
         second = await RouterServer.start(config, "router-1", local.directory)
         try:
@@ -70,7 +70,7 @@ async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(config,
             await local.idle()
         finally:
             await second.stop()
-    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    rows = [record for record in caplog.records if record.name == "cluster.telemetry.request_log"]
     assert {row.endpoint for row in rows} == {"chat"}
     assert {row.arm for row in rows} == {"stable", "canary"}
     assert [record.message for record in caplog.records].count("canary rolled back") == 2

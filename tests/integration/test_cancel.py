@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from cluster.api import Tokens
 from cluster.client import Client
-from cluster.metrics import TIME_TO_CANCEL
+from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
 from tests.integration.local import LocalCluster, cluster

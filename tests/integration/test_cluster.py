@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster import replica
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
-from cluster.config import EndpointConfig
-from cluster.config_version import config_version
+from cluster.config.schema import EndpointConfig
+from cluster.config.version import config_version
+from cluster.replica import replica
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import (
     Cancelled,
@@ -369,13 +369,13 @@ async def test_numbers_that_overflow_fail_one_request_alone(config):
 async def test_every_ended_request_has_a_row_in_the_ledger(config, caplog):
     endpoints = config.endpoints | {"report": config.endpoints["chat"]}
     config = replace(config, endpoints=endpoints)
-    with caplog.at_level(logging.INFO, "cluster.ledger"):
+    with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
         async with cluster(config) as local:
             await local.client.complete([1, 2, 3], max_tokens=2, endpoint="report", ignore_eos=True)
             await local.client.complete([1, 2, 3], max_tokens=2, tenant="acme")
             with pytest.raises(NotFound):
                 await local.client.complete([1, 2, 3], endpoint="none")
-    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    rows = [record for record in caplog.records if record.name == "cluster.telemetry.request_log"]
     assert {row.config for row in rows} == {config_version(config)}
     ended = [(row.endpoint, row.tenant, row.outcome) for row in rows]
     assert ended == [

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.api import Tokens
-from cluster.heartbeat import WATCH_INTERVAL_S
+from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from tests.integration.local import cluster, held
 from tests.integration.test_prefixes import ask, expected
 

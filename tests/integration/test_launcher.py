@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import httpx
 
-from cluster.admin_client import fetch_status
-from cluster.config import RayConfig
-from cluster.launcher import Launcher
+from cluster.client.admin_client import fetch_status
+from cluster.config.schema import RayConfig
+from cluster.deploy.launcher import Launcher
 from tests.integration.local import cluster
 
 

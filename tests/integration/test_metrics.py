@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.admission.router_capacity import Vacancies
 from cluster.api import Tokens
-from cluster.config import EndpointConfig
-from cluster.metric_catalogue import all_metrics, samples
-from cluster.vacancies import Vacancies
+from cluster.chart.metrics_page import all_metrics, samples
+from cluster.config.schema import EndpointConfig
 from engine.errors import InvalidRequest, NotFound, Overloaded
 from tests.integration.local import LocalCluster, cluster
 from tests.metrics_page import Recorded, recorded
@@ -130,7 +130,7 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
         endpoints={"chat": tight},
         router=replace(config.router, max_requests=1),
     )
-    with recorded() as page, caplog.at_level(logging.INFO, "cluster.ledger"):
+    with recorded() as page, caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
         async with cluster(config) as local:
             await ask(local, 1)
             events = local.client.generate([7] * 100, max_tokens=900, ignore_eos=True)
@@ -141,7 +141,7 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
         assert page.value("tandem_refused_total", reason="router_full", endpoint="chat") == 1
         assert page.value("tandem_refused_total") == 1
         assert page.value("tandem_requests_total", outcome="Overloaded", endpoint="chat") == 1
-    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    rows = [record for record in caplog.records if record.name == "cluster.telemetry.request_log"]
     (row,) = (row for row in rows if row.request_id == "late")
     assert (row.endpoint, row.tenant, row.outcome) == ("chat", "default", "Overloaded")
     assert "the most there may" in row.reason
@@ -163,7 +163,7 @@ async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(conf
         def ended(self, stayed_s):
             ended.append(stayed_s)
 
-    monkeypatch.setattr("cluster.router.Vacancies", Noted)
+    monkeypatch.setattr("cluster.router.router.Vacancies", Noted)
     config = replace(
         config,
         endpoints={**config.endpoints, "report": replace(config.endpoints["chat"], lane="batch")},

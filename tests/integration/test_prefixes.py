@@ -9,7 +9,7 @@ import httpx
 import pytest
 import torch
 
-from cluster import metrics as router_metrics
+from cluster.telemetry import router_metrics
 from decode_pool import metrics as decode_metrics
 from engine import metrics as engine_metrics
 from engine.telemetry import install, uninstall
@@ -207,7 +207,7 @@ async def test_warm_prefixes_are_cached_before_anybody_asks(
     config = replace(config, prefill=replace(config.prefill, replicas=prefill_replicas))
     prefix = "You are a patient and exact assistant. "
     texts = (prefix, "short", "x" * 100_000, "x" * 2000)
-    caplog.set_level("INFO", logger="cluster.warm")
+    caplog.set_level("INFO", logger="cluster.replica.prefix_warmup")
     async with cluster(
         replace(config, kv=replace(config.kv, blocks=100, warm_prefixes=texts))
     ) as local:

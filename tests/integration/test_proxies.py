@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.control import ask_role
+from cluster.rpc.role_control import ask_role
 from tests.integration.local import cluster
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.api import Tokens
-from cluster.logs import LineFormatter
+from cluster.telemetry.logging_setup import LineFormatter
 from engine.errors import NotFound, Overloaded
 from tests.integration.local import cluster
 
@@ -107,7 +107,7 @@ async def test_a_cancelled_request_says_so_on_every_side(config, lines):
         async with asyncio.timeout(10):
             while "decode cancelled" not in lines.of("gone"):
                 await asyncio.sleep(0.01)
-    assert lines.of("gone", "cluster.router") == ROUTER[:3]
+    assert lines.of("gone", "cluster.router.router") == ROUTER[:3]
     assert lines.last("gone", "request ended")["outcome"] == "cancelled"
     assert "decode ended" not in lines.of("gone")
 

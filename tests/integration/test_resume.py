@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster import carrier
 from cluster.api import Summary, Tokens
-from cluster.replica import Replica
+from cluster.replica.replica import Replica
+from cluster.router import failover as carrier
 from engine.errors import ReplicaLost
 from tests.integration.local import HOST, cluster, held
 from tests.integration.test_prefixes import ask, expected

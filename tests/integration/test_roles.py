@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.admin_client import fetch_status, request_role
 from cluster.api import Tokens
+from cluster.client.admin_client import fetch_status, request_role
 from engine.errors import InvalidRequest, NotFound
 from tests import exactness
 from tests.integration.local import cluster

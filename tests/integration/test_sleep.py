@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from cluster.api import Progress, Summary, Tokens
 from cluster.client import Client
-from cluster.config import EndpointConfig
-from cluster.directory import Directory
-from cluster.replica import Replica
-from cluster.router_server import RouterServer
-from cluster.scaling_config import PoolBounds, ScalingConfig
+from cluster.config.autoscaling import PoolBounds, ScalingConfig
+from cluster.config.schema import EndpointConfig
+from cluster.discovery.redis_directory import Directory
+from cluster.replica.replica import Replica
+from cluster.router.server import RouterServer
 from engine.errors import Overloaded, TandemError
 from tests.integration.local import HOST
 from tests.integration.test_prefixes import expected

@@ -29,7 +29,7 @@ def described() -> set[str]:
 
 @pytest.mark.parametrize("budget_s", [1e-3, 1e3])
 async def test_a_start_tells_its_stages_and_when_it_took_too_long(config, caplog, budget_s):
-    caplog.set_level(logging.INFO, "cluster.replica")
+    caplog.set_level(logging.INFO, "cluster.replica.replica")
     config = replace(config, scaling=replace(config.scaling, start_s=budget_s))
     async with cluster(config) as local:
         records = {record.id: record for record in await local.directory.members()}

@@ -9,9 +9,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from cluster import decode_progress
 from cluster.api import Progress, Started, Summary, Tokens
-from cluster.config import FlushConfig
+from cluster.config.schema import FlushConfig
+from cluster.router import decode_progress
 from protos import prompt_reports
 from tests.integration.local import cluster
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from cluster.api_keys import hash_of
-from cluster.canary import CanaryConfig
 from cluster.client import Client
-from cluster.router_server import RouterServer
-from cluster.tenant_caps import TenantConfig
+from cluster.config.canary import CanaryConfig
+from cluster.config.tenant_limits import TenantConfig
+from cluster.router.server import RouterServer
+from cluster.tenants.api_keys import hash_of
 from engine.errors import Cancelled, Unauthenticated
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
@@ -75,12 +75,12 @@ async def test_without_keys_ledger_metrics_and_canaries_know_no_names(config, ca
     trial = replace(chat, canary=CanaryConfig("next", 0.5))
     config = replace(config, endpoints={"chat": trial, "next": chat})
     names, ids = ("a", "b", "c"), [f"r-{number}" for number in range(8)]
-    with recorded() as page, caplog.at_level(logging.INFO, "cluster.ledger"):
+    with recorded() as page, caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
         async with cluster(config) as local:
             for name in names:
                 for one in ids:
                     await local.client.complete("x", max_tokens=1, tenant=name, request_id=one)
-    rows = [record for record in caplog.records if record.name == "cluster.ledger"]
+    rows = [record for record in caplog.records if record.name == "cluster.telemetry.request_log"]
     assert len(rows) == len(names) * len(ids)
     assert {row.tenant for row in rows} == {"default"}
     assert {labels["tenant"] for labels, _ in page.series("tandem_requests_total")} == {"default"}

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from cluster.client import Client
-from cluster.directory import Directory
-from cluster.replica import Replica
-from cluster.router_server import RouterServer
+from cluster.discovery.redis_directory import Directory
+from cluster.replica.replica import Replica
+from cluster.router.server import RouterServer
 from tests import tiny
 from tests.integration.local import HOST, cluster, held
 from tests.integration.test_drain import PROMPTS, read

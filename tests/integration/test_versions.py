@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.directory import Directory
+from cluster.discovery.redis_directory import Directory
 from tests import tiny
 from tests.integration.local import cluster
 from tests.integration.test_prefixes import ask, expected

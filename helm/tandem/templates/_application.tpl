@@ -89,7 +89,7 @@ scales: {{ $scales }}
 {{- printf "%s%s" (include "tandem.applicationText" .) (toJson .Values.image) | sha256sum | trunc 12 -}}
 {{- end -}}
 
-{{/* What a replica gets of its pod: cluster/config.py, ShareConfig. */}}
+{{/* What a replica gets of its pod: cluster/config/schema.py, ShareConfig. */}}
 {{- define "tandem.share" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $each := int $pool.replicasPerPod -}}
@@ -133,7 +133,7 @@ model.path: {{ include "tandem.modelFolder" . }}
 proxy_location: Disabled  # tokens go from the routers' own ports, not through Serve's proxies
 applications:
   - name: tandem
-    import_path: cluster.deployments:application
+    import_path: cluster.deploy.serve_app:application
     route_prefix: null
     args:
       config: /etc/tandem/tandem.yaml

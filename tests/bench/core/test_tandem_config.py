@@ -8,7 +8,7 @@ from bench.compare.claim_modes import MODES, STATIC_MODE
 from bench.compare.claims import _CHUNKS, _UNHELD
 from bench.core.tandem_config import WIDE, server_config
 from bench.systems.contenders import TANDEM_CONFIG_UNHELD, Shape
-from cluster.config import load_config
+from cluster.config.schema import load_config
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 from bench.load.command import run
 from bench.load.options import add_arguments, read_budgets, read_load, read_scale
 from bench.load.traces import FITTED
-from cluster import cli
 from cluster.api import ChatPrompt
+from cluster.cli import main as cli
 from engine.errors import ConfigError, Unavailable
-from tests.cluster.http_door import door
+from tests.cluster.gateway.http_listener import door
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 _METRICS = b"# TYPE tandem_router_running_requests gauge\ntandem_router_running_requests 2.0\n"

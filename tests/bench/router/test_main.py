@@ -10,10 +10,10 @@ import pytest
 from bench.router.bare_router import config_for, endless_model
 from bench.router.fake_replicas import serve
 from bench.router.stream_load import Ask, GrpcStreams, OutOfOrder, SseStreams, Taken, one_hop_s
-from cluster.config import DirectoryConfig
-from cluster.directory import Directory
-from cluster.embedded_redis import EmbeddedRedis
-from cluster.router_server import RouterServer
+from cluster.config.schema import DirectoryConfig
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.discovery.redis_directory import Directory
+from cluster.router.server import RouterServer
 from engine.model.loading import describe
 
 ASK = Ask("coalesced", 2, 24, 100)

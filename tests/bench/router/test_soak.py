@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bench.router.soak import Seen, report, soak
-from cluster.config import located
+from cluster.config.schema import located
 from engine.config import ModelConfig
 
 

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cluster.processes import tied
+from cluster.deploy.child_processes import tied
 
 TOOLS = ("ip", "mount", "nsenter", "unshare")
 _END_TIMEOUT_S = 20

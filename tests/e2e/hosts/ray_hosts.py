@@ -24,8 +24,8 @@ from typing import Any
 
 import yaml
 
-from cluster.admin_client import fetch_status
-from cluster.embedded_redis import find_server
+from cluster.client.admin_client import fetch_status
+from cluster.deploy.embedded_redis import find_server
 from engine.errors import Unavailable
 from protos.router_pb2 import ReplicaStatus
 from tests.e2e.hosts import slow_proxy

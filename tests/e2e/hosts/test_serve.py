@@ -43,7 +43,7 @@ async def test_tandem_serve_on_a_cluster_of_hosts(cluster, config, cases, model)
     assert cluster.ask("/api/serve/applications/", {"applications": []}) is not None
     cluster.until(lambda: cluster.application() == "", 60, "the end of the application")
     head = cluster.host("head")
-    command = [sys.executable, "-m", "cluster.cli", "serve", "--config", str(config)]
+    command = [sys.executable, "-m", "cluster.cli.main", "serve", "--config", str(config)]
     log = head.folder / "serve.log"
     serving = head.start(*command, log=log.name, env=cluster.environment("head"))
     cluster.until(lambda: "\nready" in log.read_text(), READY_S, "tandem serve")

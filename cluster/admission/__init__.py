@@ -1,0 +1,1 @@
+"""Admit, queue or refuse a request; the waiting queue; retry times."""

@@ -1,0 +1,221 @@
+"""The API's nouns as `tandem.v1` messages, and back.
+
+Whatever a client sends becomes a GenerateRequest or an InvalidRequest that names its field. Ranges
+of the sampling and the existence of model and endpoint are the router's to check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from cluster.api.requests import (
+    ChatPrompt,
+    ChoiceSummary,
+    Event,
+    GenerateRequest,
+    Heartbeat,
+    ModelCard,
+    Progress,
+    Prompt,
+    Scored,
+    ScorePrompt,
+    Stage,
+    Started,
+    Summary,
+    TextPrompt,
+    TokenPrompt,
+    Tokens,
+)
+from cluster.api.validation import (
+    chat_message,
+    check_choices,
+    check_request_id,
+    text_prompt,
+    token_prompt,
+)
+from engine.errors import Internal, InvalidRequest
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from protos import inference_pb2
+from protos.convert import (
+    sampling_from_proto,
+    sampling_to_proto,
+    tokens_from_proto,
+    tokens_to_proto,
+)
+
+_STAGES: dict[Stage, inference_pb2.Progress.Stage] = {
+    "starting": inference_pb2.Progress.STAGE_STARTING,
+    "queued": inference_pb2.Progress.STAGE_QUEUED,
+    "prefill": inference_pb2.Progress.STAGE_PREFILL,
+    "decode": inference_pb2.Progress.STAGE_DECODE,
+}
+_CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
+
+
+def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
+    """`request` for the wire; raises InvalidRequest where a value has no place there."""
+    wire = inference_pb2.GenerateRequest(sampling=sampling_to_proto(request.sampling))
+    for name in ("request_id", "model", "endpoint", "n", "tenant", "progress"):
+        try:
+            setattr(wire, name, getattr(request, name))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"{name}: {error}", field=name) from None
+    try:
+        _put_prompt(wire, request.prompt)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"prompt: {error}", field="prompt") from None
+    return wire
+
+
+def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
+    """The request that `wire` is; raises InvalidRequest."""
+    return GenerateRequest(
+        prompt=_take_prompt(wire),
+        sampling=sampling_from_proto(wire.sampling),
+        n=check_choices(wire.n or 1),
+        request_id=check_request_id(wire.request_id),
+        model=wire.model,
+        endpoint=wire.endpoint,
+        tenant=wire.tenant or DEFAULT_TENANT,
+        progress=wire.progress,
+    )
+
+
+def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
+    """One event of a stream for the wire."""
+    match event:
+        case Tokens(choice, index, ids, text, finish_reason, sampled):
+            run = tokens_to_proto(choice, index, ids, text, finish_reason, sampled)
+            return inference_pb2.GenerateEvent(tokens=run)
+        case Started(request_id, model, prompt_tokens, seed):
+            started = inference_pb2.Started(
+                request_id=request_id, model=model, prompt_tokens=prompt_tokens, seed=seed
+            )
+            return inference_pb2.GenerateEvent(started=started)
+        case Progress():
+            return inference_pb2.GenerateEvent(progress=_progress_to_proto(event))
+        case Heartbeat():
+            return inference_pb2.GenerateEvent(heartbeat=inference_pb2.Heartbeat())
+        case Summary():
+            return inference_pb2.GenerateEvent(summary=_summary_to_proto(event))
+        case Scored():
+            raise Internal("a stream of tokens has no scores")
+
+
+def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
+    """The event that `wire` carries; raises Internal where it carries none."""
+    match wire.WhichOneof("event"):
+        case "tokens":
+            return Tokens(*tokens_from_proto(wire.tokens))
+        case "started":
+            started = wire.started
+            return Started(started.request_id, started.model, started.prompt_tokens, started.seed)
+        case "progress":
+            return _progress_from_proto(wire.progress)
+        case "heartbeat":
+            return Heartbeat()
+        case "summary":
+            return _summary_from_proto(wire.summary)
+        case _:
+            raise Internal("an event of a kind that this client does not know")
+
+
+def model_to_proto(card: ModelCard) -> inference_pb2.Model:
+    """A model card for the wire, which leaves out when it was made."""
+    return inference_pb2.Model(
+        name=card.name,
+        architecture=card.architecture,
+        dtype=card.dtype,
+        context_tokens=card.context_tokens,
+        vocabulary=card.vocabulary,
+        endpoints=card.endpoints,
+    )
+
+
+def model_from_proto(wire: inference_pb2.Model) -> ModelCard:
+    """The model card that `wire` is; `created` is 0, as the wire does not carry it."""
+    return ModelCard(
+        name=wire.name,
+        architecture=wire.architecture,
+        dtype=wire.dtype,
+        context_tokens=wire.context_tokens,
+        vocabulary=wire.vocabulary,
+        endpoints=tuple(wire.endpoints),
+        created=0,
+    )
+
+
+def _put_prompt(wire: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
+    match prompt:
+        case TextPrompt(text):
+            wire.text = text
+        case TokenPrompt(ids):
+            wire.token_ids.SetInParent()
+            wire.token_ids.ids.extend(ids)
+        case ChatPrompt(messages):
+            wire.chat.SetInParent()
+            for message in messages:
+                wire.chat.messages.add(role=message.role, content=message.content)
+        case ScorePrompt():
+            raise InvalidRequest("a text to be scored is no prompt", field="prompt")
+
+
+def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
+    match wire.WhichOneof("input"):
+        case "text":
+            return text_prompt(wire.text, "text")
+        case "token_ids":
+            return token_prompt(wire.token_ids.ids, "token_ids")
+        case "chat":
+            if not wire.chat.messages:
+                raise InvalidRequest("chat.messages must not be empty", field="chat.messages")
+            return ChatPrompt(
+                tuple(
+                    chat_message(message.role, message.content, f"chat.messages[{place}]")
+                    for place, message in enumerate(wire.chat.messages)
+                )
+            )
+        case _:
+            raise InvalidRequest("one of text, token_ids or chat is required", field="input")
+
+
+def _progress_to_proto(progress: Progress) -> inference_pb2.Progress:
+    wire = inference_pb2.Progress(
+        choice=progress.choice,
+        stage=_STAGES[progress.stage],
+        tokens=progress.tokens,
+        total_tokens=progress.total_tokens,
+    )
+    if progress.position is not None:
+        wire.position = progress.position
+    if progress.wait_s is not None:
+        wire.wait_s = progress.wait_s
+    return wire
+
+
+def _progress_from_proto(wire: inference_pb2.Progress) -> Progress:
+    stage = next((name for name, number in _STAGES.items() if number == wire.stage), None)
+    if stage is None:
+        raise Internal("a stage of a kind that this client does not know")
+    position = wire.position if wire.HasField("position") else None
+    wait_s = wire.wait_s if wire.HasField("wait_s") else None
+    return Progress(wire.choice, stage, wire.tokens, wire.total_tokens, position, wait_s)
+
+
+def _summary_to_proto(summary: Summary) -> inference_pb2.Summary:
+    wire = inference_pb2.Summary(
+        prompt_tokens=summary.prompt_tokens,
+        completion_tokens=summary.completion_tokens,
+        total_s=summary.total_s,
+    )
+    for choice in summary.choices:
+        wire.choices.add(**{name: getattr(choice, name) for name in _CHOICE_FIELDS})
+    return wire
+
+
+def _summary_from_proto(wire: inference_pb2.Summary) -> Summary:
+    choices = tuple(
+        ChoiceSummary(**{name: getattr(choice, name) for name in _CHOICE_FIELDS})
+        for choice in wire.choices
+    )
+    return Summary(wire.prompt_tokens, wire.completion_tokens, choices, wire.total_s)

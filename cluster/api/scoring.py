@@ -1,0 +1,88 @@
+"""Texts in, scores out: several of them in one call, a few of them in the cluster at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.api.event_streams import closing
+from cluster.api.gather import together
+from cluster.api.requests import (
+    ChoiceSummary,
+    GenerateRequest,
+    Generator,
+    Scored,
+    ScorePrompt,
+    Started,
+    Summary,
+    Tokens,
+)
+from engine.errors import Internal, InvalidRequest
+
+# Of one call; the others wait for these, and their budgets begin when they do.
+AT_ONCE = 8
+# Log-probabilities in one answer, those of the likeliest tokens too: some 30 MB of JSON.
+MOST_NUMBERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredText:
+    """One text's scores, and `behind`, the token that was sampled behind it."""
+
+    scored: Scored
+    behind: Tokens
+    timing: ChoiceSummary
+
+    @property
+    def sum(self) -> float:
+        """The logarithm of the probability of all that was scored."""
+        return math.fsum(self.scored.scores.logprobs)
+
+
+class _Size:
+    """Counts the numbers of an answer before they are computed."""
+
+    def __init__(self) -> None:
+        self._numbers = 0
+
+    def add(self, request: GenerateRequest, tokens: int) -> None:
+        top = request.prompt.top if isinstance(request.prompt, ScorePrompt) else 0
+        self._numbers += tokens * (1 + top)
+        if self._numbers > MOST_NUMBERS:
+            raise InvalidRequest(
+                f"the answer would have more than {MOST_NUMBERS} log-probabilities: "
+                "ask for fewer texts, or for fewer of the likeliest tokens"
+            )
+
+
+async def score_all(generator: Generator, requests: Sequence[GenerateRequest]) -> list[ScoredText]:
+    """The scores of every request, each with a ScorePrompt, in their order.
+
+    The first failure ends them all and is raised, a TandemError; so does cancelling.
+    """
+    turns, size = asyncio.Semaphore(AT_ONCE), _Size()
+
+    async def one(request: GenerateRequest) -> ScoredText:
+        async with turns:
+            return await _score(generator, request, size)
+
+    return await together([one(request) for request in requests])
+
+
+async def _score(generator: Generator, request: GenerateRequest, size: _Size) -> ScoredText:
+    scored: Scored | None = None
+    behind: Tokens | None = None
+    async with closing(generator.generate(request)) as events:
+        async for event in events:
+            match event:
+                case Started():
+                    size.add(request, event.prompt_tokens)
+                case Scored():
+                    scored = event
+                case Tokens():
+                    behind = event
+                case Summary() if scored is not None and behind is not None:
+                    return ScoredText(scored, behind, event.choices[0])
+    raise Internal("the scores ended early")

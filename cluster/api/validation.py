@@ -1,0 +1,99 @@
+"""Checks on what comes in from outside, shared by the gateways and the client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import cast
+
+from cluster.api.requests import ROLES, ChatMessage, TextPrompt, TokenPrompt
+from engine.errors import InvalidRequest
+from protos.convert import valid_text
+
+MAX_CHOICES = 128
+MAX_TOKEN_ID = 2**32 - 1
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def check_request_id(request_id: str) -> str:
+    """`request_id` if it is empty or may stand in a header; raises InvalidRequest."""
+    if request_id and not _REQUEST_ID.fullmatch(request_id):
+        raise InvalidRequest(
+            "request_id must be 1 to 128 characters: letters, digits and . _ : @ / + = -",
+            field="request_id",
+        )
+    return request_id
+
+
+def check_tenant(tenant: str) -> str:
+    """`tenant` if it is a name; raises InvalidRequest."""
+    if not is_tenant(tenant):
+        raise InvalidRequest(
+            "tenant must be 1 to 64 characters: letters, digits and . _ -", field="tenant"
+        )
+    return tenant
+
+
+def is_tenant(name: str) -> bool:
+    """Whether a tenant can be called so."""
+    return _TENANT.fullmatch(name) is not None
+
+
+def check_choices(n: int) -> int:
+    """`n` if it is a number of choices that one request may ask for; raises InvalidRequest."""
+    if not 1 <= n <= MAX_CHOICES:
+        raise InvalidRequest(f"n must be between 1 and {MAX_CHOICES}, not {shown(n)}", field="n")
+    return n
+
+
+def check_text(text: str, field: str) -> str:
+    """`text` if it can be encoded; raises InvalidRequest, naming `field`."""
+    if text != valid_text(text):
+        raise InvalidRequest(f"{field} is not valid Unicode: it has a lone surrogate", field=field)
+    return text
+
+
+def text_prompt(text: str, field: str) -> TextPrompt:
+    """`text` as a prompt; raises InvalidRequest, naming `field`, where it is empty or broken."""
+    if not text:
+        raise InvalidRequest(f"{field} must not be empty", field=field)
+    return TextPrompt(check_text(text, field))
+
+
+def token_prompt(ids: Sequence[object], field: str) -> TokenPrompt:
+    """`ids` as a prompt; raises InvalidRequest, naming `field`, unless all are token ids."""
+    if not ids:
+        raise InvalidRequest(f"{field} must not be empty", field=field)
+    if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in ids):
+        for place, token in enumerate(ids):
+            token_id(token, f"{field}[{place}]", field)
+    return TokenPrompt(cast("tuple[int, ...]", tuple(ids)))
+
+
+def token_id(value: object, name: str, field: str) -> int:
+    """`value` as a token id, in any vocabulary; raises InvalidRequest, naming `field`."""
+    if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
+        raise InvalidRequest(f"{name} must be a token id, not {shown(value)}", field=field)
+    return value
+
+
+def chat_message(role: object, content: str, field: str) -> ChatMessage:
+    """One turn; raises InvalidRequest, naming `field`, for a role that is not known."""
+    for known in ROLES:
+        if role == known:
+            return ChatMessage(known, check_text(content, f"{field}.content"))
+    raise InvalidRequest(
+        f"{field}.role must be one of {', '.join(ROLES)}, not {shown(role)}", field=f"{field}.role"
+    )
+
+
+def shown(value: object) -> str:
+    """A value as an error message may quote it, whatever a caller sent."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a number that large"
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float | str):
+        return repr(value) if len(repr(value)) <= 60 else f"{value!r:.57}..."
+    return "an object" if isinstance(value, dict) else "a list"

@@ -1,0 +1,1 @@
+"""A pure controller on load signals, and the task that applies its decisions."""

@@ -1,0 +1,80 @@
+"""Queries of the dashboard, made from declared metrics so that they ask for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.chart.metrics_page import RAY_PREFIX
+from engine.telemetry import Counter, Gauge, Histogram, Metric
+
+# The variables above the panels, which are labels of what they choose.
+CHOSEN = ("endpoint", "tenant")
+_RANGE = "$__rate_interval"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An expression, and how its lines are called."""
+
+    expr: str
+    legend: str
+
+
+def per_second(metric: Counter | Histogram, *by: str, legend: str = "") -> Query:
+    """How much a counter rises per second, or how often a histogram is observed."""
+    ending = "_count" if metric.kind == "histogram" else ""
+    return Query(
+        _sum(metric, by, f"rate({_selected(metric, ending)}[{_RANGE}])"), _legend(by, legend)
+    )
+
+
+def quantile(metric: Histogram, part: float, *by: str, legend: str = "") -> Query:
+    """A quantile of a histogram."""
+    buckets = _sum(metric, (*by, "le"), f"rate({_selected(metric, '_bucket')}[{_RANGE}])")
+    name = legend or f"p{part * 100:g}"
+    return Query(f"histogram_quantile({part}, {buckets})", _legend(by, name))
+
+
+def mean(metric: Histogram, *by: str, legend: str = "mean") -> Query:
+    """The mean of a histogram's observations."""
+    total, count = (
+        _sum(metric, by, f"rate({_selected(metric, ending)}[{_RANGE}])")
+        for ending in ("_sum", "_count")
+    )
+    return Query(f"{total} / {count}", _legend(by, legend))
+
+
+def level(metric: Gauge, *by: str, legend: str = "") -> Query:
+    """A gauge, summed over what it is not asked by."""
+    return Query(_sum(metric, by, _selected(metric)), _legend(by, legend))
+
+
+def highest(metric: Gauge, *by: str, legend: str = "") -> Query:
+    """The largest of a gauge's values, of those who all tell of the same."""
+    return Query(_by("max", metric, by, _selected(metric)), _legend(by, legend))
+
+
+def share(part: Counter, whole: Counter, *by: str) -> Query:
+    """What part of a counter's rise another one is."""
+    return Query(f"{per_second(part, *by).expr} / {per_second(whole, *by).expr}", _legend(by, ""))
+
+
+def _selected(metric: Metric, ending: str = "") -> str:
+    """A metric's series, of the endpoints and tenants that are chosen above the panels."""
+    chosen = ",".join(f'{label}=~"${label}"' for label in CHOSEN if label in metric.labels)
+    return f"{RAY_PREFIX}{metric.name}{ending}" + (f"{{{chosen}}}" if chosen else "")
+
+
+def _sum(metric: Metric, by: Sequence[str], expr: str) -> str:
+    return _by("sum", metric, by, expr)
+
+
+def _by(combined: str, metric: Metric, by: Sequence[str], expr: str) -> str:
+    if unknown := set(by) - {*metric.labels, "le"}:
+        raise ValueError(f"{metric.name} has no label {', '.join(sorted(unknown))}")
+    return f"{combined} by ({', '.join(by)}) ({expr})" if by else f"{combined}({expr})"
+
+
+def _legend(by: Sequence[str], name: str) -> str:
+    return " ".join([*(f"{{{{{label}}}}}" for label in by), *([name] if name else [])])

@@ -1,0 +1,73 @@
+"""`tandem batch`: a file of requests against a running server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from cluster.client.batch_concurrency import Pace
+from cluster.client.batch_http import Server
+from cluster.client.batch_lines import read_input
+from cluster.client.batch_output import BatchOutput
+from cluster.client.batch_run import BatchRun, Tally, endpoint_for
+from engine.errors import ConfigError, Unavailable
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_CONCURRENCY = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("input", metavar="IN.jsonl", help="lines in OpenAI's batch form")
+    parser.add_argument("output", metavar="OUT.jsonl", help="gets a line for each; may exist")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server ({DEFAULT_URL})")
+    parser.add_argument(
+        "--endpoint", metavar="NAME", help="default: the server's first of the lane batch"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=_CONCURRENCY,
+        metavar="N",
+        help=f"at most so many requests at a time ({_CONCURRENCY}); fewer where there is no room",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what has no good result yet; 0 where every line has one then, else 1."""
+    if options.concurrency < 1:
+        raise ConfigError("--concurrency must be at least 1")
+    source, output = Path(options.input), Path(options.output)
+    if not source.is_file():
+        raise ConfigError(f"{source}: no such file")
+    if output.exists() and output.samefile(source):
+        raise ConfigError(f"{output} is the input")
+    server = Server.at(options.url, os.environ.get("TANDEM_API_KEY"))
+    tally = asyncio.run(_run(server, source, output, options))
+    print(f"tandem: {tally}", file=sys.stderr)
+    return 0 if not tally.failed else 1
+
+
+async def _run(server: Server, source: Path, output: Path, options: argparse.Namespace) -> Tally:
+    answer = await server.get("/v1/models")
+    if answer.reply.status != 200:
+        raise Unavailable(f"{options.url}/v1/models answered with status {answer.reply.status}")
+    endpoint = endpoint_for(answer.reply.body, options.endpoint)
+    with BatchOutput(output) as results, source.open("rb") as lines:
+        pace, before = Pace(options.concurrency), len(results.done)
+        batch = BatchRun(server, results.add, pace, endpoint, before=before)
+        try:
+            await batch.run(read_input(lines, results.done), _show)
+        except BaseException:
+            print(f"tandem: {batch.tally}; run it again for the rest", file=sys.stderr)
+            raise
+    return batch.tally
+
+
+def _show(line: str) -> None:
+    """In place on a terminal, line by line elsewhere."""
+    end = "\x1b[K\r" if sys.stderr.isatty() else "\n"
+    print(line, end=end, file=sys.stderr, flush=True)

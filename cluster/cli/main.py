@@ -1,0 +1,301 @@
+"""The command `tandem`: serve, rollout, chat, generate, batch, status, role, stop, keys, bench.
+
+Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
+Whatever is heavy is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from engine.errors import TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.client import Options
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+_SERVE_FLAGS = {
+    "model": "model.path",
+    "dtype": "model.dtype",
+    "prefill_replicas": "prefill.replicas",
+    "decode_replicas": "decode.replicas",
+    "host": "router.host",
+    "port": "router.http_port",
+    "grpc_port": "router.grpc_port",
+    "dashboard_port": "ray.dashboard_port",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        from cluster.telemetry.logging_setup import configure_logging
+
+        configure_logging()
+        return int(options.run(options))
+    except TandemError as error:
+        print(f"tandem: {' | '.join(error.message.splitlines())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader went away; what Python would still flush at its end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from cluster.config.schema import load_config
+    from cluster.deploy.launcher import Launcher
+
+    given = {key: getattr(options, flag) for flag, key in _SERVE_FLAGS.items()}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    Launcher(load_config(options.config, overrides)).run()
+    return 0
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from cluster.client.terminal import Conversation
+
+    conversation = Conversation(
+        options.address, options.system, sys.stdout, _sampling(options), _status_line()
+    )
+    try:
+        with _router_at(options.address):
+            if options.prompt is not None:
+                conversation.ask(options.prompt)
+            else:
+                conversation.loop()
+    finally:
+        conversation.close()
+    return 0
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from cluster.client import Client
+    from cluster.client.terminal import stream_answer, timing
+
+    async def generate() -> None:
+        async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:
+            _, summary = await stream_answer(
+                client, options.prompt, sys.stdout, _status_line(), **_sampling(options)
+            )
+        if options.timing:
+            print(timing(summary), file=sys.stderr)
+
+    with _router_at(options.address):
+        asyncio.run(generate())
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    import json
+
+    from cluster.cli.status_table import as_data, as_table, healthy
+    from cluster.client.admin_client import fetch_status
+
+    try:
+        status = asyncio.run(fetch_status(options.address))
+    except Unavailable as error:
+        print(f"tandem: no router at {options.address}: {error.message}", file=sys.stderr)
+        return 1
+    print(json.dumps(as_data(status), indent=2) if options.json else as_table(status))
+    return 0 if healthy(status) else 1
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from cluster.client.admin_client import request_stop
+
+    with _router_at(options.address):
+        asyncio.run(request_stop(options.address))
+    print("stop requested; `tandem serve` ends when its replicas have")
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from bench.load.command import run
+
+    return run(options)
+
+
+def _keys(options: argparse.Namespace) -> int:
+    from cluster.cli.keys import run
+
+    return run(options)
+
+
+def _batch(options: argparse.Namespace) -> int:
+    from cluster.cli.batch import run
+
+    return run(options)
+
+
+def _rollout(options: argparse.Namespace) -> int:
+    from cluster.cli.rollout import run
+
+    with _router_at(options.address):
+        return run(options)
+
+
+def _role(options: argparse.Namespace) -> int:
+    from cluster.client.admin_client import request_role
+
+    with _router_at(options.address):
+        before = asyncio.run(request_role(options.address, options.replica, options.role))
+    print(f"{options.replica}: {before} -> {options.role}")
+    return 0
+
+
+class _router_at:  # noqa: N801
+    """Adds to an Unavailable the address that was tried."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Unavailable):
+            raise Unavailable(f"router at {self._address}: {error.message}") from None
+
+
+def _status_line() -> TextIO | None:
+    """Where to show what is no answer: on a terminal alone."""
+    return sys.stderr if sys.stderr.isatty() else None
+
+
+def _sampling(options: argparse.Namespace) -> Options:
+    sampling = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop")
+    names = (*sampling, "endpoint", "tenant", "progress")
+    given = {name: getattr(options, name) for name in names}
+    if given["stop"] is not None:
+        given["stop"] = tuple(given["stop"])
+    return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports what is wrong with the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+class _Version(argparse.Action):
+    """Looks it up only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"tandem {version('tandem-serve')}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tandem",
+        description="Serve a language model from a prefill pool and a decode pool.",
+        epilog="TANDEM_LOG=debug|info|warning|error sets what is logged, in replicas too.",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    chat = _add_client(commands, "chat", _chat, "Talk with the model.")
+    chat.add_argument("prompt", nargs="?", help="ask this and exit; without it, a conversation")
+    chat.add_argument("--system", help="a system message to begin with")
+    _add_sampling(chat)
+    generate = _add_client(commands, "generate", _generate, "Continue a text.")
+    generate.add_argument("prompt", metavar="PROMPT")
+    generate.add_argument("--timing", action="store_true", help="print timings to stderr")
+    _add_sampling(generate)
+    status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
+    role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
+    role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
+    text = "Another model or configuration for a cluster of `tandem serve`, as it serves."
+    rollout = _add_client(commands, "rollout", _rollout, text)
+    rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
+    rollout.add_argument("--model", metavar="PATH", help="folder of the model")
+    _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
+    _add_keys(commands)
+    _add_batch(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="Start a cluster on this machine and stay.")
+    serve.set_defaults(run=_serve)
+    serve.add_argument("--config", metavar="FILE", help="the YAML configuration")
+    serve.add_argument("--model", metavar="PATH", help="folder of the model (default: demo)")
+    serve.add_argument("--dtype", help="auto, float32, bfloat16 or float16")
+    serve.add_argument("--prefill-replicas", type=int, metavar="N")
+    serve.add_argument("--decode-replicas", type=int, metavar="N")
+    serve.add_argument("--host", help="where the router listens (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="HTTP port (default: 8000; 0: a free one)")
+    serve.add_argument("--grpc-port", type=int, metavar="PORT", help="gRPC port (default: 50051)")
+    serve.add_argument("--dashboard-port", type=int, metavar="PORT", help="default: 8265")
+
+
+def _add_batch(commands: Any) -> None:
+    from cluster.cli.batch import add_arguments
+
+    text = "Do a file of requests in OpenAI's batch form; what is done stays done."
+    batch = commands.add_parser("batch", help=text, description=text)
+    batch.set_defaults(run=_batch)
+    add_arguments(batch)
+
+
+def _add_bench(commands: Any) -> None:
+    from bench.load.options import add_arguments
+
+    text = "Send an open-loop load to an OpenAI-compatible endpoint and report what became of it."
+    bench = commands.add_parser("bench", help=text, description=text)
+    bench.set_defaults(run=_bench)
+    add_arguments(bench)
+
+
+def _add_keys(commands: Any) -> None:
+    text = "Make, list and remove API keys, while routers run."
+    keys = commands.add_parser("keys", help=text, description=text)
+    keys.set_defaults(run=_keys)
+    keys.add_argument("action", choices=("add", "list", "remove"))
+    keys.add_argument(
+        "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
+    )
+    where = keys.add_mutually_exclusive_group(required=True)
+    where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
+    where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
+    where.add_argument("--config", metavar="FILE", help="where this configuration has them")
+
+
+def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--address", default=DEFAULT_ADDRESS, help=f"the router's gRPC ({DEFAULT_ADDRESS})"
+    )
+    return parser
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-tokens", type=int, metavar="N")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    parser.add_argument("--top-k", type=int, metavar="K")
+    parser.add_argument("--top-p", type=float, metavar="P")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="may be given repeatedly")
+    parser.add_argument("--endpoint", metavar="NAME")
+    text = "show how far it is, on a terminal, until the answer comes"
+    parser.add_argument("--progress", action="store_const", const=True, help=text)
+    parser.add_argument("--tenant", metavar="NAME", help="whose prompts it may share KV with")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""`tandem rollout`: another model or configuration for a cluster that `tandem serve` runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+
+from cluster.client.admin_client import fetch_status, request_rollout
+from cluster.config.schema import TandemConfig, load_config
+from cluster.discovery.rollout import document_of
+from engine.errors import Unavailable
+from protos import router_pb2
+
+_LOOK_S = 0.25
+# For starting Serve's processes, beyond what the replicas may take.
+_MORE_S = 60.0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask for it, and wait until it serves; Unavailable says why it does not."""
+    given = {"model.path": options.model}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    config = load_config(options.config, overrides)
+    version = asyncio.run(_roll_out(options.address, config))
+    print(f"{version} serves; what the one before it has begun goes on to its end")
+    return 0
+
+
+async def _roll_out(address: str, config: TandemConfig) -> str:
+    asked = await request_rollout(address, document_of(config))
+    until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
+    while time.monotonic() < until_s:
+        rollout = await _look(address)
+        if rollout is not None and rollout.id == asked:
+            if rollout.state == "serving":
+                return rollout.version
+            if rollout.state == "failed":
+                raise Unavailable(f"rollout failed, the old one goes on: {rollout.reason}")
+        elif rollout is not None:
+            raise Unavailable("another rollout was asked for after this one")
+        await asyncio.sleep(_LOOK_S)
+    raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
+
+
+async def _look(address: str) -> router_pb2.RolloutStatus | None:
+    """The last rollout; None while no router answers or knows."""
+    try:
+        status = await fetch_status(address)
+    except Unavailable:
+        return None  # between the old router and the new one
+    return status.rollout if status.HasField("rollout") else None

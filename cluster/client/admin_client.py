@@ -1,0 +1,57 @@
+"""Asking a router how its cluster is, to stop or replace it, or to give a replica a role."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+from cluster.api.error_mapping import error_from_rpc
+from protos import router_pb2, router_pb2_grpc
+
+_TIMEOUT_S = 5.0
+
+
+async def fetch_status(address: str) -> router_pb2.StatusResponse:
+    """Every replica the router knows; raises a TandemError."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        try:
+            answer: router_pb2.StatusResponse = await stub.Status(
+                router_pb2.StatusRequest(), timeout=_TIMEOUT_S
+            )
+            return answer
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+
+
+async def request_stop(address: str) -> None:
+    """Ask for the cluster's end; Unavailable where `tandem serve` did not start it."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        try:
+            await stub.Stop(router_pb2.StopRequest(), timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+
+
+async def request_rollout(address: str, configuration: str) -> str:
+    """Ask for another configuration, as JSON; returns the rollout's id. Raises a TandemError."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        request = router_pb2.RolloutRequest(configuration=configuration)
+        try:
+            return str((await stub.Rollout(request, timeout=_TIMEOUT_S)).id)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+
+
+async def request_role(address: str, replica: str, role: str) -> str:
+    """Give a replica another role; returns the one it had. Raises a TandemError."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = router_pb2_grpc.AdminStub(channel)
+        request = router_pb2.GiveRoleRequest(replica=replica, role=role)
+        try:
+            answer = await stub.GiveRole(request, timeout=2 * _TIMEOUT_S)
+            return str(answer.before)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None

@@ -1,0 +1,78 @@
+"""The output file of a batch: good results stay, everything else makes way for another try."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from cluster.client.batch_lines import good_results
+from engine.errors import ConfigError
+
+
+class BatchOutput:
+    """Lines are appended one by one, each in the file before the next; `done` are custom_ids.
+
+    Opening it drops what is no good result, as a whole: the old file is there until the new one is
+    complete. It is locked as long as it is open; ConfigError where somebody else writes to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = _locked(path)
+        if os.fstat(self._file.fileno()).st_ino != path.stat().st_ino:
+            raise ConfigError(f"{path}: another batch has just written it")
+        self.done: set[str] = set()
+        self._keep_good()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def add(self, line: bytes) -> None:
+        """Append a line; when this returns, it survives the end of this process."""
+        self._file.write(line)
+        self._file.flush()
+
+    def _keep_good(self) -> None:
+        self._file.seek(0)
+        kept_bytes = 0
+        for custom_id, line in good_results(self._file):
+            self.done.add(custom_id)
+            kept_bytes += len(line)
+        if kept_bytes == self._file.seek(0, os.SEEK_END):
+            return
+        part = self._path.with_name(f"{self._path.name}.part")
+        part.unlink(missing_ok=True)
+        fresh = _locked(part)
+        self._file.seek(0)
+        for _, line in good_results(self._file):
+            fresh.write(line)
+        fresh.flush()
+        os.fsync(fresh.fileno())
+        part.replace(self._path)
+        # Locked before it had this name, so nobody came between.
+        self._file.close()
+        self._file = fresh
+
+
+def _locked(path: Path) -> BinaryIO:
+    try:
+        file = path.open("a+b")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(f"{path}: another batch writes to it") from None
+    return file

@@ -1,0 +1,198 @@
+"""A batch against a running server: a few requests at a time, each until it has a result.
+
+line ──▶ sent ──▶ answered ──▶ a line of the output
+           ▲          │ no room, or a passing failure
+           └── wait ──┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cluster.client.batch_concurrency import Pace
+from cluster.client.batch_http import Answer
+from cluster.client.batch_lines import Bad, Work, error_line, result_line
+from engine.errors import NotFound, TandemError, Unauthenticated, Unavailable
+
+_OK, _UNAUTHENTICATED, _TOO_MANY = 200, 401, 429
+# What a server says of itself rather than of the request.
+_PASSING = (500, 502, 503, 504)
+_MOST_FAILURES = 5
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 60.0
+_SHOW_S = 2.0
+
+
+class Poster(Protocol):
+    """What sends requests; `cluster.client.batch_http.Server` is one."""
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
+        """The answer, whatever its status; raises Unavailable where none came."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a batch is. `before` were done by earlier runs."""
+
+    before: int = 0
+    good: int = 0
+    failed: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        took_s = time.monotonic() - self.began_s
+        return (
+            f"{self.good} done, {self.failed} failed, {self.before} done before; "
+            f"{self.prompt_tokens} + {self.completion_tokens} tokens in {took_s:.0f} s"
+        )
+
+    def count(self, answer: Answer) -> None:
+        """An answer was written."""
+        good = answer.reply.status == _OK
+        self.good += good
+        self.failed += not good
+        body = answer.reply.body
+        usage = body.get("usage") if good and isinstance(body, dict) else None
+        if isinstance(usage, dict):
+            self.prompt_tokens += int(usage.get("prompt_tokens") or 0)
+            self.completion_tokens += int(usage.get("completion_tokens") or 0)
+
+
+class BatchRun:
+    """Does a batch's lines and writes a result for each. `endpoint` is for those that name none."""
+
+    def __init__(
+        self,
+        server: Poster,
+        write: Callable[[bytes], None],
+        pace: Pace,
+        endpoint: str | None,
+        *,
+        before: int = 0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.tally = Tally(before)
+        self._server = server
+        self._write = write
+        self._pace = pace
+        self._endpoint = endpoint
+        self._sleep = sleep
+
+    async def run(self, lines: Iterable[Work | Bad], show: Callable[[str], None]) -> None:
+        """To the end; raises Unavailable or Unauthenticated where the others would fail, too.
+
+        What was not written then is done by another run.
+        """
+        showing = asyncio.create_task(self._show(show))
+        running: set[asyncio.Task[None]] = set()
+        try:
+            for line in lines:
+                if isinstance(line, Bad):
+                    self._fail(line.custom_id, "invalid_line", line.message)
+                    continue
+                running.add(asyncio.create_task(self._do(line)))
+                while len(running) >= self._pace.limit:
+                    running = await _some(running)
+            while running:
+                running = await _some(running)
+        finally:
+            for task in (showing, *running):
+                task.cancel()
+            await asyncio.gather(showing, *running, return_exceptions=True)
+
+    async def _do(self, work: Work) -> None:
+        """Send a line's request until it has a result, and write that."""
+        body = dict(work.body)
+        if self._endpoint is not None:
+            body.setdefault("endpoint", self._endpoint)
+        failures = 0
+        while True:
+            try:
+                answer = await self._server.post(work.url, body)
+            except Unavailable:
+                failures += 1
+                if failures >= _MOST_FAILURES:
+                    raise
+                await self._sleep(_wait_s(failures))
+                continue
+            status = answer.reply.status
+            if status == _UNAUTHENTICATED:
+                raise Unauthenticated(_message(answer))
+            if status == _TOO_MANY:
+                self.tally.refused += 1
+                self._pace.refused(time.monotonic())
+                told_s = answer.retry_after_s
+                await self._sleep(_FIRST_WAIT_S if told_s is None else min(told_s, _LONGEST_WAIT_S))
+            elif status in _PASSING and failures + 1 < _MOST_FAILURES:
+                failures += 1
+                await self._sleep(max(_wait_s(failures), answer.retry_after_s or 0.0))
+            else:
+                self._pace.answered()
+                self._write(result_line(work.custom_id, answer.reply))
+                self.tally.count(answer)
+                return
+
+    def _fail(self, custom_id: str | None, code: str, message: str) -> None:
+        self._write(error_line(custom_id, code, message))
+        self.tally.failed += 1
+
+    async def _show(self, show: Callable[[str], None]) -> None:
+        while True:
+            await asyncio.sleep(_SHOW_S)
+            refused = f", {self.tally.refused} times no room" if self.tally.refused else ""
+            show(f"{self.tally}, {self._pace.limit} at a time{refused}")
+
+
+def endpoint_for(models: Any, wanted: str | None) -> str:
+    """The endpoint of `/v1/models`' answer that batch work goes to; raises NotFound."""
+    cards = models.get("data") if isinstance(models, dict) else None
+    card = cards[0] if isinstance(cards, list) and cards else {}
+    lanes = card.get("lanes") or {}
+    known = ", ".join(card.get("endpoints") or ()) or "none"
+    if wanted is not None:
+        if wanted not in (card.get("endpoints") or ()):
+            raise NotFound(f"the server has no endpoint {wanted!r}; its endpoints: {known}")
+        return wanted
+    for name, lane in lanes.items():
+        if lane == "batch":
+            return str(name)
+    raise NotFound(
+        f"the server has no endpoint of the lane batch (its endpoints: {known}); configure one, "
+        "or name another by --endpoint"
+    )
+
+
+async def _some(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Those that go on after some have ended; raises what ended one of them."""
+    ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    failure: TandemError | None = None
+    for task in ended:
+        error = task.exception()
+        if isinstance(error, TandemError):
+            failure = failure or error
+        elif error is not None:
+            raise error
+    if failure is not None:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise failure
+    return running
+
+
+def _wait_s(failures: int) -> float:
+    return _FIRST_WAIT_S * float(2 ** (failures - 1))
+
+
+def _message(answer: Answer) -> str:
+    body = answer.reply.body
+    error = body.get("error") if isinstance(body, dict) else None
+    return str(error.get("message")) if isinstance(error, dict) else "the API key is not known"

@@ -1,0 +1,120 @@
+"""Answers on the terminal: one streamed reply, and the conversation around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from cluster.api import ChatMessage, Progress, Started, Summary, Tokens
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from cluster.client.grpc_client import Client, Options
+
+
+_WHOLE_LINE = "\r\x1b[K"
+
+
+async def stream_answer(
+    client: Client,
+    prompt: str | Sequence[ChatMessage],
+    out: TextIO,
+    status: TextIO | None = None,
+    **options: Unpack[Options],
+) -> tuple[str, Summary | None]:
+    """Print the reply as it comes; returns its text and the closing summary.
+
+    How far it is, where that is told, is shown in one line of `status`, a terminal.
+    """
+    text, summary, told = "", None, False
+    async for event in client.generate(prompt, **options):
+        if told and status is not None and not isinstance(event, Progress):
+            print(_WHOLE_LINE, end="", file=status, flush=True)
+            told = False
+        match event:
+            case Progress() if status is not None:
+                print(_WHOLE_LINE + progress_line(event), end="", file=status, flush=True)
+                told = True
+            case Tokens():
+                text += event.text
+                print(event.text, end="", file=out, flush=True)
+            case Summary():
+                summary = event
+            case Started() | Progress():
+                pass
+    print(file=out, flush=True)
+    return text, summary
+
+
+def progress_line(progress: Progress) -> str:
+    """How far a request is, in words."""
+    if progress.stage in ("starting", "queued"):
+        place = "" if progress.position is None else f", place {progress.position}"
+        wait = "" if progress.wait_s is None else f", about {progress.wait_s:.0f} s to go"
+        return f"{progress.stage}{place}{wait}"
+    most = "at most " if progress.stage == "decode" else ""
+    return f"{progress.stage}: {progress.tokens} of {most}{progress.total_tokens} tokens"
+
+
+def timing(summary: Summary | None) -> str:
+    """How long the first token and the rest took."""
+    if summary is None or not summary.choices:
+        return ""
+    first_ms = summary.choices[0].ttft_s * 1000
+    tokens = f"{summary.completion_tokens} tokens"
+    return f"{tokens} in {summary.total_s:.2f} s, the first after {first_ms:.0f} ms"
+
+
+class Conversation:
+    """Turns with a model over one channel; the history travels with each turn."""
+
+    def __init__(
+        self,
+        address: str,
+        system: str | None,
+        out: TextIO,
+        options: Options,
+        status: TextIO | None = None,
+    ) -> None:
+        self._status = status
+        self._runner = asyncio.Runner()
+        self._client = self._runner.run(_connect(address))
+        self._out = out
+        self._options = options
+        self._messages = [ChatMessage("system", system)] if system else []
+
+    def ask(self, question: str) -> None:
+        """Stream the answer; a turn that fails or is interrupted leaves the history as it was."""
+        turn = [*self._messages, ChatMessage("user", question)]
+        answer = stream_answer(self._client, turn, self._out, self._status, **self._options)
+        text, _ = self._runner.run(answer)
+        self._messages = [*turn, ChatMessage("assistant", text)]
+
+    def loop(self) -> None:
+        """Ask what is typed until end of input; Ctrl-C ends an answer, not the conversation."""
+        while True:
+            try:
+                question = input("> ").strip()
+            except (EOFError, KeyboardInterrupt):
+                print(file=self._out)
+                return
+            if not question:
+                continue
+            try:
+                self.ask(question)
+            except KeyboardInterrupt:
+                print(" [cancelled]", file=self._out, flush=True)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+
+async def _connect(address: str) -> Client:
+    from cluster.client.grpc_client import Client
+
+    return Client(address, api_key=os.environ.get("TANDEM_API_KEY"))

@@ -1,0 +1,1 @@
+"""One YAML document becomes frozen sections, one per package."""

@@ -1,0 +1,32 @@
+"""Which endpoint a request goes to, and which lane it gets there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cluster.api import GenerateRequest, ScorePrompt
+from cluster.config.schema import EndpointConfig
+from engine.scheduling.prompt_order import Lane
+
+
+def endpoint_of(
+    request: GenerateRequest, endpoints: Mapping[str, EndpointConfig], default: str
+) -> str:
+    """The endpoint that it names, which may be none of these; else the default one.
+
+    For scoring that is the first one whose lane is scoring, where there is one.
+    """
+    if request.endpoint:
+        return request.endpoint
+    if isinstance(request.prompt, ScorePrompt):
+        for name, endpoint in endpoints.items():
+            if endpoint.lane == "scoring":
+                return name
+    return default
+
+
+def lane_of(request: GenerateRequest, endpoint: EndpointConfig) -> Lane:
+    """The endpoint's lane; scoring keeps to its own, or to batch."""
+    if isinstance(request.prompt, ScorePrompt) and endpoint.lane != "batch":
+        return "scoring"
+    return endpoint.lane

@@ -1,0 +1,23 @@
+"""A short name for a configuration: the same for the same settings, and hardly for any other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+from cluster.config.schema import TandemConfig
+
+_DIGITS = 8
+
+
+def config_version(config: TandemConfig) -> str:
+    """Eight hexadecimal digits of the SHA-256 of all settings, for logs and comparisons.
+
+    The address of a shared Redis is left out, as it may have a password in it.
+    """
+    shown = replace(config, directory=replace(config.directory, url=None))
+    # Which endpoint comes first counts, the order of other keys does not.
+    settings = [config.default_endpoint, shown.to_dict()]
+    written = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(written.encode()).hexdigest()[:_DIGITS]

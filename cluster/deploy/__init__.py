@@ -1,0 +1,1 @@
+"""Ray Serve application and `tandem serve`; the only package that imports `ray`."""

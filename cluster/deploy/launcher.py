@@ -1,0 +1,307 @@
+"""`tandem serve`: from a configuration to a cluster that answers, and back to nothing.
+
+    check → directory → ray → serve → replicas → one demo answer → stay → stop
+
+Whatever is started here is ended here; after a kill -9 the kernel ends redis-server and Ray's
+servers, and their workers follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from cluster.api import ChatMessage
+from cluster.client.admin_client import fetch_status
+from cluster.client.terminal import stream_answer, timing
+from cluster.config.reserved_ports import Ports, reachable, stop_command
+from cluster.config.schema import KEYS_IN_REDIS, TandemConfig
+from cluster.deploy.child_processes import adopt_orphans, end_descendants
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.deploy.ray_tuning import QUIET_RAY
+from cluster.deploy.startup_progress import Progress
+from cluster.discovery.redis_directory import Directory
+from cluster.discovery.rollout import Rollouts
+from cluster.replica_record import ReplicaRecord
+from cluster.tenants.api_keys import read_keys
+from engine.config import is_hub_name
+from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.deploy.ray_cluster import RayCluster
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DEMO_QUESTION = "What is Tandem?"
+_DEMO_TOKENS = 128
+_STOP_INTERVAL_S = 0.5
+_POOLS_TIMEOUT_S = 15.0
+_LEFTOVER_GRACE_S = 2.0
+_RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # its ports take code, so from holders of its token alone
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after ray.shutdown must not start a cluster
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # at 0.1 s it takes 5 % of a core
+    "RAY_DEDUP_LOGS": "0",  # it holds lines of the log back for seconds
+    **QUIET_RAY,
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Launcher:
+    """One run of `tandem serve`."""
+
+    def __init__(self, config: TandemConfig, out: TextIO = sys.stdout) -> None:
+        config = with_model_here(config)
+        self._local = config.ray.address is None
+        if not self._local and config.directory.url is None:
+            raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
+        keys = config.router.api_keys
+        if self._local and keys is not None and keys != KEYS_IN_REDIS:
+            read_keys(Path(keys))
+        self._ports = Ports()
+        self._config = config
+        self._out = out
+        self._progress = Progress(out)
+        self._found: ReplicaRecord | None = None
+        self._redis: EmbeddedRedis | None = None
+        self._ray: RayCluster | None = None
+
+    @property
+    def grpc_address(self) -> str:
+        """Where clients on this machine reach the router."""
+        if self._found is not None:
+            return self._found.address
+        return reachable(self._config.router.host, self._config.router.grpc_port)
+
+    @property
+    def http_address(self) -> str:
+        """The same for HTTP."""
+        if self._found is not None:
+            return self._found.http
+        return reachable(self._config.router.host, self._config.router.http_port)
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, SIGTERM, SIGHUP or a stop request; raises a TandemError."""
+        if self._local:
+            self._config = self._ports.settle(self._config)
+        adopt_orphans()
+        try:
+            _listen_to_signals()
+            self._start()
+            # In whose place asyncio puts one that ends a task, and no other.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            asyncio.run(self._stay())
+        except KeyboardInterrupt:
+            self._progress.say()
+        finally:
+            self._stop()
+
+    def _start(self) -> None:
+        config = self._config
+        self._progress.say(f"tandem: serving {config.model.path} with {pools_of(config)}")
+        if config.directory.url is None:
+            self._redis = EmbeddedRedis.start()
+            shared = replace(config.directory, url=self._redis.url)
+            self._config = replace(config, directory=shared)
+        asyncio.run(self._clear_directory())
+        self._progress.stage("directory")
+        # Ray reads its environment when it is imported.
+        for key, value in _RAY_ENVIRONMENT.items() if self._local else ():
+            os.environ.setdefault(key, value)
+        with _signals_held():  # where Cython imports, a KeyboardInterrupt is lost
+            from cluster.deploy.ray_cluster import RayCluster
+
+        self._ray = RayCluster(self._config, self._progress)
+        try:
+            self._ray.start()
+        except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
+            raise KeyboardInterrupt from None
+        _listen_to_signals()
+        self._ray.start_serve()
+        self._ray.deploy()
+
+    async def _clear_directory(self) -> None:
+        async with self._directory() as directory:
+            await directory.clear_stop()
+
+    async def _stay(self) -> None:
+        if not self._local:
+            await self._find_router()
+        await self._pools_ready()
+        self._show_addresses()
+        await self._demo()
+        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
+        async with self._directory() as directory, asyncio.TaskGroup() as group:
+            rolling = group.create_task(self._roll_out(directory))
+            while not await self._stop_requested(directory):  # noqa: ASYNC110 - it polls Redis
+                await asyncio.sleep(_STOP_INTERVAL_S)
+            rolling.cancel()
+        self._progress.say("stop requested")
+
+    async def _roll_out(self, directory: Directory) -> None:
+        """Put another configuration in the place of the one that runs, whenever asked to."""
+        assert self._ray is not None
+        rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say)
+        while True:
+            await asyncio.sleep(_STOP_INTERVAL_S)
+            try:
+                await rollouts.look(directory)
+            except Unavailable:
+                pass  # an outage of the directory is ridden out
+            except Exception:
+                logger.exception("a rollout ended in a fault")
+
+    async def _stop_requested(self, directory: Directory) -> bool:
+        if self._redis is not None and not self._redis.alive():
+            logger.warning("redis-server died and is started anew")
+            try:
+                await asyncio.to_thread(self._redis.revive)
+            except (TandemError, OSError) as error:
+                # What runs goes on without it; the next look tries again.
+                logger.error("redis-server could not be started: %s", error)
+                return False
+        try:
+            return await directory.listen_for_stop()
+        except Unavailable:
+            return False  # replicas and routers ride an outage out, and so does this
+
+    async def _find_router(self) -> None:
+        """On a cluster of several hosts the router may be on another one, and on ports of its own
+        choice; its record says where."""
+        async with self._directory() as directory:
+            routers = [one for one in await directory.members() if one.role == "router"]
+        if routers:
+            self._found = max(routers, key=lambda record: record.started_at)
+
+    async def _pools_ready(self) -> None:
+        """The router's own view follows the directory by a fraction of a second."""
+        deadline = time.monotonic() + _POOLS_TIMEOUT_S
+        while missing := (await fetch_status(self.grpc_address)).missing:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
+            await asyncio.sleep(0.1)
+
+    def _show_addresses(self) -> None:
+        ray, say = self._config.ray, self._progress.say
+        say(f"\n  gRPC           {self.grpc_address}")
+        say(f"  HTTP           http://{self.http_address}/v1")
+        if self._local:
+            dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
+            ray_command = Path(sys.executable).with_name("ray")
+            say(f"  Ray dashboard  http://{dashboard}  (its token: {ray_command} get-auth-token)")
+
+    async def _demo(self) -> None:
+        """One question, answered on the terminal; a model that cannot chat continues it."""
+        from cluster.client import Client
+
+        self._progress.say(f"\n> {DEMO_QUESTION}")
+        key = os.environ.get("TANDEM_API_KEY")
+        async with Client(self.grpc_address, api_key=key) as client:
+            prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
+            for prompt in prompts:
+                try:
+                    _, summary = await stream_answer(
+                        client, prompt, self._out, max_tokens=_DEMO_TOKENS, temperature=0.0
+                    )
+                except TandemError as error:
+                    if isinstance(error, InvalidRequest) and prompt is not prompts[-1]:
+                        continue
+                    self._progress.say(f"(no answer: {error.message})")
+                    return
+                self._progress.say(f"({timing(summary)})")
+                return
+
+    def _stop(self) -> None:
+        """End all; a second signal cuts the draining short."""
+        signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
+        with contextlib.suppress(KeyboardInterrupt):
+            _listen_to_signals()
+            if self._ray is not None:
+                self._progress.say("stopping; another Ctrl-C waits for no running request")
+                self._ray.stop()
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        if self._ray is not None:
+            self._ray.stop()
+        if self._redis is not None:
+            self._redis.stop()
+        end_descendants(_LEFTOVER_GRACE_S)
+        self._ports.release()
+
+    @contextlib.asynccontextmanager
+    async def _directory(self) -> AsyncIterator[Directory]:
+        directory = Directory.connect(self._config.directory)
+        try:
+            yield directory
+        finally:
+            await directory.close()
+
+
+def pools_of(config: TandemConfig) -> str:
+    """The pools in words."""
+    prefill, decode = config.prefill.replicas, config.decode.replicas
+    if prefill:
+        return f"prefill replicas: {prefill}, decode replicas: {decode}"
+    return f"one pool, of replicas that prefill and decode: {decode}"
+
+
+def with_model_here(config: TandemConfig) -> TandemConfig:
+    """The configuration with a model folder that is there; a hub name is fetched once, for all.
+
+    Raises a TandemError where there is none, before anything is started.
+    """
+    path, folder = config.model.path, Path(config.model.path)
+    if is_hub_name(path) and not folder.exists():
+        from engine.model.loading import resolve
+
+        name = config.model.name or folder.name
+        return replace(config, model=replace(config.model, path=str(resolve(path)), name=name))
+    if not folder.is_dir():
+        raise ConfigError(f"model.path: there is no folder {folder} (--model)")
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
+    return config
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A signal. Where a KeyboardInterrupt itself passes the exec of a string, as imports have some,
+    Python ends by SIGINT in the end, whoever caught it."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
+def _listen_to_signals() -> None:
+    # Set, not presumed: a script's background job begins with SIGINT ignored.
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, _as_interrupt)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """What comes meanwhile is acted on at the end. Processes started meanwhile would inherit it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,208 @@
+"""The launcher's side of Ray: start or join a cluster, deploy, wait until all is up, leave."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
+
+from cluster.chart.grafana_install import place_dashboard
+from cluster.config.schema import TandemConfig
+from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
+from cluster.deploy.startup_progress import DeploymentState, Progress, failure_reason
+from engine.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+_STATUS_INTERVAL_S = 0.2
+_OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's object store
+
+
+class RayCluster:
+    """Ray and the application on it; local unless `ray.address` says otherwise."""
+
+    def __init__(self, config: TandemConfig, progress: Progress) -> None:
+        self._config = config
+        self._progress = progress
+        self._local = config.ray.address is None
+        self._session: Path | None = None
+
+    def start(self) -> None:
+        """Start Ray, or join it."""
+        with _failing("Ray did not start"):
+            context = ray.init(
+                address=self._config.ray.address or "local",
+                # Forwarded only when asked for, as Ray adds much of its own.
+                log_to_driver="TANDEM_LOG" in os.environ,
+                logging_level=logging.ERROR,
+                **(self._local_options() if self._local else {}),
+            )
+        self._session = Path(context.address_info["session_dir"])
+        if self._local:
+            _keep_token_private()
+        self._progress.stage("ray")
+
+    def start_serve(self) -> None:
+        """Start Serve on it, without its proxies."""
+        with _failing("Serve did not start"), _quiet():
+            serve.start(proxy_location="Disabled", logging_config=QUIET)
+        self._progress.stage("serve")
+
+    def deploy(self) -> None:
+        """Deploy and wait until every replica is up; Unavailable says why one is not."""
+        self.begin(self._config)
+        deadline = time.monotonic() + self._config.ray.ready_timeout_s
+        while True:
+            # First of all: an application that was there before may have failed, and says so
+            # until Serve's controller has looked at the new one.
+            time.sleep(_STATUS_INTERVAL_S)
+            if self._all_up():
+                break
+            if time.monotonic() > deadline:
+                raise Unavailable(self._late())
+        if self._local and self._session is not None:
+            # Ray makes the folder anew some time after it has started.
+            place_dashboard(self._session)
+
+    def begin(self, config: TandemConfig) -> None:
+        """Have Serve replace what runs by this configuration, and return at once."""
+        share = share_of_cluster(config)
+        if hint := gpu_hint(config, int(ray.cluster_resources().get("GPU", 0))):
+            self._progress.say(hint)
+        application = build(config, share)
+        target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
+        with _failing("Serve did not deploy"), _quiet():
+            serve.run_many(
+                [target],
+                wait_for_ingress_deployment_creation=False,
+                wait_for_applications_running=False,
+            )
+        self._config = config
+
+    def failure(self) -> str | None:
+        """Why what was deployed last will not come up; None while it may. Raises Unavailable."""
+        return _failure(*self._read())
+
+    def stop(self) -> None:
+        """Drain and end the application, and Ray where it was started here. Idempotent."""
+        if not ray.is_initialized():
+            return
+        try:
+            with contextlib.suppress(Exception), _quiet():
+                serve.delete(APPLICATION)
+        finally:
+            ray.shutdown()
+
+    def _all_up(self) -> bool:
+        """Report who is up; whether all are. Raises Unavailable where one will not be."""
+        application, states = self._read()
+        self._progress.replicas(states)
+        if why := _failure(application, states):
+            raise Unavailable(why)
+        return application is not None and application.status == ApplicationStatus.RUNNING
+
+    def _late(self) -> str:
+        """What is said when time is over."""
+        states = self._read()[1]
+        late = [f"{name} {s.message}".strip() for name, s in states.items() if not s.complete]
+        timeout_s = self._config.ray.ready_timeout_s
+        return f"not ready within {timeout_s:g} s (ray.ready_timeout_s): " + (
+            "; ".join(failure_reason(line) or line for line in late) or "serve"
+        )
+
+    def _read(self) -> tuple[ApplicationStatusOverview | None, Mapping[str, DeploymentState]]:
+        """The application and its deployments, as Serve has them."""
+        with _failing("Serve does not answer"):
+            application = serve.status().applications.get(APPLICATION)
+        deployments = application.deployments if application else {}
+        wanted = {
+            "prefill": self._config.prefill.replicas,
+            "decode": self._config.decode.replicas,
+            "router": 1,
+        }
+        states = {
+            name: _state(name, count, deployments[name])
+            for name, count in wanted.items()
+            if name in deployments
+        }
+        return application, states
+
+    def _local_options(self) -> dict[str, Any]:
+        return {
+            "include_dashboard": True,
+            "dashboard_host": self._config.ray.dashboard_host,
+            "dashboard_port": self._config.ray.dashboard_port,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+        }
+
+
+def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
+    """What whoever serves two pools on so many GPUs should know."""
+    if not (gpus and config.prefill.replicas):
+        return None
+    if gpus == 1:
+        return "two pools take turns on one GPU; one pool, --prefill-replicas 0, serves more there"
+    if config.kv.transport in ("auto", "nccl"):
+        return "NCCL between two GPUs is unverified; `kv.transport: gloo` is not"
+    return None
+
+
+def _failure(
+    application: ApplicationStatusOverview | None, states: Mapping[str, DeploymentState]
+) -> str | None:
+    if application is None:
+        return "the application is gone"
+    for state in states.values():
+        if state.failure:
+            return state.failure
+    hopeless = application.status == ApplicationStatus.DEPLOY_FAILED
+    return failure_reason(application.message) if hopeless else None
+
+
+def _state(name: str, wanted: int, seen: Any) -> DeploymentState:
+    return DeploymentState(
+        name=name,
+        wanted=wanted,
+        running=seen.replica_states.get("RUNNING", 0),
+        status=str(seen.status.value),
+        message=seen.message,
+    )
+
+
+def _keep_token_private() -> None:
+    """Ray writes the token, whose holders may run code, so that every user here can read it."""
+    token = Path.home() / ".ray" / "auth_token"
+    try:
+        token.chmod(0o600)
+    except FileNotFoundError:
+        pass  # it is given by the environment, or lies where that says
+    except OSError as error:
+        logger.warning("others may be able to read %s: %s", token, error)
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Unavailable(
+            f"{what}: {failure_reason(str(error)) or type(error).__name__}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Serve's client logs each step at info, to a handler that it sets up itself."""
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

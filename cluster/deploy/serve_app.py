@@ -1,0 +1,328 @@
+"""The Ray Serve application `tandem`: a deployment per pool and one of routers.
+
+Each is a thin shell around one class. Without prefill replicas there is no prefill deployment.
+
+Serve places the replicas, checks their health, restarts and scales them. Requests do not pass
+through it: each replica serves a gRPC port of its own. On a cluster that somebody else runs, name
+`cluster.deploy.serve_app:application` as the import path, with the configuration file as an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.util.metrics
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.schema import LoggingConfig
+
+from cluster.autoscaling.serve_policy import WANTED, follow_wanted
+from cluster.config.autoscaling import PoolBounds
+from cluster.config.schema import DeploymentName, RayConfig, TandemConfig, load_config
+from cluster.config.source import await_version
+from cluster.discovery.redis_directory import Directory
+from cluster.replica.gc_tuning import settle
+from cluster.replica.health_file import HealthFile
+from cluster.replica_record import Pool, ReplicaRole
+from cluster.telemetry.backends import RayBackend
+from cluster.telemetry.logging_setup import configure_logging
+from engine import telemetry
+from engine.errors import ConfigError, Unavailable
+from engine.startup_timer import Stages
+from kv_transfer.transports.dns_timeouts import RESOLVER
+
+log = logging.getLogger(__name__)
+
+APPLICATION = "tandem"
+QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+# A kubelet looks for news of a ConfigMap every minute or so.
+_CONFIG_ARRIVES_S = 180.0
+# For so long one call for a first replica is out; then it is made anew.
+_WAKE_S = 60.0
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# One heap that keeps what it has: a step's temporaries would else be given back to the system and
+# faulted in anew, step after step, as threads other than the first have small heaps of their own.
+_ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+
+# GNU OpenMP's threads keep a core for milliseconds when their work is done. Beside decode replicas
+# that costs more than it brings to prompts, whose operations are long.
+_PATIENCE = {"GOMP_SPINCOUNT": "1000"}
+
+_ALWAYS = {
+    "TQDM_DISABLE": "1",  # a progress bar is no line of a log
+    # Seconds between what a replica tells Serve of its pool's wanted size; 10 by default.
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+}
+
+
+class PoolReplica:
+    """One engine in a Serve replica; registers under Serve's unique id, never the rank."""
+
+    async def __init__(  # type: ignore[misc]
+        self, config: TandemConfig, role: ReplicaRole, memory_share: int
+    ) -> None:
+        stages = Stages()
+        from cluster.replica.replica import Replica
+
+        stages.ended("import")
+        configure_logging(replica=_replica_id())
+        telemetry.install(RayBackend(ray.util.metrics))
+        self._drain_s = config.ray.drain_s
+        self._pool: Pool = "prefill" if role == "prefill" else "decode"
+        self._health = HealthFile.from_environment(_replica_id())
+        self._directory = Directory.connect(config.directory)
+        self._replica = await Replica.start(
+            config, role, _replica_id(), _host(config), self._directory, memory_share, stages
+        )
+        await self._replica.take_turn(config.ray.ready_timeout_s)
+        settle()
+
+    def check_health(self) -> None:
+        """Called by Serve every second; raises when the replica must be replaced."""
+        self._replica.check_health()
+        self._health.touch()
+
+    def wake(self) -> None:
+        """Called by a router while there is no replica, so that Serve starts one."""
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For Serve, where the pool scales: how many replicas it should have."""
+        try:
+            wanted = await self._directory.wanted()
+        except Unavailable:
+            return {}
+        return {WANTED: wanted[self._pool]} if self._pool in wanted else {}
+
+    async def __del__(self) -> None:
+        """Awaited by Serve before the replica ends, also where it never came up."""
+        await _end(self, getattr(self, "_replica", None))
+
+
+class RouterReplica:
+    """One router in a Serve replica."""
+
+    async def __init__(  # type: ignore[misc]
+        self, config: TandemConfig, *pools: serve.handle.DeploymentHandle
+    ) -> None:
+        from cluster.router.server import RouterServer
+
+        configure_logging(replica=_replica_id())
+        telemetry.install(RayBackend(ray.util.metrics))
+        self._drain_s = config.ray.drain_s
+        self._health = HealthFile.from_environment(_replica_id())
+        self._directory = Directory.connect(config.directory)
+        self._handles = {handle.deployment_name: handle for handle in pools}
+        self._calls: dict[str, Any] = {}
+        self._router = await RouterServer.start(
+            config, _replica_id(), self._directory, _host(config), self._wake
+        )
+        settle()
+
+    def _wake(self, pool: Pool) -> None:
+        """Serve starts a first replica where a request for it waits in a handle."""
+        call = self._calls.get(pool)
+        if pool in self._handles and (call is None or call.done()):
+            self._calls[pool] = asyncio.ensure_future(_woken(self._handles[pool]))
+
+    def check_health(self) -> None:
+        """Called by Serve every second; raises when the router must be replaced."""
+        self._router.check_health()
+        self._health.touch()
+
+    async def __del__(self) -> None:
+        """Awaited by Serve before the router ends, also where it never came up."""
+        await _end(self, getattr(self, "_router", None))
+
+
+async def _woken(handle: serve.handle.DeploymentHandle) -> None:
+    """Ask a deployment for nothing; answered when it has a replica."""
+    try:
+        async with asyncio.timeout(_WAKE_S):
+            await handle.wake.remote()
+    # It is asked again for as long as somebody waits for the pool.
+    except Exception as error:
+        named = {"deployment": handle.deployment_name, "reason": repr(error)}
+        log.warning("a pool could not be woken", extra=named)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What each replica of a deployment may use of the machine, and asks of Ray."""
+
+    threads: int
+    gpus: float
+    per_device: int
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, replicas: int, cores: int, gpus: int) -> Share:
+        """An even share, in fractions that fit: two replicas on one GPU take half each."""
+        per_gpu = -(-replicas // gpus) if gpus else 0
+        return cls(
+            threads=max(1, cores // replicas),
+            gpus=1 / per_gpu if per_gpu else 0,
+            per_device=per_gpu or replicas,
+        )
+
+
+def build(config: TandemConfig, share: Share) -> serve.Application:
+    """The application; `config.directory.url` must be set.
+
+    `share` is for the prefill and decode replicas that `config.ray.shares` says nothing of.
+    """
+    if config.directory.url is None:
+        raise ConfigError("directory.url is not set")
+    shares = _shares(config, share)
+    roles: tuple[tuple[Pool, ReplicaRole], ...] = (
+        ("prefill", "prefill"),
+        ("decode", config.decode_role),
+    )
+    pools = [
+        _deployment(
+            PoolReplica,
+            name,
+            _replicas(count, config.scaling.bounds.get(name)),
+            _actor_options(shares[name], _PATIENCE if role == "prefill" else {}),
+            config.ray,
+        ).bind(config, role, shares[name].per_device)
+        for name, role in roles
+        if (count := config.replicas[name])
+    ]
+    router = _deployment(
+        RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), config.ray
+    )
+    # Serve builds one application out of what its ingress is bound to; the router finds the
+    # replicas in the directory, and uses these handles to wake a pool that sleeps.
+    return router.bind(config, *pools)
+
+
+def share_of_cluster(config: TandemConfig) -> Share:
+    """An even share of the Ray cluster that this process is connected to.
+
+    Pools that scale may come to have all of their replicas there.
+    """
+    resources: Mapping[str, float] = ray.cluster_resources()
+    return Share.of(
+        sum(config.most_replicas.values()),
+        cores=os.cpu_count() or 1,
+        gpus=int(resources.get("GPU", 0)),
+    )
+
+
+def application(arguments: Mapping[str, Any]) -> serve.Application:
+    """Builder for `serve deploy` and RayService: the application that `tandem serve` runs.
+
+    `arguments` has `config`, a YAML file on every node, and `overrides`, dotted key → value, which
+    beat the file as the flags of `tandem serve` do. One of the two must name a Redis. With a
+    `checksum` of the file (SHA-256) the builder waits for that version of it.
+    """
+    if unknown := set(arguments) - {"config", "overrides", "checksum"}:
+        raise ConfigError(f"unknown argument of the application: {', '.join(sorted(unknown))}")
+    if (checksum := arguments.get("checksum")) is not None:
+        if "config" not in arguments:
+            raise ConfigError("the application has a checksum, and no config that it is of")
+        await_version(Path(arguments["config"]), checksum, _CONFIG_ARRIVES_S)
+    config = load_config(arguments.get("config"), arguments.get("overrides"))
+    return build(config, share_of_cluster(config))
+
+
+async def _end(shell: Any, served: Any) -> None:
+    """End what a shell has started; it may have failed before it had anything."""
+    if served is not None:
+        await served.drain(shell._drain_s)
+        await served.stop()
+    if (health := getattr(shell, "_health", None)) is not None:
+        health.remove()
+    if (directory := getattr(shell, "_directory", None)) is not None:
+        await directory.close()
+
+
+def _shares(config: TandemConfig, even: Share) -> dict[DeploymentName, Share]:
+    """Each deployment's share: its own where the configuration has one, else an even one."""
+    fallback: dict[DeploymentName, Share] = {
+        "router": Share(threads=1, gpus=0, per_device=1),
+        "prefill": even,
+        "decode": even,
+    }
+    given = config.ray.shares
+    return {
+        name: Share(own.threads, own.gpus, own.per_device, own.resources)
+        if (own := given.get(name)) is not None
+        else share
+        for name, share in fallback.items()
+    }
+
+
+def _actor_options(share: Share, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "num_cpus": 0.1,
+        "runtime_env": {"env_vars": _environment(share.threads) | dict(more or {})},
+    }
+    if share.gpus:
+        options["num_gpus"] = share.gpus
+    if share.resources:
+        options["resources"] = dict(share.resources)
+    return options
+
+
+def _replicas(count: int, bounds: PoolBounds | None) -> dict[str, Any]:
+    """Serve's options for how many replicas there are; the hysteresis is the controller's."""
+    if bounds is None:
+        return {"num_replicas": count}
+    scaling = AutoscalingConfig(
+        min_replicas=bounds.min,
+        initial_replicas=count,
+        max_replicas=bounds.max,
+        upscale_delay_s=0.0,
+        downscale_delay_s=0.0,
+        policy=AutoscalingPolicy(policy_function=follow_wanted),
+    )
+    return {"autoscaling_config": scaling}
+
+
+def _deployment(
+    shell: type,
+    name: str,
+    replicas: dict[str, Any],
+    actor_options: dict[str, Any],
+    ray_config: RayConfig,
+) -> serve.Deployment:
+    return serve.deployment(
+        name=name,
+        **replicas,
+        ray_actor_options=actor_options,
+        health_check_period_s=1,
+        health_check_timeout_s=10,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=ray_config.drain_s + 5,
+        max_surge_percent=ray_config.surge_percent,
+        max_constructor_retry_count=2,
+        logging_config=QUIET,
+    )(shell)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    passed = {key: os.environ[key] for key in ("TANDEM_LOG", *RESOLVER) if key in os.environ}
+    return RESOLVER | passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS
+
+
+def _replica_id() -> str:
+    context = serve.get_replica_context()
+    return f"{context.deployment}#{context.replica_id.unique_id}"
+
+
+def _host(config: TandemConfig) -> str:
+    """This host's address to the others: a directory on a Unix socket means that all are here."""
+    local = (config.directory.url or "").startswith("unix:")
+    return "127.0.0.1" if local else str(ray.util.get_node_ip_address())

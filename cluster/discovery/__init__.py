@@ -1,0 +1,1 @@
+"""Which replicas live, which of them this router trusts, and how versions replace each other."""

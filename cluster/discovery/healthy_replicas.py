@@ -1,0 +1,105 @@
+"""The router's view of the pools: who the directory says lives, less whom a call just lost.
+
+And less those that have fallen silent: a frozen replica keeps its lease for a while. What a replica
+reports to this router itself is newer than what the directory has of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from cluster.discovery.cold_start import ColdStarts
+from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole, served, whole
+from cluster.rpc.load_reports_client import Reports
+
+SUSPECT_S = 3.0
+
+
+class Members(Protocol):
+    """A copy of the directory; `Watch` is one."""
+
+    def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
+        """The replicas that take work of that role, or all."""
+        ...
+
+
+class Pools:
+    """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn.
+
+    With an `identity`, only replicas of that model are given work: while a version is rolled out,
+    those of another one are in the directory too. `starts` knows which pools may sleep.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        clock: Callable[[], float] = time.monotonic,
+        reports: Reports | None = None,
+        identity: str | None = None,
+        starts: ColdStarts | None = None,
+    ) -> None:
+        self.starts = ColdStarts() if starts is None else starts
+        self._members = members
+        self._clock = clock
+        self._reports = reports
+        self._identity = identity
+        self._suspects: dict[tuple[str, int], float] = {}
+
+    def members(self) -> list[ReplicaRecord]:
+        """Everyone the directory knows, suspects too."""
+        return self._members.members()
+
+    def healthy(self, pool: Pool) -> list[ReplicaRecord]:
+        """Who may be given work of a pool; one that leaves, only for want of others."""
+        able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
+        if any(one.leaving for one in able) and whole(able, served(able)):
+            able = [one for one in able if not one.leaving]
+        return [self.latest(one) for one in able if one.serves(pool)]
+
+    def ours(self, record: ReplicaRecord) -> bool:
+        """Whether it serves the weights that this router serves."""
+        return self._identity is None or record.model_identity == self._identity
+
+    def latest(self, record: ReplicaRecord) -> ReplicaRecord:
+        """The record with what the replica itself said last."""
+        return record if self._reports is None else self._reports.with_report(record)
+
+    def stale(self) -> set[str]:
+        """The replicas of which nothing new was heard."""
+        return self._reports.stale() if self._reports is not None else set()
+
+    def missing(self) -> tuple[str, ...]:
+        """The pools without a healthy replica that should have one."""
+        return tuple(pool for pool in self.empty() if pool not in self.starts.sleepers)
+
+    def empty(self) -> tuple[Pool, ...]:
+        """The pools without a healthy replica."""
+        pools: tuple[Pool, ...] = ("prefill", "decode")
+        return tuple(pool for pool in pools if not self.healthy(pool))
+
+    def asleep(self, pools: Collection[Pool]) -> tuple[Pool, ...]:
+        """Those of these pools that have no replica, where all of those may be woken."""
+        if not self.starts.sleepers:
+            return ()
+        empty = tuple(pool for pool in self.empty() if pool in pools)
+        return empty if set(empty) <= self.starts.sleepers else ()
+
+    def suspect(self, record: ReplicaRecord) -> None:
+        """A call to this replica broke: give it nothing until its lease had time to end."""
+        now = self._clock()
+        self._suspects = {key: until for key, until in self._suspects.items() if until > now}
+        self._suspects[(record.id, record.generation)] = now + SUSPECT_S
+
+    def trusted(self, record: ReplicaRecord) -> bool:
+        """Whether no call to this replica broke lately, and it is not silent."""
+        if self._reports is not None and self._reports.silent(record.id):
+            return False
+        until = self._suspects.get((record.id, record.generation))
+        if until is None:
+            return True
+        if self._clock() >= until:
+            del self._suspects[(record.id, record.generation)]
+            return True
+        return False

@@ -1,0 +1,235 @@
+"""The two tasks that keep the directory and its readers current: Heartbeat and Watch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from cluster.discovery.redis_directory import Directory
+from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole, Roster
+from engine.errors import Unavailable
+
+WATCH_INTERVAL_S = 0.25
+# A busy machine may miss a deadline: how often what is said once is said, and the time between.
+_JOIN_TRIES = 10
+_LEAVE_TRIES = 3
+_TRY_AGAIN_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Renews one replica's lease with its fresh load, through any outage of the directory."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        record: ReplicaRecord,
+        load: Callable[[], ReplicaLoad],
+        interval_s: float = 1.0,
+    ) -> None:
+        self._directory = directory
+        self._record = record
+        self._load = load
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self._link = _Link(f"heartbeat of {record.id}")
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last beat arrived."""
+        return self._link.up
+
+    @property
+    def directory(self) -> Directory:
+        """Where it beats."""
+        return self._directory
+
+    @property
+    def record(self) -> ReplicaRecord:
+        """What it says, but for the load."""
+        return self._record
+
+    @property
+    def running(self) -> bool:
+        """Whether it beats, well or not."""
+        return self._task is not None and not self._task.done()
+
+    def set_role(self, role: ReplicaRole) -> None:
+        """The role to report from the next beat on."""
+        self._record = replace(self._record, role=role)
+
+    async def leave(self) -> None:
+        """Say, now and from now on, that this replica is about to go."""
+        self._record = replace(self._record, leaving=True)
+        await self.beat()
+
+    def start(self) -> None:
+        """Begin to beat, at once."""
+        self._task = asyncio.create_task(self._run(), name=f"heartbeat {self._record.id}")
+
+    async def stop(self, *, remove: bool = True) -> None:
+        """Stop, and leave the directory unless it cannot be reached. Idempotent."""
+        if self._task is None:
+            return
+        await _cancelled(self._task)
+        self._task = None
+        if remove:
+            try:
+                await _insist(lambda: self._directory.remove(self._record.id), _LEAVE_TRIES)
+            except Unavailable as error:
+                logger.info("left without telling the directory", extra={"reason": str(error)})
+
+    async def beat(self) -> bool:
+        """Renew once; False where the directory could not be reached."""
+        try:
+            await self._directory.renew(replace(self._record, load=self._load()))
+        except Unavailable as error:
+            self._link.failed(error)
+            return False
+        self._link.succeeded()
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.beat()
+            except Exception:
+                logger.exception(f"a beat of {self._record.id} failed")
+            await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Between beats; in an outage it doubles, within the time that readers forgive."""
+        doubled = self._interval_s * 2 ** min(self._link.failures, 10)
+        return float(min(doubled, longest_pause_s(self._directory)))
+
+
+class Watch:
+    """A copy of the members, read every `interval_s` and kept through an outage.
+
+    `on_change` is called in the event loop after a reading that found a difference.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        interval_s: float = WATCH_INTERVAL_S,
+        on_change: Callable[[Change], None] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._interval_s = interval_s
+        self._on_change = on_change
+        # Whoever lives beats within its longest pause; one lease more covers slow answers.
+        self._roster = Roster(grace_s=longest_pause_s(directory) + directory.lease_s)
+        self._task: asyncio.Task[None] | None = None
+        self._link = _Link("watch")
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last reading succeeded."""
+        return self._link.up
+
+    def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
+        """The replicas that take work of that role, or all, as last known; ordered by id."""
+        return self._roster.members(role)
+
+    def get(self, replica_id: str) -> ReplicaRecord | None:
+        """One replica by id, or None where it is not known."""
+        return self._roster.get(replica_id)
+
+    async def start(self) -> None:
+        """Read once, then keep reading in the background."""
+        await self.refresh()
+        self._task = asyncio.create_task(self._run(), name="directory watch")
+
+    async def stop(self) -> None:
+        """Stop reading; what is known stays. Idempotent."""
+        if self._task is not None:
+            await _cancelled(self._task)
+            self._task = None
+
+    async def refresh(self) -> bool:
+        """Read once; False where the directory could not be reached."""
+        try:
+            census = await self._directory.census()
+        except Unavailable as error:
+            self._roster.unreadable(time.monotonic())
+            self._link.failed(error)
+            return False
+        self._link.succeeded()
+        self._announce(self._roster.update(census, time.monotonic()))
+        return True
+
+    def _announce(self, change: Change) -> None:
+        for record in change.joined:
+            logger.info("replica joined", extra=_fields(record))
+        for record in change.lost:
+            logger.info("replica left", extra=_fields(record))
+        if self._on_change is not None and (change.joined or change.lost):
+            try:
+                self._on_change(change)
+            except Exception:
+                logger.exception("a listener to membership changes failed")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.refresh()
+            except Exception:
+                logger.exception("a reading of the directory failed")
+
+
+async def join_directory(directory: Directory, record: ReplicaRecord) -> None:
+    """Register, patiently; raises Unavailable where the directory does not answer at all."""
+    await _insist(lambda: directory.register(record), _JOIN_TRIES)
+
+
+def longest_pause_s(directory: Directory) -> float:
+    """The longest time between two beats of a replica that lives, during an outage."""
+    return directory.lease_s
+
+
+class _Link:
+    """Whether the directory answers: says so once when it is lost and once when it is back."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self.failures = 0
+
+    @property
+    def up(self) -> bool:
+        return self.failures == 0
+
+    def failed(self, error: Unavailable) -> None:
+        if self.failures == 0:
+            logger.warning(f"{self._who}: directory lost", extra={"reason": error.message})
+        self.failures += 1
+
+    def succeeded(self) -> None:
+        if self.failures:
+            logger.warning(f"{self._who}: directory is back", extra={"missed": self.failures})
+        self.failures = 0
+
+
+def _fields(record: ReplicaRecord) -> dict[str, str]:
+    return {"replica": record.id, "role": record.role, "address": record.address}
+
+
+async def _insist(call: Callable[[], Awaitable[None]], tries: int) -> None:
+    for _ in range(tries - 1):
+        try:
+            await call()
+        except Unavailable:
+            await asyncio.sleep(_TRY_AGAIN_S)
+        else:
+            return
+    await call()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

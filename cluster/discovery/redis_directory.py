@@ -1,0 +1,280 @@
+"""The directory: which replicas live, kept in Redis as leases. The only place that knows Redis.
+
+    tandem:replica:<id>   a record as JSON; expires with the lease
+    tandem:replicas       the set of ids that may be alive; cleaned as it is read
+    tandem:born           since when there are leases here, ns since the epoch; gone with the data
+    tandem:left           ids that left on purpose, by when (seconds since the epoch)
+    tandem:wanted         how many replicas pools should have, as JSON; expires
+    tandem:routers        what each router last said to the others, by router
+    tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
+    tandem:launcher       present while a `tandem serve` listens for a stop request
+    tandem:stop           a stop request
+    tandem:rollout        a configuration that is to take over, and :state, how far that is
+
+With a namespace: tandem:<namespace>:replica:<id>, and so on; the API keys are those of all
+namespaces. Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from cluster.config.schema import DirectoryConfig
+from cluster.replica_record import Census, Pool, ReplicaRecord
+from engine.errors import ConfigError, Unavailable
+
+PREFIX = "tandem:"
+# Of all namespaces: a cluster that takes over from another knows the same keys.
+_KEYS = f"{PREFIX}api_keys"
+_KEYS_VERSION = f"{_KEYS}:version"
+_STOP_LEASE_MS = 60_000
+_WANTED_LEASE_MS = 60_000
+# For how long it is known that a replica left; longer than any reader forgives silence.
+_LEFT_S = 600
+_PASSWORD = "TANDEM_REDIS_PASSWORD"
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Directory:
+    """Membership by lease, and the stop flag. `timeout_s` bounds every call.
+
+    Directories of two namespaces in one Redis know nothing of each other.
+    """
+
+    def __init__(
+        self, client: Any, lease_s: float = 3.0, timeout_s: float = 1.0, namespace: str = ""
+    ) -> None:
+        self.lease_s = lease_s
+        self._prefix = f"{PREFIX}{namespace}:" if namespace else PREFIX
+        self._index = f"{self._prefix}replicas"
+        self._born = f"{self._prefix}born"
+        self._left = f"{self._prefix}left"
+        self._wanted = f"{self._prefix}wanted"
+        self._routers = f"{self._prefix}routers"
+        self._launcher = f"{self._prefix}launcher"
+        self._stop = f"{self._prefix}stop"
+        self._rollout = f"{self._prefix}rollout"
+        self._rollout_state = f"{self._rollout}:state"
+        self._client = client
+        self._lease_ms = round(lease_s * 1000)
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def connect(cls, config: DirectoryConfig) -> Directory:
+        """A directory at `config.url`; nothing is sent until the first call.
+
+        The password is the url's, or that in TANDEM_REDIS_PASSWORD.
+        """
+        if config.url is None:
+            raise ConfigError("directory.url is not set")
+        # No call outlasts the time between two heartbeats, so one lost answer costs one beat.
+        timeout_s = min(1.0, config.heartbeat_s)
+        try:
+            client = redis.asyncio.Redis.from_url(
+                config.url,
+                password=os.environ.get(_PASSWORD),
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+            )
+        except ValueError as error:
+            raise ConfigError(f"directory.url {config.url!r}: {error}") from None
+        return cls(client, config.lease_s, timeout_s, config.namespace)
+
+    async def register(self, record: ReplicaRecord) -> None:
+        """Put a replica in the directory for one lease, also one that had left before."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.zrem(self._left, record.id)
+        self._put(pipe, record)
+        await self._call(pipe.execute())
+
+    async def renew(self, record: ReplicaRecord) -> None:
+        """Store the record anew and begin its lease again, also where it had run out."""
+        pipe = self._client.pipeline(transaction=True)
+        self._put(pipe, record)
+        await self._call(pipe.execute())
+
+    async def remove(self, replica_id: str) -> None:
+        """Take a replica out at once, on purpose. Unknown ids are no error."""
+        now = time.time()
+        pipe = self._client.pipeline(transaction=True)
+        pipe.delete(self._key(replica_id))
+        pipe.srem(self._index, replica_id)
+        # A beat that was cut off may arrive later than this.
+        pipe.zadd(self._left, {replica_id: now})
+        pipe.zremrangebyscore(self._left, "-inf", now - _LEFT_S)
+        await self._call(pipe.execute())
+
+    async def members(self) -> list[ReplicaRecord]:
+        """Every replica whose lease holds, ordered by id."""
+        return list((await self.census()).members)
+
+    async def census(self) -> Census:
+        """Whose leases hold, ordered by id, who left on purpose, and of which life of the data."""
+        # Not at one instant, which costs a third more: who leaves in between is read last.
+        pipe = self._client.pipeline(transaction=False)
+        pipe.smembers(self._index)
+        pipe.zrange(self._left, 0, -1)
+        known, left = await self._call(pipe.execute())
+        ids = sorted(set(known).difference(left))
+        # At one instant with the records: none of another life can be among them.
+        born, *values = await self._call(self._client.mget([self._born, *map(self._key, ids)]))
+        # An id dropped here while its replica renews comes back with the next heartbeat.
+        if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
+            await self._call(self._client.srem(self._index, *gone))
+        members = tuple(record for value in values if value and (record := _read(value)))
+        return Census(members, frozenset(left), born)
+
+    async def set_wanted(self, wanted: Mapping[Pool, int]) -> None:
+        """Say how many replicas pools should have, to be said again within a minute."""
+        await self._call(self._client.set(self._wanted, json.dumps(wanted), px=_WANTED_LEASE_MS))
+
+    async def wanted(self) -> dict[Pool, int]:
+        """How many replicas pools should have; those of which nobody said so are missing."""
+        text = await self._call(self._client.get(self._wanted))
+        return _read_wanted(text) if text else {}
+
+    async def exchange(self, router: str, statement: str) -> dict[str, str]:
+        """Say something to the other routers, and read what all say, at one instant."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hset(self._routers, router, statement)
+        pipe.hgetall(self._routers)
+        _, said = await self._call(pipe.execute())
+        return dict(said)
+
+    async def forget_statements(self, routers: Sequence[str]) -> None:
+        """Drop what these routers said."""
+        await self._call(self._client.hdel(self._routers, *routers))
+
+    async def api_keys_version(self) -> int | None:
+        """Rises with each change of the keys; None where there never were any."""
+        version = await self._call(self._client.get(_KEYS_VERSION))
+        return None if version is None else int(version)
+
+    async def api_keys(self) -> tuple[int | None, dict[str, str]]:
+        """The keys' version, and tenant by hash, at one instant."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.get(_KEYS_VERSION)
+        pipe.hgetall(_KEYS)
+        version, keys = await self._call(pipe.execute())
+        return None if version is None else int(version), dict(keys)
+
+    async def add_api_key(self, digest: str, tenant: str) -> None:
+        """A key of this hash is the tenant's from now on."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hset(_KEYS, digest, tenant)
+        pipe.incr(_KEYS_VERSION)
+        await self._call(pipe.execute())
+
+    async def remove_api_key(self, digest: str) -> None:
+        """The key of this hash is nobody's from now on."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hdel(_KEYS, digest)
+        pipe.incr(_KEYS_VERSION)
+        await self._call(pipe.execute())
+
+    async def request_stop(self) -> bool:
+        """Ask the `tandem serve` that started this cluster to end; False where none listens."""
+        if not await self._call(self._client.exists(self._launcher)):
+            return False
+        await self._call(self._client.set(self._stop, "1", px=_STOP_LEASE_MS))
+        return True
+
+    async def stop_requested(self) -> bool:
+        """Whether somebody asked the cluster to stop."""
+        return bool(await self._call(self._client.exists(self._stop)))
+
+    async def ask_rollout(self, request: str, state: str) -> bool:
+        """Ask the `tandem serve` of this cluster for a rollout; False where none listens."""
+        if not await self._call(self._client.exists(self._launcher)):
+            return False
+        pipe = self._client.pipeline(transaction=True)
+        pipe.set(self._rollout, request, px=_STOP_LEASE_MS)
+        # Where nobody takes it, nothing is left of it.
+        pipe.set(self._rollout_state, state, px=_STOP_LEASE_MS)
+        await self._call(pipe.execute())
+        return True
+
+    async def take_rollout(self) -> str | None:
+        """The rollout that was asked for, once."""
+        found: str | None = await self._call(self._client.getdel(self._rollout))
+        return found
+
+    async def set_rollout_state(self, state: str) -> None:
+        """Say how far the last rollout is."""
+        await self._call(self._client.set(self._rollout_state, state))
+
+    async def rollout_state(self) -> str | None:
+        """How far the last rollout is; None where there was none."""
+        found: str | None = await self._call(self._client.get(self._rollout_state))
+        return found
+
+    async def listen_for_stop(self) -> bool:
+        """Called by the launcher again and again: says that it listens, and whether to stop."""
+        await self._call(self._client.set(self._launcher, "1", px=max(self._lease_ms, 5000)))
+        return await self.stop_requested()
+
+    async def clear_stop(self) -> None:
+        """Forget earlier requests to the launcher, and who listened for them."""
+        keys = (self._stop, self._launcher, self._rollout, self._rollout_state)
+        await self._call(self._client.delete(*keys))
+
+    async def ping(self) -> None:
+        """Raise Unavailable unless Redis answers."""
+        await self._call(self._client.ping())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _put(self, pipe: Any, record: ReplicaRecord) -> None:
+        pipe.set(self._born, time.time_ns(), nx=True)
+        pipe.set(self._key(record.id), record.to_json(), px=self._lease_ms)
+        pipe.sadd(self._index, record.id)
+
+    def _key(self, replica_id: str) -> str:
+        return f"{self._prefix}replica:{replica_id}"
+
+    async def _call(self, command: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await command
+        except (RedisError, OSError) as error:  # TimeoutError is an OSError
+            reason = str(error) or f"no answer within {self._timeout_s:g} s"
+            raise Unavailable(f"directory: {reason}") from error
+        finally:
+            # The client may swallow a cancel that comes while it connects.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError
+
+
+def _read_wanted(text: str) -> dict[Pool, int]:
+    try:
+        found = json.loads(text)
+        return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}
+    except (ValueError, TypeError) as error:
+        logger.warning("unreadable counts in the directory", extra={"reason": str(error)})
+        return {}
+
+
+def _read(value: str) -> ReplicaRecord | None:
+    try:
+        return ReplicaRecord.from_json(value)
+    except ValueError as error:
+        logger.warning("unreadable record in the directory", extra={"reason": str(error)})
+        return None

@@ -1,0 +1,219 @@
+"""The HTTP door: OpenAI's API over a Generator, with health and metrics."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from cluster.api import Generator
+from cluster.api.error_mapping import error_body, http_error
+from cluster.api.event_streams import unless
+from cluster.gateway.json_body import read_json
+from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
+from cluster.gateway.openai_echo import EchoReply
+from cluster.gateway.openai_requests import Call, ChatRequest, CompletionRequest
+from cluster.gateway.openai_response import Reply
+from cluster.gateway.sse import EventStream, disconnected, dump
+from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
+from cluster.telemetry.router_metrics import DOOR_ERRORS
+from cluster.tenants.api_keys import ApiKeys, identify
+from engine.errors import Internal, NotFound, TandemError
+from engine.kv.prefix_digest import DEFAULT_TENANT
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+STALL_S = 60.0
+CLIENT_CLOSED = 499
+Metrics = Callable[[], tuple[bytes, str]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(
+    generator: Generator,
+    metrics: Metrics,
+    *,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    stall_s: float = STALL_S,
+    keys: ApiKeys | None = None,
+) -> Starlette:
+    """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
+
+    Its `state.drain` ends the WebSockets, each when what runs on it has ended.
+    """
+    gateway = HttpGateway(
+        generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
+    )
+    sockets = SocketGateway(generator, stall_s=stall_s, keys=keys)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
+            Route("/v1/completions", _answering(gateway.completions), methods=["POST"]),
+            WebSocketRoute("/v1/stream", sockets.serve),
+            Route("/v1/models", _answering(gateway.models)),
+            Route("/v1/models/{name:path}", _answering(gateway.model)),
+            Route("/healthz", _answering(gateway.healthz)),
+            Route("/metrics", _answering(gateway.metrics)),
+        ],
+        exception_handlers={HTTPException: _raised},
+    )
+    app.router.redirect_slashes = False
+    app.state.drain = sockets.drain
+    return app
+
+
+class HttpGateway:
+    """The endpoints. Each returns a response or raises; `_answering` turns errors into answers."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        metrics: Metrics,
+        *,
+        max_body_bytes: int,
+        stall_s: float,
+        keys: ApiKeys | None = None,
+    ) -> None:
+        self._keys = keys
+        self._generator = generator
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._stall_s = stall_s
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        tenant = self._tenant(request)
+        body = await read_json(request, self._max_body_bytes)
+        call = ChatRequest.read(body).call(_request_id(request), tenant)
+        return await self._reply(request, CHAT, call)
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        tenant = self._tenant(request)
+        body = await read_json(request, self._max_body_bytes)
+        asked = CompletionRequest.read(body)
+        call = asked.call(_request_id(request), tenant)
+        if not asked.echo:
+            return await self._reply(request, COMPLETION, call)
+        longer = asked.max_tokens == 1
+        reply = EchoReply(call, self._generator, logprobs=asked.logprobs, longer=longer)
+        request.state.request_id = call.request_id
+        whole = await unless(disconnected(request.receive), reply.whole())
+        headers = {"x-request-id": call.request_id}
+        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
+
+    async def models(self, request: Request) -> Response:
+        """`GET /v1/models`."""
+        return _json({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`."""
+        name = request.path_params["name"]
+        if name != self._generator.model.name:
+            raise NotFound(f"the model {name!r} is not served here", field="model")
+        return _json(self._card())
+
+    async def healthz(self, request: Request) -> Response:
+        """`GET /healthz`: 200 once every pool has a healthy replica."""
+        missing = list(self._generator.missing())
+        if missing:
+            return _json({"status": "unavailable", "missing": missing}, 503)
+        return _json({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """`GET /metrics`."""
+        body, content_type = self._metrics()
+        return Response(body, headers={"content-type": content_type})
+
+    async def _reply(self, request: Request, form: Form, call: Call) -> Response:
+        request.state.request_id = call.request_id
+        headers = {"x-request-id": call.request_id}
+        reply = Reply(form, call, self._generator)
+        if call.stream:
+            failed = partial(_failed, request)
+            return EventStream(reply.events(), headers, self._stall_s, failed)
+        whole = await unless(disconnected(request.receive), reply.whole())
+        return _gone() if whole is None else _json(whole, headers=headers)
+
+    def _tenant(self, request: Request) -> str:
+        """By its key; without keys a name that separates caches and nothing else."""
+        named = request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
+        return identify(self._keys, request.headers.get("authorization"), named)
+
+    def _card(self) -> Json:
+        card = self._generator.model
+        return {
+            "id": card.name,
+            "object": "model",
+            "created": card.created,
+            "owned_by": "tandem",
+            "context_tokens": card.context_tokens,
+            "endpoints": list(card.endpoints),
+            "lanes": dict(zip(card.endpoints, card.lanes, strict=False)),
+        }
+
+
+def _answering(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint: whatever it raises becomes an answer in OpenAI's error form."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Exception as error:
+            return _failed(request, error)
+
+    return answer
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """The answer that says what went wrong."""
+    if isinstance(error, ClientDisconnect):
+        return _gone()
+    if isinstance(error, HTTPException):
+        return _http_failure(request, error)
+    if not isinstance(error, TandemError):
+        place = f"{request.method} {request.url.path}"
+        log.error("%s ended in a fault", place, exc_info=error)
+        error = Internal("internal error")
+    DOOR_ERRORS.inc(door="http", error=type(error).__name__)
+    status, body, headers = http_error(error)
+    return _json(body, status, headers | {"x-request-id": _request_id(request)})
+
+
+async def _raised(request: Request, error: Exception) -> Response:
+    return _failed(request, error)
+
+
+def _http_failure(request: Request, error: HTTPException) -> Response:
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+    message = error.detail
+    if error.status_code in (404, 405):
+        message = f"{message}: {request.method} {request.url.path}"
+    code = codes.get(error.status_code)
+    body = error_body(message, "invalid_request_error", code, None)
+    headers = dict(error.headers or {}) | {"x-request-id": _request_id(request)}
+    return _json(body, error.status_code, headers)
+
+
+def _request_id(request: Request) -> str:
+    """The request's id: its own once it is read, or else one drawn here."""
+    if not hasattr(request.state, "request_id"):
+        request.state.request_id = uuid.uuid4().hex
+    found: str = request.state.request_id
+    return found
+
+
+def _json(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(dump(document), status, headers, "application/json")
+
+
+def _gone() -> Response:
+    return Response(status_code=CLIENT_CLOSED)

@@ -1,0 +1,183 @@
+"""Reading the fields of OpenAI's API that come in more than one form, and sorting the rest.
+
+Everything here raises InvalidRequest with `field` as OpenAI's `param` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from cluster.api import ChatMessage, TextPrompt, TokenPrompt
+from cluster.api.validation import chat_message, check_text, shown, text_prompt, token_prompt
+from engine.errors import InvalidRequest
+
+# Fields of OpenAI's API that change nothing of what is generated here.
+IGNORED = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+# Fields that would change it and are not supported, with the values that ask for nothing.
+REFUSED: Mapping[str, tuple[object, ...]] = {
+    "audio": (),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+_MESSAGE_FIELDS = frozenset({"role", "content"})
+_MESSAGE_IGNORED = frozenset({"name", "refusal", "annotations"})
+_MESSAGE_REFUSED = ("audio", "function_call", "tool_call_id", "tool_calls")
+
+
+def sift(body: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The fields of `body` that are `known` and not null; refuses what may not be passed over."""
+    kept = {}
+    for name, value in body.items():
+        if name in known:
+            if value is not None:
+                kept[name] = value
+        elif name in REFUSED:
+            if value is not None and not any(_same(value, idle) for idle in REFUSED[name]):
+                raise InvalidRequest(f"{name} is not supported", field=name)
+        elif name not in IGNORED:
+            raise _unknown(name, "", known)
+    return kept
+
+
+def read_messages(value: object) -> tuple[ChatMessage, ...]:
+    """`messages`: a list of turns whose content is a string or a list of text parts."""
+    if not isinstance(value, list):
+        raise InvalidRequest(f"messages must be a list, not {shown(value)}", field="messages")
+    if not value:
+        raise InvalidRequest("messages must not be empty", field="messages")
+    return tuple(_message(entry, f"messages[{place}]") for place, entry in enumerate(value))
+
+
+def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
+    """`prompt`: a string, a list of strings, a list of token ids, or a list of such lists."""
+    if isinstance(value, str):
+        return (text_prompt(value, "prompt"),)
+    if not isinstance(value, list):
+        raise InvalidRequest(
+            f"prompt must be a string or a list, not {shown(value)}", field="prompt"
+        )
+    if not value:
+        raise InvalidRequest("prompt must not be empty", field="prompt")
+    if isinstance(value[0], str | list):
+        return tuple(_one_prompt(entry, f"prompt[{place}]") for place, entry in enumerate(value))
+    return (token_prompt(value, "prompt"),)
+
+
+def read_stop(value: object) -> tuple[str, ...]:
+    """`stop`: a string or a list of strings."""
+    texts = value if isinstance(value, list) else [value]
+    found = []
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"stop must be a string or a list of strings, not {shown(text)}", field="stop"
+            )
+        found.append(check_text(text, "stop"))
+    return tuple(found)
+
+
+def read_logit_bias(value: object) -> dict[int, float]:
+    """`logit_bias`: an object from token ids, written as strings, to numbers."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"logit_bias must be an object, not {shown(value)}", field="logit_bias"
+        )
+    bias = {}
+    for token, amount in value.items():
+        if not (token.isascii() and token.isdecimal() and len(token) <= 10):
+            raise InvalidRequest(
+                f"logit_bias: keys must be token ids, not {shown(token)}", field="logit_bias"
+            )
+        if type(amount) not in (int, float) or not -1e6 <= amount <= 1e6:
+            raise InvalidRequest(
+                f"logit_bias: the bias of {token} must be a number between -100 and 100, "
+                f"not {shown(amount)}",
+                field="logit_bias",
+            )
+        bias[int(token)] = float(amount)
+    return bias
+
+
+def _one_prompt(entry: object, name: str) -> TextPrompt | TokenPrompt:
+    if isinstance(entry, str):
+        return text_prompt(entry, name)
+    if isinstance(entry, list):
+        return token_prompt(entry, name)
+    raise InvalidRequest(
+        f"{name} must be a string or a list of token ids, not {shown(entry)}", field=name
+    )
+
+
+def _message(entry: object, name: str) -> ChatMessage:
+    if not isinstance(entry, dict):
+        raise InvalidRequest(f"{name} must be an object, not {shown(entry)}", field=name)
+    for key, value in entry.items():
+        if key in _MESSAGE_FIELDS or key in _MESSAGE_IGNORED:
+            continue
+        if key not in _MESSAGE_REFUSED:
+            raise _unknown(key, f"{name}.", _MESSAGE_FIELDS)
+        if value:
+            raise InvalidRequest(f"{name}.{key} is not supported", field=f"{name}.{key}")
+    role = entry.get("role")
+    role = "system" if role == "developer" else role
+    return chat_message(role, _content(entry.get("content"), f"{name}.content"), name)
+
+
+def _content(value: object, name: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise InvalidRequest(
+            f"{name} must be a string or a list of text parts, not {shown(value)}", field=name
+        )
+    return "\n".join(_part(part, f"{name}[{place}]") for place, part in enumerate(value))
+
+
+def _part(part: object, name: str) -> str:
+    if not isinstance(part, dict):
+        raise InvalidRequest(f"{name} must be a text part, not {shown(part)}", field=name)
+    if part.get("type") != "text":
+        raise InvalidRequest(
+            f"{name}.type: only text is supported, not {shown(part.get('type'))}",
+            field=f"{name}.type",
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            f"{name}.text must be a string, not {shown(text)}", field=f"{name}.text"
+        )
+    return text
+
+
+def _same(value: object, idle: object) -> bool:
+    """Equal in JSON's sense, where 0 is not false."""
+    return type(value) is type(idle) and value == idle
+
+
+def _unknown(name: str, prefix: str, known: Collection[str]) -> InvalidRequest:
+    near = get_close_matches(name, sorted(known), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return InvalidRequest(f"unknown field {prefix}{shown(name)}{hint}", field=f"{prefix}{name}")

@@ -1,0 +1,231 @@
+"""OpenAI's requests as strict models, and what each asks of a Generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from cluster.api import (
+    ChatMessage,
+    ChatPrompt,
+    GenerateRequest,
+    Prompt,
+    ScorePrompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from cluster.api.validation import (
+    MAX_CHOICES,
+    check_choices,
+    check_request_id,
+    check_tenant,
+    check_text,
+    shown,
+    token_id,
+)
+from cluster.gateway.openai_fields import (
+    read_logit_bias,
+    read_messages,
+    read_prompts,
+    read_stop,
+    sift,
+)
+from engine.errors import InvalidRequest
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request for tokens: a GenerateRequest per prompt, and the form of the reply."""
+
+    requests: tuple[GenerateRequest, ...]
+    request_id: str
+    stream: bool
+    include_usage: bool
+    token_ids: bool = False
+
+    @property
+    def n(self) -> int:
+        """Choices per prompt; a choice's number is prompt * n + its own."""
+        return self.requests[0].n
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    include_usage: bool = False
+    include_obfuscation: bool = False  # asks for padding; nothing is padded
+
+
+class _Request(BaseModel):
+    """What both APIs share, with the extensions that OpenAI's client sends as `extra_body`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str = ""
+    n: int = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Annotated[dict[int, float], PlainValidator(read_logit_bias)] = {}
+    seed: int | None = None
+    stop: Annotated[tuple[str, ...], PlainValidator(read_stop)] = ()
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop_token_ids: list[Any] = []
+    ignore_eos: bool = False
+    endpoint: str = ""
+    request_id: str = ""
+    progress: bool = False
+    return_token_ids: bool = False
+
+    @classmethod
+    def read(cls, body: object) -> Self:
+        """The request in a JSON document; raises InvalidRequest."""
+        if not isinstance(body, dict):
+            raise InvalidRequest(f"the body must be a JSON object, not {shown(body)}")
+        try:
+            return cls.model_validate(sift(body, cls.model_fields))
+        except ValidationError as error:
+            raise _first(error) from None
+
+    def call(self, request_id: str, tenant: str = DEFAULT_TENANT) -> Call:
+        """What `tenant` asks for; `request_id` is used where the request names none."""
+        name = check_request_id(self.request_id) or request_id
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest(
+                "stream_options is allowed with stream only", field="stream_options"
+            )
+        if self.progress and not self.stream:
+            raise InvalidRequest("progress is allowed with stream only", field="progress")
+        return Call(
+            requests=self._requests(name, tenant),
+            request_id=name,
+            stream=self.stream,
+            include_usage=self.stream_options is not None and self.stream_options.include_usage,
+            token_ids=self.return_token_ids,
+        )
+
+    def _requests(self, name: str, tenant: str) -> tuple[GenerateRequest, ...]:
+        """One for each prompt, numbered where there are several."""
+        prompts = self._prompts()
+        total = len(prompts) * check_choices(self.n)
+        if total > MAX_CHOICES:
+            raise InvalidRequest(
+                f"prompt: prompts times n must be at most {MAX_CHOICES}, not {total}",
+                field="prompt",
+            )
+        request = GenerateRequest(
+            prompt=prompts[0],
+            sampling=self._sampling(),
+            n=self.n,
+            request_id=name,
+            model=check_text(self.model, "model"),
+            endpoint=check_text(self.endpoint, "endpoint"),
+            tenant=check_tenant(tenant),
+            progress=self.progress,
+        )
+        if len(prompts) == 1:
+            return (request,)
+        return tuple(
+            replace(request, prompt=prompt, request_id=f"{name}-{place}")
+            for place, prompt in enumerate(prompts)
+        )
+
+    def _prompts(self) -> tuple[Prompt, ...]:
+        raise NotImplementedError
+
+    def _sampling(self) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            seed=self.seed,
+            stop=self.stop,
+            stop_token_ids=tuple(
+                token_id(token, f"stop_token_ids[{place}]", "stop_token_ids")
+                for place, token in enumerate(self.stop_token_ids)
+            ),
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class ChatRequest(_Request):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[tuple[ChatMessage, ...], PlainValidator(read_messages)]
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+
+    def _prompts(self) -> tuple[Prompt, ...]:
+        return (ChatPrompt(self.messages),)
+
+    def _sampling(self) -> SamplingParams:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest("top_logprobs is allowed with logprobs only", field="top_logprobs")
+        sampling = super()._sampling()
+        if self.max_completion_tokens is not None:
+            if self.max_tokens not in (None, self.max_completion_tokens):
+                raise InvalidRequest(
+                    "max_tokens and max_completion_tokens differ; give one", field="max_tokens"
+                )
+            sampling = replace(sampling, max_tokens=self.max_completion_tokens)
+        return replace(sampling, logprobs=(self.top_logprobs or 0) if self.logprobs else None)
+
+
+class CompletionRequest(_Request):
+    """The body of `POST /v1/completions`."""
+
+    prompt: Annotated[tuple[TextPrompt | TokenPrompt, ...], PlainValidator(read_prompts)]
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    best_of: int | None = None
+    echo: bool = False
+
+    def _prompts(self) -> tuple[Prompt, ...]:
+        if not self.echo:
+            return self.prompt
+        if self.stream or self.n != 1:
+            field = "stream" if self.stream else "n"
+            raise InvalidRequest(f"{field} is not supported with echo", field=field)
+        return tuple(ScorePrompt(prompt, top=self.logprobs or 0) for prompt in self.prompt)
+
+    def _sampling(self) -> SamplingParams:
+        if self.best_of not in (None, self.n):
+            raise InvalidRequest("best_of is not supported beyond n", field="best_of")
+        sampling = replace(super()._sampling(), logprobs=self.logprobs)
+        if not self.echo:
+            return sampling
+        if self.max_tokens not in (0, 1):
+            raise InvalidRequest(
+                "echo is for scoring: max_tokens must be given, as 0 or 1", field="max_tokens"
+            )
+        return replace(sampling, max_tokens=1)
+
+
+def _first(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong, on one line."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ""
+    for part in found["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    if found["type"] == "missing":
+        return InvalidRequest(f"{path} is required", field=path)
+    reason = found["msg"].replace("Input should be", "must be")
+    return InvalidRequest(f"{path} {reason[:1].lower()}{reason[1:]}", field=path)

@@ -1,0 +1,156 @@
+"""Events into OpenAI's replies: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from cluster.api import Event, Generator, Heartbeat, Progress, Started, Summary, Tokens
+from cluster.api.event_streams import closing, merge
+from cluster.gateway.openai_chunks import Form, Json, progress_json
+from cluster.gateway.openai_requests import Call
+from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
+from engine.errors import Internal
+from engine.types.sequence import FinishReason
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice as it grows."""
+
+    texts: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    listings: list[Json] = field(default_factory=list)
+    offset: int = 0
+    finish: FinishReason | None = None
+    opened: bool = False
+
+
+class Reply:
+    """One call's reply; take either `whole()` or `events()`."""
+
+    def __init__(self, form: Form, call: Call, generator: Generator) -> None:
+        self._form = form
+        self._call = call
+        self._generator = generator
+        self._created = int(time.time())
+        self._model = generator.model.name
+        self._choices = [_Choice() for _ in range(call.n * len(call.requests))]
+        self._usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        self._cached_tokens = 0
+        self._summaries = 0
+        self._frame: tuple[bytes, bytes] | None = None
+
+    async def whole(self) -> Json:
+        """Collect everything; raises a TandemError."""
+        async with closing(self._merged()) as events:
+            async for place, event in events:
+                if isinstance(event, Tokens):
+                    choice = self._choices[self._number(place, event)]
+                    choice.texts.append(event.text)
+                    choice.ids += event.ids
+                    choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
+                    choice.finish = event.finish_reason
+                elif isinstance(event, Started | Summary):
+                    self._note(event)
+        self._check_whole()
+        choices = [self._whole_choice(number, one) for number, one in enumerate(self._choices)]
+        return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events, only comments before the first token; raises a TandemError."""
+        async with closing(self._merged()) as events:
+            async for place, event in events:
+                if isinstance(event, Tokens):
+                    written = self._chunks(self._number(place, event), event)
+                    if written:
+                        yield written
+                elif isinstance(event, Heartbeat):
+                    yield HEARTBEAT
+                elif isinstance(event, Progress):
+                    number = place * self._call.n + event.choice
+                    yield comment("progress", progress_json(event, number))
+                elif isinstance(event, Started | Summary):
+                    self._note(event)
+        self._check_whole()
+        if self._call.include_usage:
+            envelope = self._envelope(self._form.chunk_object, [])
+            yield data(envelope | {"usage": self._whole_usage()})
+        yield DONE
+
+    def _whole_choice(self, number: int, choice: _Choice) -> Json:
+        listing = self._form.join(choice.listings) if choice.listings else None
+        whole = self._form.whole(number, "".join(choice.texts), listing, choice.finish)
+        return whole | {"token_ids": choice.ids} if self._call.token_ids else whole
+
+    def _merged(self) -> AsyncIterator[tuple[int, Event]]:
+        return merge([self._generator.generate(request) for request in self._call.requests])
+
+    def _number(self, place: int, event: Tokens) -> int:
+        if event.choice >= self._call.n:
+            raise Internal(f"tokens of choice {event.choice} of {self._call.n}")
+        return place * self._call.n + event.choice
+
+    def _note(self, event: Started | Summary) -> None:
+        if isinstance(event, Started):
+            self._model = event.model or self._model
+            return
+        self._summaries += 1
+        self._usage["prompt_tokens"] += event.prompt_tokens
+        self._usage["completion_tokens"] += event.completion_tokens
+        self._usage["total_tokens"] += event.prompt_tokens + event.completion_tokens
+        self._cached_tokens += event.cached_tokens
+
+    def _whole_usage(self) -> Json:
+        return self._usage | {"prompt_tokens_details": {"cached_tokens": self._cached_tokens}}
+
+    def _chunks(self, number: int, event: Tokens) -> bytes:
+        """The event's chunk, after the choice's opening where it is the first."""
+        choice = self._choices[number]
+        written = b""
+        first = not choice.opened
+        choice.opened = True
+        opening = self._form.opening(number) if first else None
+        if opening is not None:
+            written = self._chunk(opening)
+        logprobs = self._logprobs(choice, event)
+        ids = self._call.token_ids
+        if first or event.text or event.finish_reason or logprobs or ids:
+            delta = self._form.delta(number, event.text, logprobs, event.finish_reason)
+            if ids:
+                delta["token_ids"] = event.ids
+            written += self._chunk(delta)
+        return written
+
+    def _chunk(self, choice: Json) -> bytes:
+        if self._frame is None:
+            self._frame = self._new_frame()
+        head, tail = self._frame
+        return head + dump(choice) + tail
+
+    def _new_frame(self) -> tuple[bytes, bytes]:
+        """What stands before and behind the choice in each chunk: the same in all of them."""
+        envelope = dump(self._envelope(self._form.chunk_object, []))
+        tail = b'],"usage":null}\n\n' if self._call.include_usage else b"]}\n\n"
+        return b"data: " + envelope.removesuffix(b"]}"), tail
+
+    def _logprobs(self, choice: _Choice, event: Tokens) -> Json | None:
+        if self._call.requests[0].sampling.logprobs is None or not event.tokens:
+            return None
+        token_text = self._generator.token_text
+        listing, choice.offset = self._form.logprobs(event.tokens, token_text, choice.offset)
+        return listing
+
+    def _check_whole(self) -> None:
+        if self._summaries != len(self._call.requests):
+            raise Internal("the reply ended early")
+
+    def _envelope(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self._form.prefix + self._call.request_id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }

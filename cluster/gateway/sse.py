@@ -1,0 +1,121 @@
+"""Server-sent events that end when the client goes away, and say so when something fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cluster.api.error_mapping import http_error
+from cluster.api.event_streams import StallWatch, unless
+from engine.errors import Internal, TandemError
+from protos.status import retry_after_ms
+
+log = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": heartbeat\n\n"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def data(document: Mapping[str, Any]) -> bytes:
+    """One event that carries a JSON document."""
+    return b"data: " + dump(document) + b"\n\n"
+
+
+def comment(name: str, document: Mapping[str, Any]) -> bytes:
+    """A comment that carries a JSON document: for who looks for it, and passed over by others."""
+    return b": " + name.encode() + b" " + dump(document) + b"\n\n"
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """Compact JSON in UTF-8; a lone surrogate becomes a question mark."""
+    return _ENCODER.encode(document).encode(errors="replace")
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return once the client is gone; the body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response of events, which are closed in any case.
+
+    Nothing is sent before the first: an error in its place is answered by what `failed` makes of
+    it. One on the way is sent as an event with OpenAI's error form and `retry_after_ms` where there
+    is a time to come back, after which the stream ends without `[DONE]`. A client that takes
+    nothing for `stall_s` is let go.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        headers: Mapping[str, str],
+        stall_s: float,
+        failed: Callable[[Exception], Response],
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._events = events
+        self._stall_s = stall_s
+        self._failed = failed
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until they, or the client, end."""
+        try:
+            await unless(disconnected(receive), self._answer(scope, receive, send))
+        finally:
+            close = getattr(self._events, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            first = await anext(self._events)
+        except Exception as error:
+            await self._failed(error)(scope, receive, send)
+        else:
+            await self._send_all(first, send)
+
+    async def _send_all(self, first: bytes, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async with StallWatch(self._stall_s) as watch:
+                async for event in self._guarded(first):
+                    body = {"type": "http.response.body", "body": event, "more_body": True}
+                    await watch.write(send(body))
+        except TimeoutError:
+            log.info("a client took nothing for %g s and was let go", self._stall_s)
+        else:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _guarded(self, first: bytes) -> AsyncIterator[bytes]:
+        """The events, the last of which may tell of an error."""
+        yield first
+        try:
+            async for event in self._events:
+                yield event
+        except TandemError as error:
+            yield _failed(error)
+        except Exception:
+            log.exception("a stream ended in a fault")
+            yield _failed(Internal("internal error"))
+
+
+def _failed(error: TandemError) -> bytes:
+    """The last event of a stream that has begun: no header can say when to come back any more."""
+    _, body, _ = http_error(error)
+    wait_ms = retry_after_ms(error)
+    if wait_ms is not None:
+        body["error"]["retry_after_ms"] = wait_ms
+    return data(body)

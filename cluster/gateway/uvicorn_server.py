@@ -1,0 +1,137 @@
+"""Serving an ASGI app with uvicorn inside a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cluster.sockets import listening_socket
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+PING_S = 10.0
+PING_TIMEOUT_S = 60.0
+Drain = Callable[[float], Awaitable[None]]
+# What is left of a grace, when WebSockets have used it up, to write the last answers.
+_LEAST_GRACE_S = 1.0
+
+
+class _Server(uvicorn.Server):
+    """Leaves the process's signals alone and says when it has started."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    async def startup(self, *args: object, **kwargs: object) -> None:
+        """Start, then set `ready`."""
+        await super().startup(*args, **kwargs)  # type: ignore[arg-type]
+        self.ready.set()
+
+
+class _Stoppable:
+    """The app, but a request that the server's stop cancels ends without a traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            log.info("%s was cut off by the server's stop", scope.get("path"))
+
+
+class HttpServer:
+    """A running HTTP server; `port` is the one it is bound to."""
+
+    def __init__(
+        self, server: _Server, task: asyncio.Task[None], port: int, drain: Drain | None = None
+    ) -> None:
+        self.port = port
+        self._drain = drain
+        self._server = server
+        self._task = task
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Take no more requests, end running ones after the grace, and wait for the end.
+
+        `grace_s` takes the place of the one that the server was started with.
+        """
+        config = self._server.config
+        if grace_s is not None:
+            config.timeout_graceful_shutdown = math.ceil(grace_s)
+        if self._drain is not None:
+            await self._end_sockets(self._drain, float(config.timeout_graceful_shutdown or 0))
+        self._server.should_exit = True
+        await self._task
+        # uvicorn cancels what outlives the grace, but does not wait for it.
+        await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+
+    async def _end_sockets(self, drain: Drain, grace_s: float) -> None:
+        """First those that uvicorn would close at once, streams or not; HTTP takes nothing new."""
+        for listening in self._server.servers:
+            listening.close()
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, self._server.config.http_protocol_class):
+                connection.shutdown()
+        began_s = time.monotonic()
+        await drain(grace_s)
+        left_s = max(_LEAST_GRACE_S, grace_s - (time.monotonic() - began_s))
+        self._server.config.timeout_graceful_shutdown = math.ceil(left_s)
+
+
+async def start(
+    app: ASGIApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    reuse_port: bool = False,
+    grace_s: int = 5,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    drain: Drain | None = None,
+) -> HttpServer:
+    """Serve `app`; raises ConfigError where the port is taken.
+
+    `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
+    within so many seconds, before the server stops.
+    """
+    sock = listening_socket(host, port, reuse_port=reuse_port)
+    config = uvicorn.Config(
+        _Stoppable(app),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="websockets-sansio",
+        ws_max_size=max_message_bytes,
+        ws_ping_interval=PING_S,
+        # As long as a client may take nothing; while it reads nothing it answers no ping.
+        ws_ping_timeout=PING_TIMEOUT_S,
+        ws_per_message_deflate=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=grace_s,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    ready = asyncio.create_task(server.ready.wait())
+    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        ready.cancel()
+        await task
+    return HttpServer(server, task, sock.getsockname()[1], drain)

@@ -1,0 +1,258 @@
+"""The WebSocket door: several generations at a time on one socket, each by the client's own id.
+
+A generation waits for the socket by itself, so what a slow client has not read is merged in the
+router, generation by generation (`cluster/router/event_buffer.py`). The end of the socket cancels all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from cluster.api import Event, Generator
+from cluster.api.error_mapping import error_body, http_error
+from cluster.api.event_streams import StallWatch, closing, end, merge, unless
+from cluster.gateway.openai_chunks import Json
+from cluster.gateway.sse import dump
+from cluster.gateway.websocket_messages import (
+    CANCEL,
+    Messages,
+    failed,
+    read_call,
+    read_object,
+    take_id,
+    take_type,
+)
+from cluster.tenants.api_keys import ApiKeys, identify
+from engine.errors import (
+    Cancelled,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TandemError,
+    Unavailable,
+)
+from engine.kv.prefix_digest import DEFAULT_TENANT
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 64
+Merged = AsyncIterator[tuple[int, Event]]
+TENANT_HEADER = "x-tandem-tenant"
+# The service restarts: open another socket.
+_RESTARTS = 1012
+
+
+class SocketGateway:
+    """Answers `/v1/stream`. A client that takes nothing for `stall_s` is let go."""
+
+    def __init__(
+        self, generator: Generator, *, stall_s: float, keys: ApiKeys | None = None
+    ) -> None:
+        self._generator = generator
+        self._stall_s = stall_s
+        self._keys = keys
+        self._leaving = False
+        self._sessions: set[_Session] = set()
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Take a socket to its end, or refuse it with the answer that HTTP would have given."""
+        refusal = self._refusal(socket)
+        if refusal is not None:
+            await socket.send_denial_response(refusal)
+            return
+        await socket.accept()
+        session = _Session(self, socket)
+        self._sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Begin nothing more; close each socket when what runs on it has ended. Idempotent.
+
+        What lasts longer is left as it is.
+        """
+        self._leaving = True
+        ends = [session.leave() for session in self._sessions]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*ends)
+
+    def check_open(self) -> None:
+        """Raise Unavailable where nothing new may begin."""
+        if self._leaving:
+            raise Unavailable("this router is about to end", retry_after_s=1.0)
+
+    @property
+    def generator(self) -> Generator:
+        """What makes the tokens."""
+        return self._generator
+
+    @property
+    def stall_s(self) -> float:
+        """For how long one message may wait to be taken."""
+        return self._stall_s
+
+    def tenant(self, socket: WebSocket) -> str:
+        """Whose requests those of a socket are; Unauthenticated, also for a key of the past."""
+        named = socket.headers.get(TENANT_HEADER, DEFAULT_TENANT)
+        return identify(self._keys, socket.headers.get("authorization"), named)
+
+    def _refusal(self, socket: WebSocket) -> Response | None:
+        try:
+            self.check_open()
+            self.tenant(socket)
+        except TandemError as error:
+            status, body, headers = http_error(error)
+            return Response(dump(body), status, headers, "application/json")
+        # A browser opens sockets for the pages of any site. None of them has a key to show.
+        if self._keys is None and not _same_origin(socket):
+            message = "a page of another origin may not open this socket"
+            body = error_body(message, "invalid_request_error", "forbidden_origin", None)
+            return Response(dump(body), 403, None, "application/json")
+        return None
+
+
+class _Session:
+    """One socket and what runs on it."""
+
+    def __init__(self, gateway: SocketGateway, socket: WebSocket) -> None:
+        self._gateway = gateway
+        self._socket = socket
+        self._cancels: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    async def leave(self) -> None:
+        """Close the socket when nothing runs on it any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        with suppress(RuntimeError, WebSocketDisconnect):
+            # Refused where it is closed already.
+            await self._socket.close(_RESTARTS, "the router is about to end")
+        self._over.set()
+        await self._ended.wait()
+
+    async def run(self) -> None:
+        """Obey messages until the socket closes, or the client takes nothing for too long."""
+        try:
+            await unless(self._over.wait(), self._read())
+        finally:
+            await end(list(self._tasks))
+            self._ended.set()
+
+    async def _read(self) -> None:
+        try:
+            async with StallWatch(self._gateway.stall_s) as watch:
+                while (message := await self._socket.receive())["type"] == "websocket.receive":
+                    reply = self._obey(message.get("text"))
+                    if reply is not None:
+                        await watch.write(self._send(reply))
+        except TimeoutError:
+            self._stalled()
+        except WebSocketDisconnect:
+            pass
+
+    def _obey(self, text: str | None) -> Json | None:
+        """Do what a message says; returns the answer where it was wrong."""
+        name = None
+        try:
+            document = read_object(text)
+            name = take_id(document)
+            kind = take_type(document)
+            if kind == CANCEL:
+                self._cancel(name)
+            else:
+                self._begin(name, kind, document)
+        except TandemError as error:
+            return failed(name, error)
+        except Exception:
+            log.exception("a message ended in a fault")
+            return failed(name, Internal("internal error"))
+        return None
+
+    def _cancel(self, name: str) -> None:
+        if name not in self._cancels:
+            raise NotFound(f"nothing runs here under the id {name!r}", field="id")
+        self._cancels[name].set()
+
+    def _begin(self, name: str, kind: str, document: Json) -> None:
+        self._gateway.check_open()
+        if name in self._cancels:
+            raise InvalidRequest(f"the id {name!r} runs already", field="id")
+        if len(self._tasks) >= MOST_AT_ONCE:
+            message = f"{MOST_AT_ONCE} generations run on this socket, the most there may"
+            raise Overloaded(message, retry_after_s=1.0)
+        tenant = self._gateway.tenant(self._socket)
+        call = read_call(kind, document, uuid.uuid4().hex, tenant)
+        messages = Messages(name, kind, call, self._gateway.generator)
+        streams = [self._gateway.generator.generate(request) for request in call.requests]
+        self._cancels[name] = asyncio.Event()
+        task = asyncio.create_task(self._run(name, messages, merge(streams)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, name: str, messages: Messages, events: Merged) -> None:
+        """One generation; whatever becomes of it is its last message."""
+        try:
+            last = await unless(self._cancels[name].wait(), self._relay(messages, events))
+            if last is None:
+                last = failed(name, Cancelled("the request was cancelled"))
+        except TandemError as error:
+            last = failed(name, error)
+        except (WebSocketDisconnect, TimeoutError) as error:
+            self._gone(error)
+            return
+        except Exception:
+            log.exception("a generation ended in a fault")
+            last = failed(name, Internal("internal error"))
+        finally:
+            # Before the client can know of the end and use the id again.
+            del self._cancels[name]
+        await self._send_last(last)
+
+    async def _relay(self, messages: Messages, events: Merged) -> Json:
+        """Write a generation's messages; returns the last one."""
+        async with closing(events), StallWatch(self._gateway.stall_s) as watch:
+            async for place, event in events:
+                message = messages.of(place, event)
+                if message is not None:
+                    await watch.write(self._send(message))
+        return messages.end()
+
+    async def _send(self, message: Json) -> None:
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            raise WebSocketDisconnect(_RESTARTS)  # it is being closed from here
+        await self._socket.send_text(dump(message).decode())
+
+    async def _send_last(self, message: Json) -> None:
+        try:
+            async with StallWatch(self._gateway.stall_s) as watch:
+                await watch.write(self._send(message))
+        except (WebSocketDisconnect, TimeoutError) as error:
+            self._gone(error)
+
+    def _gone(self, error: Exception) -> None:
+        if isinstance(error, TimeoutError):
+            self._stalled()
+
+    def _stalled(self) -> None:
+        log.info("a client took nothing for %g s and was let go", self._gateway.stall_s)
+        self._over.set()
+
+
+def _same_origin(socket: WebSocket) -> bool:
+    """Whether whoever opened the socket is no browser, or shows a page that came from here."""
+    origin = socket.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == socket.headers.get("host")

@@ -1,0 +1,1 @@
+"""Pure: predicts what a request means on each pair of replicas, and picks a pair."""

@@ -1,0 +1,93 @@
+"""What a request needs, and what is planned for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from cluster.placement.cost_model import Pace
+from cluster.replica_record import ReplicaRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request needs and was promised.
+
+    `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
+    prompt's full blocks; `key` is the same when its `tenant` sends it again; `request_id` is for
+    logs. Where its own tokens are scored, those from `scored_from` on, no decode replica is needed.
+    """
+
+    prompt_tokens: int
+    most_tokens: int
+    digests: Sequence[bytes] = ()
+    choices: int = 1
+    arrived_s: float = 0.0
+    budget_s: float = float("inf")
+    gap_s: float = float("inf")
+    batch: bool = False
+    key: Hashable = None
+    tenant: str = "default"
+    request_id: str = ""
+    scored_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The replicas of one choice; `cached_tokens` of the prompt are expected where it is computed.
+
+    A `local` pair is one decode replica that computes the prompt itself, a `prefill_only` one a
+    prefill replica alone; it stands for both. `apart`: prefill replicas lose nothing by it.
+    """
+
+    prefill: ReplicaRecord
+    decode: ReplicaRecord
+    cached_tokens: int = 0
+    prefill_only: bool = False
+    apart: bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether decode computes all, and there is nothing to hand over."""
+        return self.prefill.id == self.decode.id and not self.prefill_only
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is predicted for a request on a pair.
+
+    `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
+    for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
+    with it, `gap_s` the most that it may be; `blocks_short` and `places_short` say how many of its
+    choices find no KV, and no KV or no place in a decode batch, that was not promised already,
+    `prompts_short` how many prompts too many of the batch lane wait before it; `pace` is what else
+    is served meanwhile; `learned`: this rests on what was observed.
+    """
+
+    ttft_s: float
+    deadline_s: float
+    alone_s: float = 0.0
+    work_s: float = 0.0
+    fits: bool = True
+    step_s: float = 0.0
+    gap_s: float = float("inf")
+    blocks_short: int = 0
+    places_short: int = 0
+    prompts_short: int = 0
+    requests: int = 0
+    interval_s: float = 0.0
+    pace: Pace = Pace.ALONE
+    learned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pair, and what is predicted of it."""
+
+    pair: Pair
+    forecast: Forecast
+
+
+def one_of(ask: Ask) -> Ask:
+    """The share of one of its choices."""
+    return ask if ask.choices == 1 else replace(ask, choices=1)

@@ -1,0 +1,1 @@
+"""One replica process: an engine, both loops and their servers."""

@@ -1,0 +1,1 @@
+"""One request from its arrival to its summary, and the router process."""

@@ -1,0 +1,180 @@
+"""What `tandem status`, `role`, `rollout` and `stop` ask a router."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.redis_directory import Directory
+from cluster.discovery.rollout import UNDER_WAY, RolloutRequest, RolloutState
+from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
+from cluster.router.canary_routing import Canaries, CanaryState
+from cluster.rpc.role_control import ask_role, check_flip, working_role
+from engine.errors import Unauthenticated, Unavailable
+from protos import router_pb2, router_pb2_grpc
+from protos.status import answers_errors
+
+# How long a new role may take to be seen here, and how often it is looked for.
+_SEEN_S = 3.0
+_LOOK_S = 0.02
+# How gRPC names callers on this host.
+_HERE = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
+
+
+class AdminServicer(router_pb2_grpc.AdminServicer):
+    """Answers from the router's copy of the directory.
+
+    Where it is `guarded`, only calls from the router's own host may change anything; others get
+    Unauthenticated.
+    """
+
+    def __init__(
+        self,
+        pools: Pools,
+        directory: Directory,
+        wanted: Mapping[Pool, int],
+        canaries: Canaries | None = None,
+        config: str = "",
+        *,
+        guarded: bool = False,
+    ) -> None:
+        self._config = config
+        self._guarded = guarded
+        self._pools = pools
+        self._canaries = canaries or Canaries({})
+        self._wanted = wanted
+        self._directory = directory
+        self._flipping = asyncio.Lock()
+
+    @answers_errors
+    async def Status(  # noqa: N802
+        self, request: router_pb2.StatusRequest, context: Any
+    ) -> router_pb2.StatusResponse:
+        """Every replica as last reported, and the pools that have fewer than they should."""
+        replicas = [self._describe(record) for record in self._pools.members()]
+        canaries = [_canary(state) for state in self._canaries.states()]
+        return router_pb2.StatusResponse(
+            replicas=replicas,
+            missing=self._short(),
+            canaries=canaries,
+            config=self._config,
+            rollout=await self._shown_rollout(),
+        )
+
+    @answers_errors
+    async def Stop(  # noqa: N802
+        self, request: router_pb2.StopRequest, context: Any
+    ) -> router_pb2.StopResponse:
+        """Ask the launcher to end the cluster; Unavailable where no launcher listens."""
+        self._check(context)
+        if not await self._directory.request_stop():
+            raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
+        return router_pb2.StopResponse()
+
+    @answers_errors
+    async def Rollout(  # noqa: N802
+        self, request: router_pb2.RolloutRequest, context: Any
+    ) -> router_pb2.RolloutResponse:
+        """Ask the launcher for a rollout; Unavailable where no launcher listens, or one goes on."""
+        self._check(context)
+        last = await self._last_rollout()
+        if last is not None and last.state in UNDER_WAY:
+            raise Unavailable("another rollout is under way; ask again when it has ended")
+        asked = RolloutState(secrets.token_hex(8))
+        wanted = RolloutRequest(asked.id, request.configuration)
+        if not await self._directory.ask_rollout(wanted.to_json(), asked.to_json()):
+            raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
+        return router_pb2.RolloutResponse(id=asked.id)
+
+    @answers_errors
+    async def GiveRole(  # noqa: N802
+        self, request: router_pb2.GiveRoleRequest, context: Any
+    ) -> router_pb2.GiveRoleResponse:
+        """Give a replica another role; NotFound, or InvalidRequest where that cannot be.
+
+        One at a time, and answered when this router places by it.
+        """
+        self._check(context)
+        role = working_role(request.role)
+        async with self._flipping:
+            members = [record for record in self._pools.members() if self._pools.trusted(record)]
+            replica = check_flip(members, request.replica, role)
+            before = await ask_role(replica, role)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SEEN_S):
+                    while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
+                        await asyncio.sleep(_LOOK_S)
+        return router_pb2.GiveRoleResponse(before=before)
+
+    def _check(self, context: Any) -> None:
+        if self._guarded and not context.peer().startswith(_HERE):
+            raise Unauthenticated("with API keys this is asked for on the router's own host only")
+
+    async def _last_rollout(self) -> RolloutState | None:
+        text = await self._directory.rollout_state()
+        try:
+            return RolloutState.from_json(text) if text else None
+        except ValueError:
+            return None
+
+    async def _shown_rollout(self) -> router_pb2.RolloutStatus | None:
+        try:
+            state = await self._last_rollout()
+        except Unavailable:
+            return None
+        return router_pb2.RolloutStatus(**asdict(state)) if state else None
+
+    def _has_role(self, replica: ReplicaRecord, role: ReplicaRole) -> bool:
+        found = (record for record in self._pools.members() if record.id == replica.id)
+        return all(record.role == role for record in found)
+
+    def _short(self) -> list[str]:
+        have = {pool: len(self._pools.healthy(pool)) for pool in self._wanted}
+        return [
+            f"{pool} ({have[pool]} of {wanted})"
+            for pool, wanted in self._wanted.items()
+            if have[pool] < wanted
+        ]
+
+    def _describe(self, record: ReplicaRecord) -> router_pb2.ReplicaStatus:
+        load = record.load
+        return router_pb2.ReplicaStatus(
+            id=record.id,
+            role=record.role,
+            address=record.address,
+            healthy=self._pools.trusted(record),
+            waiting=load.waiting,
+            running=load.running,
+            start_s=record.start_s,
+            leaving=record.leaving,
+            config=record.config,
+            blocks=router_pb2.BlockCounts(
+                total=load.blocks_total,
+                used=load.blocks_used,
+                cached=load.blocks_cached,
+                leased=load.blocks_leased,
+                quarantined=load.blocks_quarantined,
+                orphaned=load.blocks_orphaned,
+            ),
+        )
+
+
+def _canary(state: CanaryState) -> router_pb2.CanaryStatus:
+    arms = {"stable": state.stable, "canary": state.canary}
+    return router_pb2.CanaryStatus(
+        endpoint=state.endpoint,
+        served_as=state.served_as,
+        share=state.share,
+        rolled_back=state.reason,
+        arms=[
+            router_pb2.ArmStatus(
+                name=name, requests=seen.requests, failed=seen.failed, ttft_p95_s=seen.ttft_p95_s
+            )
+            for name, seen in arms.items()
+        ],
+    )

@@ -1,0 +1,271 @@
+"""One choice of a request on one pair of replicas.
+
+The first token comes from prefill, the rest from decode, or all from a decode replica that computes
+the prompt itself; each is checked to be the next. No task waits for an event: the streams to the
+replicas give them to a run as they come.
+
+    begun ──▶ first token out ──▶ last token out ──▶ both calls told to end ──▶ both ended
+      └── a failure, a cancel: at any point ─────────────────▲
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.admission.assignment import FirstToken
+from cluster.api import ChoiceSummary, Progress, Scored, Tokens
+from cluster.api.error_mapping import error_from_failure
+from cluster.placement.types import Pair
+from cluster.replica_record import ReplicaRecord
+from cluster.router.resume_state import Continuation
+from cluster.rpc.client_stream import Call, CallStream
+from cluster.telemetry import router_metrics as metrics
+from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
+from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos.calls_pb2 import CallEvent
+from protos.convert import scores_from_proto, tokens_from_proto
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[Scored | Tokens | Progress], None]
+# How long the echo of a failure waits for the failure itself.
+_VERDICT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who hears of a choice.
+
+    `emit` gets its events, `lost` a replica that was lost, `computed` the times of its first token;
+    `prefilled` is called once the prompt was computed, or never will be.
+    """
+
+    emit: Emit
+    lost: Callable[[ReplicaRecord], None]
+    prefilled: Callable[[], None]
+    computed: Callable[[FirstToken], None]
+
+
+class _Side:
+    """The call to one of the two replicas: what it gives goes to the run, until it has ended."""
+
+    def __init__(self, run: ChoiceRun, replica: ReplicaRecord) -> None:
+        self.replica = replica
+        self.placed_s = time.monotonic()
+        self.ended = False
+        self._run = run
+        self._call: Call | None = None
+
+    def begin(
+        self, stream: CallStream, request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest
+    ) -> None:
+        self._call = stream.begin(request, self)
+
+    def cancel(self) -> None:
+        if self._call is not None and not self.ended:
+            self._call.cancel()
+
+    def take(self, event: CallEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "ended":
+            self._end(error_from_failure(event.ended.failure) if event.ended.failure.kind else None)
+        else:
+            self._run.take(self, kind or "", event)
+
+    def lost(self, error: TandemError) -> None:
+        if isinstance(error, ReplicaLost):
+            replica = self.replica
+            what = f"{replica.role} replica {replica.id} was lost: {error.message}"
+            error = ReplicaLost(what, retry_after_s=1.0)
+        self._end(error)
+
+    def _end(self, error: TandemError | None) -> None:
+        self.ended = True
+        self._run.side_ended(self, error)
+
+
+class ChoiceRun:
+    """Drives the two calls of a choice, from where its record says that it is.
+
+    Where it has begun to stream, all that follows comes from the pair's decode replica.
+    """
+
+    def __init__(
+        self,
+        record: Continuation,
+        pair: Pair,
+        streams: tuple[CallStream, CallStream],
+        hooks: Hooks,
+    ) -> None:
+        self._record = record
+        self._pair = pair
+        self._streams = streams
+        self._hooks = hooks
+        # Never the same twice: a client may send a request id again while its past is remembered.
+        self._transfer = f"{record.name}.{secrets.token_hex(4)}"
+        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sides: list[_Side] = []
+        self._early: list[inference_pb2.Tokens] = []
+        self._verdict: asyncio.TimerHandle | None = None
+        self._echo: TandemError | None = None
+        self._retired = False
+        self._taken_up = bool(record.output)
+        self._abandoned_s: float | None = None
+
+    async def run(self) -> ChoiceSummary:
+        """Stream the choice to its end; raises a TandemError. Cancelling ends both calls."""
+        try:
+            self._begin()
+            await self._outcome
+        except asyncio.CancelledError:
+            self._abandoned_s = time.monotonic()
+            raise
+        finally:
+            if self._verdict is not None:
+                self._verdict.cancel()
+            for side in self._sides:
+                side.cancel()
+        return self._record.times.summary(self._record.choice, self._pair)
+
+    def take(self, side: _Side, kind: str, event: CallEvent) -> None:
+        """What a replica says, less its end."""
+        if self._outcome.done():
+            return
+        try:
+            self._act(side, kind, event)
+        except TandemError as error:
+            self._settle(error)
+
+    def side_ended(self, side: _Side, error: TandemError | None) -> None:
+        """A call is over, and nothing of it is held there any more, or the replica is lost."""
+        if isinstance(error, ReplicaLost):
+            self._hooks.lost(side.replica)
+        if not self._pair.local and side is self._sides[0]:
+            self._hooks.prefilled()
+        over = all(one.ended for one in self._sides)
+        if over and self._abandoned_s is not None:
+            metrics.TIME_TO_CANCEL.observe(time.monotonic() - self._abandoned_s)
+        if self._outcome.done():
+            return
+        # Once the last token is out, what a replica does is no failure.
+        if error is not None and not self._record.finished:
+            self._weigh(error, over)
+        elif over and self._record.finished:
+            self._settle(None)
+        elif over:
+            none = Internal("both replicas ended without a finish reason")
+            self._settle(self._echo or none)
+
+    def _begin(self) -> None:
+        prefill, decode = self._streams
+        if not self._pair.local:
+            self._sides.append(_Side(self, self._pair.prefill))
+            self._sides[-1].begin(prefill, self._record.prefill_request(self._transfer, self._pair))
+        if self._pair.local or self._record.prepared.sampling.max_tokens != 1:
+            self._sides.append(_Side(self, self._pair.decode))
+            self._sides[-1].begin(decode, self._record.decode_request(self._transfer, self._pair))
+
+    def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
+        if kind == "tokens":
+            # The other stream's first token may still be on its way.
+            if self._record.output:
+                if self._taken_up:
+                    self._taken_up = False
+                    self._hooks.prefilled()
+                self._emit(event.tokens)
+            else:
+                self._early.append(event.tokens)
+        elif kind == "first_token":
+            self._take_first(event.first_token, side.placed_s)
+        elif kind == "progress":
+            self._tell(event.progress)
+        elif kind == "admitted":
+            times = self._record.times
+            times.transfer_s = event.admitted.transfer_s
+            times.admission_s = event.admitted.admission_s
+        elif kind == "retired":
+            times = self._record.times
+            times.decode_s = event.retired.decode_s
+            times.preemptions = event.retired.preemptions
+            self._retired = True
+        if self._over:
+            self._settle(None)
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing more is to come: the last token was sent, and decode has closed."""
+        decoded = self._pair.local or len(self._record.output) > 1
+        return self._record.finished and (self._retired or not decoded)
+
+    def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
+        if self._pair.local:
+            self._hooks.prefilled()
+        times = self._record.times
+        if self._record.prepared.scored_from is not None:
+            self._emit_scores(self._record.prepared.scored_from, first.scores)
+        self._emit(first.tokens)
+        times.ttft_s = time.monotonic() - times.began_s
+        times.queue_s = placed_s - times.began_s + first.queue_s
+        times.prefill_s = first.prefill_s
+        times.cached_tokens = first.cached_tokens
+        flush_s = times.ttft_s - times.queue_s - times.prefill_s
+        known = FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
+        # The client's turn comes first: its token does not wait for what is learned from it.
+        asyncio.get_running_loop().call_soon(self._hooks.computed, known)
+        for tokens in self._early:
+            self._emit(tokens)
+        self._early.clear()
+
+    def _tell(self, wire: prefill_pb2.PromptProgress) -> None:
+        """Pass on how far the prompt is, as long as that is news."""
+        if self._record.output:
+            return
+        total = len(self._record.prepared.prompt_ids)
+        if wire.queued:
+            wait_s = wire.wait_s if wire.HasField("wait_s") else None
+            told = Progress(self._record.choice, "queued", 0, total, wire.position, wait_s)
+        else:
+            told = Progress(self._record.choice, "prefill", wire.computed, total)
+        self._hooks.emit(told)
+
+    def _emit(self, wire: inference_pb2.Tokens) -> None:
+        run, record = tokens_from_proto(wire), self._record
+        if run.index != len(record.output) or record.finished:
+            raise Internal(f"token {run.index} came where {len(record.output)} was due")
+        record.output += run.ids
+        record.finished = run.finish_reason is not None
+        self._hooks.emit(
+            Tokens(record.choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
+        )
+
+    def _emit_scores(self, first: int, wire: prefill_pb2.Scores) -> None:
+        scores, ids = scores_from_proto(wire), self._record.prepared.prompt_ids
+        if len(scores.logprobs) != len(ids) - first:
+            raise Internal(f"{len(scores.logprobs)} scores for {len(ids) - first} tokens")
+        self._hooks.emit(Scored(ids, first, scores))
+
+    def _weigh(self, error: TandemError, over: bool) -> None:
+        """End with the failure that explains it best.
+
+        A broken transfer is told by both replicas, and is often the echo of something that one of
+        them is about to say: that it has no room, or nothing more, because it is dead.
+        """
+        if isinstance(error, TransferFailed) and not over:
+            loop = asyncio.get_running_loop()
+            self._echo = error
+            self._verdict = loop.call_later(_VERDICT_S, self._settle, error)
+        else:
+            self._settle(self._echo or error if isinstance(error, TransferFailed) else error)
+
+    def _settle(self, error: TandemError | None) -> None:
+        if self._outcome.done():
+            return
+        if error is None:
+            self._outcome.set_result(None)
+        else:
+            self._outcome.set_exception(error)

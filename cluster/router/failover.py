@@ -1,0 +1,117 @@
+"""Carries a choice to its end, from replica to replica where one is lost on the way.
+
+Computing has no side effects, and what was sent never changes: so a choice whose replica died, or
+whose KV did not arrive, is given another place and goes on behind the tokens that were sent. Every
+wait has an end: so many losses, and so long without a place to go on at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from cluster.admission.admission_queue import Gate
+from cluster.admission.assignment import FirstToken, Placed
+from cluster.api import ChoiceSummary
+from cluster.replica_record import ReplicaRecord
+from cluster.router.choice_stream import ChoiceRun, Emit, Hooks
+from cluster.router.resume_state import Continuation
+from cluster.rpc.client_pool import CallStreams
+from cluster.telemetry import router_metrics as metrics
+from engine.errors import (
+    Overloaded,
+    PromptTooLong,
+    ReplicaLost,
+    TandemError,
+    TransferFailed,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+# A request that itself brings replicas down must not bring down all of them.
+_MOST_LOSSES = 4
+_LOOK_S = 0.1
+
+
+class Carrier:
+    """Runs placed choices. `patience_s` is how long one waits for another place; 0: not at all.
+
+    `suspect` hears of replicas that were lost.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        streams: CallStreams,
+        suspect: Callable[[ReplicaRecord], None],
+        patience_s: float,
+    ) -> None:
+        self._gate = gate
+        self._streams = streams
+        self._suspect = suspect
+        self._patience_s = patience_s
+
+    async def carry(
+        self,
+        record: Continuation,
+        placed: Placed,
+        emit: Emit,
+        computed: Callable[[FirstToken], None],
+    ) -> ChoiceSummary:
+        """Stream a choice to its end; raises a TandemError. Its place may be another after it."""
+        losses, until_s = 0, 0.0
+        while True:
+            try:
+                return await self._run(record, placed, emit, computed).run()
+            except (ReplicaLost, TransferFailed) as error:
+                losses, until_s = losses + 1, time.monotonic() + self._patience_s
+                cause: TandemError = error
+            except Overloaded as error:
+                # Where it came in vain at first, that is the answer.
+                if not losses or time.monotonic() >= until_s:
+                    raise
+                cause = error
+            placed.vacate()
+            if losses > _MOST_LOSSES or not self._patience_s:
+                raise cause
+            if isinstance(cause, Overloaded):
+                await asyncio.sleep(min(cause.retry_after_s or _LOOK_S, self._patience_s))
+            await self._move(record, placed, cause, until_s)
+
+    def _run(
+        self,
+        record: Continuation,
+        placed: Placed,
+        emit: Emit,
+        computed: Callable[[FirstToken], None],
+    ) -> ChoiceRun:
+        record.prepared = replace(record.prepared, haste=placed.haste)
+        pair, prompt = placed.plan.pair, placed.holds[0]
+        streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
+        hooks = Hooks(emit, self._suspect, prompt.release, computed)
+        return ChoiceRun(record, pair, streams, hooks)
+
+    async def _move(
+        self, record: Continuation, placed: Placed, cause: TandemError, until_s: float
+    ) -> None:
+        """Find another place, as soon as there is one; raises the cause where there is none."""
+        ask, sent = record.asks(placed.ask), len(record.output)
+        while True:
+            try:
+                self._gate.move(placed, ask, streaming=sent > 0)
+                break
+            except (Unavailable, PromptTooLong):
+                if time.monotonic() >= until_s:
+                    raise cause from None
+            await asyncio.sleep(_LOOK_S)
+        pair, reason = placed.plan.pair, type(cause).__name__
+        # A full replica on the way is no loss of its own.
+        if not isinstance(cause, Overloaded):
+            metrics.MOVED.inc(reason=reason)
+        where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
+        why = {"error": reason, "reason": cause.message, "sent": sent}
+        log.warning("request moved", extra=record.named_in_log | where | why)

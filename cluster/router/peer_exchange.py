@@ -1,0 +1,155 @@
+"""What routers tell each other, through the directory: their shares of the tenants' caps and more.
+
+A task, never in the path of a request: what it learns is there when a request comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from cluster.discovery.redis_directory import Directory
+from cluster.router.canary_routing import Canaries
+from cluster.router.peer_state import Statement
+from cluster.telemetry import router_metrics as metrics
+from cluster.tenants.cap_shares import GONE_S, Said, Shares
+from cluster.tenants.fair_share import Fairness
+from engine.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+# How often, how often while somebody is short of a share, how often while there is nobody to share
+# with and nothing to be shared, and how long a start may wait for its share: what a router had that
+# died is free after that.
+EVERY_S = 0.2
+HURRY_S = 0.05
+QUIET_S = 0.5
+_START_S = GONE_S + 2.0
+_TURN_S = 1.0
+
+
+class RouterExchange:
+    """Keeps one router's shares and counters in step with the others'."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        router: str,
+        shares: Shares,
+        fairness: Fairness,
+        canaries: Canaries | None = None,
+    ) -> None:
+        self._directory = directory
+        self._router = router
+        self._shares = shares
+        self._fairness = fairness
+        self._canaries = canaries or Canaries({})
+        self._task: asyncio.Task[None] | None = None
+        self._heard: set[str] = set()
+        self._dead: frozenset[str] = frozenset()
+        self._charged: Mapping[str, float] = {}
+        self._quiet = False
+
+    async def start(self) -> None:
+        """Get a share, within a bounded time, and keep it current."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                while not self._shares.settled:
+                    await self._once_at_the_start()
+                    if not self._shares.settled:
+                        await asyncio.sleep(HURRY_S)
+        self._dead = frozenset()
+        self._task = asyncio.create_task(self._run(), name=f"exchange of {self._router}")
+
+    async def stop(self) -> None:
+        """Stop, and give the share back unless the directory cannot be reached. Idempotent."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        farewell = Statement(Said(time.time_ns(), left=True))
+        with suppress(Unavailable):
+            await self._directory.exchange(self._router, farewell.to_json())
+
+    async def once(self) -> bool:
+        """Tell and read once; False where the directory could not be reached."""
+        uses, charged, here = self._fairness.say()
+        self._quiet = not uses and charged == self._charged
+        self._charged = charged
+        said = self._shares.say(uses, int(time.time() / _TURN_S))
+        statement = Statement(said, charged, here, self._canaries.say())
+        alone, routers = self._shares.alone, self._shares.routers
+        try:
+            texts = await self._directory.exchange(self._router, statement.to_json())
+        except Unavailable as error:
+            self._shares.miss(time.monotonic())
+            if self._shares.alone and not alone:
+                fields = {"reason": error.message, "routers": routers}
+                log.warning("caps are no longer shared: an even share of each", extra=fields)
+                self._fairness.hear({}, ())
+        else:
+            await self._take(texts)
+            if alone:
+                log.warning("caps are shared again", extra={"routers": self._shares.routers})
+        metrics.SHARING.set(not self._shares.alone)
+        metrics.ROUTERS.set(self._shares.routers)
+        return not self._shares.alone
+
+    async def _once_at_the_start(self) -> None:
+        """The same; who has no lease in the directory may be what is left of one that died."""
+        await self.once()
+        with suppress(Unavailable):
+            members = await self._directory.members()
+            living = {router_name(record.id, record.generation) for record in members}
+            self._dead = frozenset(self._heard - living)
+
+    async def _take(self, texts: Mapping[str, str]) -> None:
+        heard = {name: one for name, text in texts.items() if (one := _read(name, text))}
+        said = {name: one.said for name, one in heard.items()}
+        gone = self._shares.hear(said, time.monotonic(), self._dead)
+        self._heard = set(heard)
+        others = {
+            name: one
+            for name, one in heard.items()
+            if name not in (self._router, *gone) and not one.said.left
+        }
+        here = {tenant for one in others.values() for tenant in one.here}
+        self._fairness.hear({name: one.charged for name, one in others.items()}, here)
+        for one in others.values():
+            self._canaries.hear(one.rolled_back)
+        if gone:
+            log.info("routers no longer share", extra={"gone": sorted(gone)})
+            with suppress(Unavailable):
+                await self._directory.forget_statements(gone)
+
+    @property
+    def pause_s(self) -> float:
+        """How long from now until the next exchange."""
+        if self._shares.hurry:
+            return HURRY_S
+        return QUIET_S if self._quiet and self._shares.routers == 1 else EVERY_S
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.pause_s)
+            try:
+                await self.once()
+            except Exception:
+                log.exception("the routers' exchange failed")
+
+
+def router_name(router_id: str, generation: int) -> str:
+    """One life of a router."""
+    return f"{router_id}@{generation}"
+
+
+def _read(router: str, text: str) -> Statement | None:
+    try:
+        return Statement.from_json(text)
+    except ValueError as error:
+        log.warning("unreadable statement", extra={"router": router, "reason": str(error)})
+        return None

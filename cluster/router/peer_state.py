@@ -1,0 +1,68 @@
+"""What a router publishes for the other routers, as it is stored in the directory. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.tenants.cap_shares import Said
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A router's shares of the caps, what it has charged each tenant, and who is there.
+
+    `charged` are totals since the router began, `here` the tenants with requests in it.
+    `rolled_back` has why an endpoint's canary was rolled back, by endpoint and its version.
+    """
+
+    said: Said
+    charged: Mapping[str, float] = field(default_factory=dict)
+    here: frozenset[str] = frozenset()
+    rolled_back: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The statement as it is stored."""
+        said = self.said
+        return json.dumps(
+            {
+                "sequence": said.sequence,
+                "among": said.among,
+                "left": said.left,
+                "portions": [[*key, *portion] for key, portion in said.portions.items()],
+                "charged": self.charged,
+                "here": sorted(self.here),
+                "rolled_back": self.rolled_back,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Statement:
+        """Read a statement; what this version does not know is passed over. ValueError if bad."""
+        try:
+            return _read(json.loads(text))
+        except (TypeError, AttributeError, KeyError) as error:
+            raise ValueError(f"not a router's statement: {error}") from None
+
+
+def _read(data: Any) -> Statement:
+    said = Said(
+        sequence=int(data["sequence"]),
+        among=int(data["among"]),
+        portions={
+            (str(tenant), str(cap)): (int(asks), int(wants))
+            for tenant, cap, asks, wants in data["portions"]
+        },
+        left=bool(data.get("left", False)),
+    )
+    if said.among < 0:
+        raise ValueError("not a router's statement: among is negative")
+    return Statement(
+        said,
+        charged={str(name): float(total) for name, total in data.get("charged", {}).items()},
+        here=frozenset(str(name) for name in data.get("here", ())),
+        rolled_back={str(key): str(why) for key, why in data.get("rolled_back", {}).items()},
+    )

@@ -1,0 +1,277 @@
+"""The door: a request is made complete and checked here, before it costs a replica anything."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from cluster.api import (
+    ROLES,
+    ChatPrompt,
+    GenerateRequest,
+    ModelCard,
+    Prompt,
+    ScorePrompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from cluster.api.validation import check_choices, check_tenant
+from cluster.config.endpoint_lookup import endpoint_of, lane_of
+from cluster.config.schema import EndpointConfig
+from cluster.config.stream_mode import Delivery, delivery_of
+from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
+from engine.scheduling.prompt_order import Lane
+from engine.text.tokenizer import Tokenizer
+from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_token
+from engine.types.urgency import Haste
+
+_MAX_SEED = 2**63
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can be served: token ids, complete sampling, its endpoint's promises.
+
+    `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
+    Where the prompt's own tokens are scored, those from `scored_from` on are, each with the `top`
+    likeliest in its place. `haste` is `Placed.haste`.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    choices: int
+    ttft_budget_s: float
+    token_gap_s: float = 0.06
+    lane: Lane = "interactive"
+    delivery: Delivery = field(default_factory=Delivery)
+    tenant: str = DEFAULT_TENANT
+    chain: Chain | None = None
+    scored_from: int | None = None
+    top: int = 0
+    haste: Haste = Haste.PROMPTS
+    batch_window_s: float | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens whose KV a choice can need; the last token's own is never kept."""
+        return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
+
+    def digests(self, output: Sequence[int] = ()) -> list[bytes]:
+        """Those of the full blocks of prompt and output."""
+        if self.chain is None:
+            return []
+        if not output:
+            return self.chain.digests
+        chain, tokens = self.chain.fork(), [*self.prompt_ids, *output]
+        chain.follow(tokens, len(tokens))
+        return chain.digests
+
+
+class Door:
+    """Checks requests against a model, its tokenizer and the endpoints.
+
+    `new_chain` makes the empty chain of a tenant; None: there is no prefix cache.
+    """
+
+    def __init__(
+        self,
+        card: ModelCard,
+        tokenizer: Tokenizer,
+        endpoints: dict[str, EndpointConfig],
+        threads: int,
+        new_chain: Callable[[str], Chain] | None = None,
+    ) -> None:
+        self._card = card
+        self._tokenizer = tokenizer
+        self._endpoints = endpoints
+        self._new_chain = new_chain
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
+
+    async def prepare(
+        self, request: GenerateRequest, request_id: str, capacity_tokens: int | None
+    ) -> Prepared:
+        """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
+
+        `capacity_tokens` is what the decode pool can hold for one request, where that is known.
+        """
+        endpoint = self._endpoint(request)
+        if isinstance(request.prompt, ScorePrompt):
+            return await self._prepare_scoring(request, request.prompt, request_id, endpoint)
+        request.sampling.check(self._card.vocabulary)
+        check_choices(request.n)
+        check_tenant(request.tenant)
+        ids = await self._tokenize(request.prompt)
+        room = self._room(len(ids))
+        sampling = request.sampling
+        max_tokens = self._max_tokens(sampling.max_tokens, endpoint, room)
+        if sampling.max_tokens is None and capacity_tokens is not None:
+            max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
+        seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
+        return Prepared(
+            request_id=request_id,
+            prompt_ids=ids,
+            sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
+            choices=request.n,
+            ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            token_gap_s=endpoint.token_gap_budget_ms / 1000,
+            lane=endpoint.lane,
+            delivery=delivery_of(endpoint, request.progress),
+            batch_window_s=endpoint.batch_window_s,
+            tenant=request.tenant,
+            chain=self._chain(request.tenant, ids),
+        )
+
+    def token_text(self, token: int) -> str:
+        """One token as text by itself."""
+        return self._tokenizer.token_text(token)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+        return self._tokenizer.decode(ids)
+
+    async def _prepare_scoring(
+        self,
+        request: GenerateRequest,
+        prompt: ScorePrompt,
+        request_id: str,
+        endpoint: EndpointConfig,
+    ) -> Prepared:
+        request.sampling.check(self._card.vocabulary)
+        check_tenant(request.tenant)
+        if not 0 <= prompt.top <= MAX_LOGPROBS:
+            raise InvalidRequest(f"at most {MAX_LOGPROBS} of the likeliest tokens", field="top")
+        ids, scored_from = await self._tokenize_scored(prompt)
+        self._room(len(ids), answer=0)
+        return Prepared(
+            request_id=request_id,
+            prompt_ids=ids,
+            sampling=replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0),
+            choices=1,
+            ttft_budget_s=endpoint.ttft_budget_ms / 1000,
+            lane=lane_of(request, endpoint),
+            batch_window_s=endpoint.batch_window_s,
+            tenant=request.tenant,
+            chain=self._chain(request.tenant, ids),
+            scored_from=scored_from,
+            top=min(prompt.top, self._card.vocabulary),
+        )
+
+    def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
+        if self._new_chain is None:
+            return None
+        chain = self._new_chain(tenant)
+        chain.follow(ids, len(ids))
+        return chain
+
+    def endpoint_of(self, request: GenerateRequest) -> str:
+        """The name of the endpoint that a request goes to, configured or not."""
+        return endpoint_of(request, self._endpoints, self._card.endpoints[0])
+
+    def in_batch_lane(self, request: GenerateRequest) -> bool:
+        """Whether it goes to the batch lane; one to an endpoint that is not configured does not."""
+        endpoint = self._endpoints.get(self.endpoint_of(request))
+        return endpoint is not None and endpoint.lane == "batch"
+
+    def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
+        if request.model and request.model != self._card.name:
+            raise NotFound(
+                f"model {request.model!r} is not served here; {self._card.name!r} is",
+                field="model",
+            )
+        name = self.endpoint_of(request)
+        if name not in self._endpoints:
+            known = ", ".join(self._card.endpoints)
+            raise NotFound(f"endpoint {name!r} is not configured; {known} is", field="endpoint")
+        return self._endpoints[name]
+
+    async def _tokenize_scored(self, prompt: ScorePrompt) -> tuple[tuple[int, ...], int]:
+        """All token ids of a text to be scored, and the place of the first that is.
+
+        Text and continuation are tokenised as one; what differs from the text alone is scored.
+        """
+        before, more = prompt.prompt, prompt.continuation
+        ids = await self._tokenize(before)
+        if more is None:
+            return ids, 1
+        if isinstance(before, TextPrompt) and isinstance(more, TextPrompt):
+            both = await self._tokenize(TextPrompt(before.text + more.text))
+            return both, max(1, _common(ids, both))
+        if isinstance(before, TokenPrompt) and isinstance(more, TokenPrompt):
+            return (*ids, *await self._tokenize(more)), len(ids)
+        raise InvalidRequest("text and continuation: both texts or both token ids", field="prompt")
+
+    async def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, TextPrompt):
+            ids: Sequence[int] = await self._threaded(self._encode, prompt.text)
+        elif isinstance(prompt, ChatPrompt):
+            ids = await self._threaded(self._render, prompt)
+        elif isinstance(prompt, ScorePrompt):
+            raise InvalidRequest("a text to be scored is no prompt", field="prompt")
+        else:
+            self._room(len(prompt.ids), answer=0)
+            ids = prompt.ids
+            if ids:
+                check_token("prompt", min(ids), self._card.vocabulary)
+                check_token("prompt", max(ids), self._card.vocabulary)
+        if not ids:
+            raise InvalidRequest("the prompt is empty", field="prompt")
+        return tuple(ids)
+
+    async def _threaded(self, function: Callable[[T], Sequence[int]], prompt: T) -> Sequence[int]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, prompt)
+
+    def _encode(self, text: str) -> Sequence[int]:
+        if not text:
+            raise InvalidRequest("the prompt is empty", field="prompt")
+        self._check_length(text)
+        return self._tokenizer.encode(text)
+
+    def _render(self, prompt: ChatPrompt) -> Sequence[int]:
+        if not prompt.messages:
+            raise InvalidRequest("messages must not be empty", field="messages")
+        for message in prompt.messages:
+            if message.role not in ROLES:
+                raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
+        self._check_length("".join(message.content for message in prompt.messages))
+        return self._tokenizer.render_chat(
+            [{"role": message.role, "content": message.content} for message in prompt.messages]
+        )
+
+    def _check_length(self, text: str) -> None:
+        """Refuse what no tokenizer could make fit, before it costs the time to find out."""
+        self._room(len(text) // self._tokenizer.longest_token, answer=0)
+
+    def _room(self, tokens: int, answer: int = 1) -> int:
+        room = self._card.context_tokens - tokens
+        if room < answer:
+            raise PromptTooLong(
+                f"the prompt has at least {tokens} tokens; the model's context holds "
+                f"{self._card.context_tokens} with the answer",
+                field="prompt",
+            )
+        return room
+
+    def _max_tokens(self, wanted: int | None, endpoint: EndpointConfig, room: int) -> int:
+        """What is asked for, within the endpoint's cap and the context."""
+        if wanted is not None and wanted > self._card.context_tokens:
+            raise InvalidRequest(
+                f"max_tokens {wanted} is more than the model's context of "
+                f"{self._card.context_tokens} tokens",
+                field="max_tokens",
+            )
+        return min(wanted or endpoint.max_output_tokens, endpoint.max_output_tokens, room)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading ids they share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    differ = (place for place, (left, right) in pairs if left != right)
+    return next(differ, min(len(one), len(other)))

@@ -1,0 +1,96 @@
+"""What the stream of one choice is counted as, from its first token to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cluster.admission.assignment import FirstToken, Placed
+from cluster.api import ChoiceSummary, Progress, Scored, Tokens
+from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.labels import Labels
+
+_LEAST_S = 1e-3
+
+
+class StreamRecord:
+    """Passes a choice's tokens on to `emit` and notes when they came.
+
+    `began_s` is when the request arrived (monotonic).
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        placed: Placed,
+        began_s: float,
+        emit: Callable[[Scored | Tokens | Progress], None],
+    ) -> None:
+        self._labels = labels
+        self._placed = placed
+        self._began_s = began_s
+        self._emit = emit
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._pause_s = 0.0
+        self._count = 0
+        self._meaningful = False
+
+    def take(self, event: Scored | Tokens | Progress) -> None:
+        """Pass on whatever the choice gives."""
+        if isinstance(event, Tokens):
+            self.tokens(event)
+            return
+        self._emit(event)
+        if isinstance(event, Scored):
+            metrics.SCORED.inc(len(event.scores.logprobs), **self._labels)
+
+    def tokens(self, tokens: Tokens) -> None:
+        """More tokens are on their way to the client."""
+        self._emit(tokens)
+        if self._placed.ask.scored_from is not None:
+            return  # it ends the scores, and is no answer
+        now = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now
+        elif now - self._last_s > self._pause_s:
+            self._pause_s = now - self._last_s
+        self._last_s = now
+        self._count += len(tokens.ids)
+        if not self._meaningful and is_meaningful(tokens.text):
+            self._meaningful = True
+            metrics.TTFMT.observe(now - self._began_s, **self._labels)
+
+    def first(self, first: FirstToken) -> None:
+        """The first token has left, and it is known where its time went."""
+        labels, ask = self._labels, self._placed.ask
+        metrics.TTFT.observe(first.ttft_s, **labels)
+        queue_s = max(0.0, first.ttft_s - first.prefill_s - first.flush_s)
+        metrics.STAGE.observe(queue_s, stage="queue", **labels)
+        metrics.STAGE.observe(first.prefill_s, stage="prefill", **labels)
+        metrics.STAGE.observe(max(0.0, first.flush_s), stage="first_flush", **labels)
+        if not ask.batch:
+            where = {"endpoint": labels["endpoint"], "lane": labels["lane"]}
+            ttft_s = max(first.ttft_s, _LEAST_S)
+            metrics.TTFT_OF_BUDGET.observe(ttft_s / ask.budget_s, **where)
+            metrics.PREDICTION.observe(self._placed.plan.forecast.ttft_s / ttft_s, **where)
+
+    def finished(self, summary: ChoiceSummary) -> None:
+        """The choice came to its end."""
+        if summary.prefill_replica != summary.decode_replica and self._count > 1:
+            metrics.STAGE.observe(summary.transfer_s, stage="transfer", **self._labels)
+            admission_s = summary.decode_admission_s
+            metrics.STAGE.observe(admission_s, stage="decode_admission", **self._labels)
+
+    def close(self) -> None:
+        """Nothing more comes, whether it finished or not."""
+        metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
+        if self._first_s is not None and self._count > 1:
+            gap_s = (self._last_s - self._first_s) / (self._count - 1)
+            metrics.TOKEN_GAP.observe(gap_s, **self._labels)
+            metrics.STREAM_PAUSE.observe(self._pause_s, **self._labels)
+
+
+def is_meaningful(text: str) -> bool:
+    """Whether a token with this text tells its reader anything: it has a letter or digit."""
+    return any(map(str.isalnum, text))

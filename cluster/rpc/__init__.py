@@ -1,0 +1,1 @@
+"""Router to replica: the multiplexed call stream, load reports and role changes."""

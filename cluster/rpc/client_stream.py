@@ -1,0 +1,212 @@
+"""The router's end of the stream to one replica: begins calls, cancels them, hands out events.
+
+First tokens are handed out as they come, other events one at a turn of the event loop: so a first
+token never waits until the tokens of a large batch are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from cluster.rpc.fair_dispatch import Turns
+from cluster.rpc.framing import Wire
+from cluster.telemetry import router_metrics as metrics
+from engine.errors import Internal, ReplicaLost, TandemError
+from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
+from protos.decode_pb2 import DecodeRequest
+from protos.prefill_pb2 import PrefillRequest
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 5.0
+# Events that a router may be behind before it takes no more, and the replica merges them.
+_MOST_WAITING = 512
+# Tokens that are counted together where events always wait.
+_COUNTED = 256
+
+
+class Receiver(Protocol):
+    """Who began a call."""
+
+    def take(self, event: CallEvent) -> None:
+        """The next event of the call, of which `ended` is the last; must not wait or raise."""
+        ...
+
+    def lost(self, error: TandemError) -> None:
+        """The stream broke, or a fault of ours ended the call; nothing more comes."""
+        ...
+
+
+class Call:
+    """A call that was begun."""
+
+    def __init__(self, connection: _Connection, number: int) -> None:
+        self._connection = connection
+        self._number = number
+
+    def cancel(self) -> None:
+        """Have the replica end it; its `ended` still comes. Idempotent."""
+        self._connection.cancel(self._number)
+
+
+class CallStream:
+    """All calls to one replica. The connection is made for the first, and again after it broke."""
+
+    def __init__(self, address: str, turns: Turns) -> None:
+        self._address = address
+        self._turns = turns
+        self._connection: _Connection | None = None
+
+    def begin(self, request: PrefillRequest | DecodeRequest, receiver: Receiver) -> Call:
+        """Begin a call; what it gives, its end and its failure all go to the receiver."""
+        if self._connection is None or self._connection.over:
+            self._connection = _Connection(self._address, self._turns)
+        return self._connection.begin(request, receiver)
+
+    async def close(self, grace_s: float) -> None:
+        """Let the calls end, at most for `grace_s`, and close the connection."""
+        if self._connection is not None:
+            await self._connection.close(grace_s)
+
+
+class _Connection:
+    """One connection, from when it is asked for until it breaks or is closed."""
+
+    def __init__(self, address: str, turns: Turns) -> None:
+        self.over = False
+        self._turns = turns
+        self._receivers: dict[int, Receiver] = {}
+        self._begun = 0
+        self._unsent: list[Command] | None = []
+        self._waiting = 0
+        self._tokens = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._ended = asyncio.Event()
+        self._wire = Wire(self._take, self._lost, self._opened)
+        self._opening = asyncio.create_task(self._open(address))
+
+    def begin(self, request: PrefillRequest | DecodeRequest, receiver: Receiver) -> Call:
+        self._begun += 1
+        number = self._begun
+        if isinstance(request, PrefillRequest):
+            command = Command(call=number, prefill=request)
+        else:
+            command = Command(call=number, decode=request)
+        self._receivers[number] = receiver
+        self._empty.clear()
+        self._send(command)
+        return Call(self, number)
+
+    def cancel(self, number: int) -> None:
+        if number in self._receivers:
+            self._send(Command(call=number, cancel=CancelCall()))
+
+    async def close(self, grace_s: float) -> None:
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+        except TimeoutError:
+            log.info("%d calls did not end in time", len(self._receivers))
+        self._wire.close()
+        if self._unsent is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+            self._end("the connection was closed")
+        await self._ended.wait()
+
+    async def _open(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await loop.create_connection(lambda: self._wire, host.strip("[]"), int(port))
+        except (OSError, ValueError, TimeoutError) as error:
+            reason = str(error) or f"no answer for {_CONNECT_S:g} s"
+            self._end(f"no connection: {reason}")
+
+    def _opened(self) -> None:
+        unsent, self._unsent = self._unsent or [], None
+        for command in unsent:
+            self._send(command)
+
+    def _send(self, command: Command) -> None:
+        if self._unsent is not None:
+            self._unsent.append(command)
+        else:
+            self._wire.send(RouterMessage(commands=[command]).SerializeToString())
+
+    def _take(self, message: bytes) -> None:
+        """Hand out what cannot wait, and the rest when its turn comes."""
+        try:
+            events = ReplicaMessage.FromString(message).events
+        except DecodeError:
+            self._wire.close("a message that cannot be read")
+            return
+        for event in events:
+            # A call begins with its first token, so it overtakes nothing of its own.
+            if event.HasField("first_token"):
+                self._dispatch(event)
+            else:
+                self._waiting += 1
+                self._turns.add(partial(self._next, event))
+        self._count()
+        if self._waiting > _MOST_WAITING:
+            self._wire.pause()
+
+    def _next(self, event: CallEvent) -> None:
+        self._waiting -= 1
+        self._dispatch(event)
+        self._count()
+        if self._waiting == _MOST_WAITING // 2:
+            self._wire.resume()
+
+    def _dispatch(self, event: CallEvent) -> None:
+        receiver = self._receivers.get(event.call)
+        if receiver is None:
+            return
+        if event.HasField("ended"):
+            self._forget(event.call)
+        self._tokens += len(event.tokens.ids) or len(event.first_token.tokens.ids)
+        self._give(receiver, event)
+
+    def _count(self) -> None:
+        """Tell how many tokens came, once for all that came together."""
+        if self._tokens and (not self._waiting or self._tokens >= _COUNTED):
+            metrics.GENERATED.inc(self._tokens)
+            self._tokens = 0
+
+    def _give(self, receiver: Receiver, event: CallEvent) -> None:
+        try:
+            receiver.take(event)
+        except Exception:
+            log.exception("an event could not be taken")
+            self.cancel(event.call)
+            self._forget(event.call)
+            receiver.lost(Internal("internal error"))
+
+    def _forget(self, number: int) -> None:
+        self._receivers.pop(number, None)
+        if not self._receivers:
+            self._empty.set()
+
+    def _lost(self, reason: str) -> None:
+        """The connection is no more; what came by it still counts."""
+        self.over = True
+        self._turns.add(partial(self._end, reason))
+
+    def _end(self, reason: str) -> None:
+        self.over = True
+        receivers, self._receivers = self._receivers, {}
+        self._empty.set()
+        self._ended.set()
+        for receiver in receivers.values():
+            try:
+                receiver.lost(ReplicaLost(reason, retry_after_s=1.0))
+            except Exception:  # the others are to hear of it, too
+                log.exception("a call could not be ended")

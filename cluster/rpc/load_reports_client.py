@@ -1,0 +1,159 @@
+"""A router's side of the reports: what each replica said last, and who has fallen silent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import grpc.aio
+
+from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from protos import report_pb2, report_pb2_grpc
+from protos.channel import DIRECT
+
+log = logging.getLogger(__name__)
+
+# Silence is counted in ticks of this router's loop, so that its own stalls are not taken for it.
+_TICK_S = 0.1
+_STALE_TICKS = 10
+_SILENT_TICKS = 12
+_REOPEN_S = 0.25
+_OPTIONS = (
+    DIRECT,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A replica and what it said last; `merged` is the record that was asked about, with it."""
+
+    record: ReplicaRecord
+    task: asyncio.Task[None]
+    report: report_pb2.Report | None = None
+    ticks: int = 0
+    asked: ReplicaRecord | None = None
+    merged: ReplicaRecord | None = None
+
+
+class Reports:
+    """Follows the replicas it is told to. `heard` gets each report, `stale` who has not reported.
+
+    Both are called in the event loop.
+    """
+
+    def __init__(
+        self,
+        heard: Callable[[str, ReplicaLoad], None],
+        stale: Callable[[str], None],
+    ) -> None:
+        self._heard = heard
+        self._on_stale = stale
+        self._followed: dict[str, _Followed] = {}
+        self._ticker: asyncio.Task[None] | None = None
+
+    def follow(self, records: Iterable[ReplicaRecord]) -> None:
+        """Follow these replicas and no others."""
+        wanted = {record.id: record for record in records if record.role != "router"}
+        for name, followed in list(self._followed.items()):
+            record = wanted.get(name)
+            if record is None or record.generation != followed.record.generation:
+                followed.task.cancel()
+                del self._followed[name]
+        for name, record in wanted.items():
+            if name not in self._followed:
+                task = asyncio.create_task(self._follow(record), name=f"reports of {name}")
+                self._followed[name] = _Followed(record, task)
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick(), name="silence of replicas")
+
+    def with_report(self, record: ReplicaRecord) -> ReplicaRecord:
+        """The record with what the replica itself said last, where that is not old."""
+        followed = self._followed.get(record.id)
+        if followed is None or followed.report is None or followed.ticks >= _STALE_TICKS:
+            return record
+        # Asked for several times by every request, and changed a few times a second.
+        if followed.merged is None or followed.asked is not record:
+            followed.asked = record
+            followed.merged = replace(record, load=_merged(record.load, followed.report))
+        return followed.merged
+
+    def stale(self) -> set[str]:
+        """Replicas that have not reported for a second."""
+        return {
+            name
+            for name, followed in self._followed.items()
+            if followed.report is None or followed.ticks >= _STALE_TICKS
+        }
+
+    def silent(self, replica: str) -> bool:
+        """Whether a replica that reported has stopped to: it is frozen, cut off or gone."""
+        followed = self._followed.get(replica)
+        return (
+            followed is not None and followed.report is not None and followed.ticks >= _SILENT_TICKS
+        )
+
+    async def close(self) -> None:
+        """Follow nobody."""
+        tasks = [followed.task for followed in self._followed.values()]
+        if self._ticker is not None:
+            tasks.append(self._ticker)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._followed.clear()
+        self._ticker = None
+
+    async def _follow(self, record: ReplicaRecord) -> None:
+        while True:
+            try:
+                async with grpc.aio.insecure_channel(record.address, options=_OPTIONS) as channel:
+                    stub = report_pb2_grpc.ReportsStub(channel)
+                    async for report in stub.Watch(report_pb2.WatchRequest()):
+                        self._take(record, report)
+            except grpc.aio.AioRpcError as failure:
+                log.debug("no reports", extra={"replica": record.id, "reason": failure.details()})
+            except Exception:
+                log.exception("the reports of %s could not be read", record.id)
+            await asyncio.sleep(_REOPEN_S)
+
+    def _take(self, record: ReplicaRecord, report: report_pb2.Report) -> None:
+        followed = self._followed[record.id]
+        if followed.ticks >= _SILENT_TICKS:
+            log.warning("replica reports again", extra={"replica": record.id})
+        followed.report, followed.ticks, followed.merged = report, 0, None
+        self._heard(record.id, _merged(record.load, report))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            for name, followed in self._followed.items():
+                followed.ticks += 1
+                if followed.report is None:
+                    continue
+                if followed.ticks == _STALE_TICKS:
+                    self._on_stale(name)
+                elif followed.ticks == _SILENT_TICKS:
+                    log.warning("replica is silent", extra={"replica": name})
+
+
+def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
+    return replace(
+        load,
+        waiting=report.waiting,
+        running=report.running,
+        prompt_tokens_due=report.prompt_tokens_due,
+        blocks_free=report.blocks_free,
+        blocks_promised=report.blocks_promised,
+        streams=report.streams,
+        step_s=report.step_s if report.HasField("step_s") else None,
+        batch_tokens_due=report.batch_tokens_due,
+        batch_blocks=report.batch_blocks,
+        batch_streams=report.batch_streams,
+        batch_limit=report.batch_limit,
+    )

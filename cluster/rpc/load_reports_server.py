@@ -1,0 +1,67 @@
+"""A replica's side of the reports: what it is doing, as soon as that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from cluster.replica_record import ReplicaLoad
+from engine.loop_wakeup import Wake
+from protos import report_pb2, report_pb2_grpc
+
+# As often as something changes, and as often as nothing does.
+CHANGED_S = 0.05
+UNCHANGED_S = 0.25
+
+
+class ReportServicer(report_pb2_grpc.ReportsServicer):
+    """Answers `Watch` from the event loop: silence means that this does not run.
+
+    While a replica rests nothing changes there but by what sets `wake`, so nobody looks until then;
+    without a `wake` it is looked at as often as ever.
+    """
+
+    def __init__(self, state: Callable[[], ReplicaLoad], wake: Wake | None = None) -> None:
+        self._state = state
+        self._wake = wake
+
+    async def Watch(self, request: report_pb2.WatchRequest, context: Any) -> None:  # noqa: N802
+        """Write reports until the caller goes away."""
+        loop = asyncio.get_running_loop()
+        told: report_pb2.Report | None = None
+        told_s = 0.0
+        while True:
+            report = report_to_proto(self._state())
+            now = loop.time()
+            if report != told or now - told_s >= UNCHANGED_S:
+                await context.write(report)
+                told, told_s = report, now
+            wake = self._wake if _rests(report) else None
+            # Once more, as something may have come while that was written.
+            if wake is not None and report_to_proto(self._state()) == report:
+                await wake.stirred(UNCHANGED_S)
+            else:
+                await asyncio.sleep(CHANGED_S)
+
+
+def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
+    """What routers need to know of a load."""
+    return report_pb2.Report(
+        waiting=load.waiting,
+        running=load.running,
+        prompt_tokens_due=load.prompt_tokens_due,
+        blocks_free=load.blocks_free,
+        blocks_promised=load.blocks_promised,
+        streams=load.streams,
+        step_s=load.step_s,
+        batch_tokens_due=load.batch_tokens_due,
+        batch_blocks=load.batch_blocks,
+        batch_streams=load.batch_streams,
+        batch_limit=load.batch_limit,
+    )
+
+
+def _rests(report: report_pb2.Report) -> bool:
+    """Whether no request is here, in whatever state."""
+    return not (report.waiting or report.running or report.streams or report.blocks_promised)

@@ -1,0 +1,193 @@
+"""The replica's end of the streams from routers: many calls in one stream, one message at a time.
+
+While a message is on its way what comes next is merged, call by call, so a router that reads
+slowly gets larger messages and no step ever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from cluster.api.event_streams import end
+from cluster.rpc.framing import MOST_BYTES, Wire
+from cluster.rpc.send_queue import CallOutlet, Outbound
+from cluster.sockets import join, listening_socket
+from engine.errors import Internal, TandemError, Unavailable
+from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
+from protos.outlet import Outlet
+from protos.status import failure_to_proto
+
+log = logging.getLogger(__name__)
+
+_STOP_S = 5.0
+Serve = Callable[[Any, Outlet], Awaitable[None]]
+
+
+def new_server() -> grpc.aio.Server:
+    """A server for what routers and replicas ask of a replica beside calls."""
+    return grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", MOST_BYTES),
+            # Routers ping every 10 s; the default would hang up.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Who was cut off breaks no stream, and what it asked for would go on for ever.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+        ]
+    )
+
+
+class CallServer:
+    """Takes the connections of routers.
+
+    `serves` has, for each kind of command, the coroutine that is one call.
+    """
+
+    def __init__(self, serves: Mapping[str, Serve]) -> None:
+        self._serves = serves
+        self._sessions: set[_Session] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int = 0) -> str:
+        """Listen; returns the address. Raises ConfigError where that cannot be."""
+        sock, loop = listening_socket(host, port), asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, sock=sock)
+        return join(host, sock.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Take no more routers, cancel what runs, and wait until it has ended, for 5 s at most.
+
+        Idempotent.
+        """
+        if self._server is not None:
+            self._server.close()
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.wire.close("the replica stops")
+        ends = [asyncio.ensure_future(session.over.wait()) for session in sessions]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_STOP_S)
+            await end(list(late))
+            if late:
+                log.warning("calls did not end", extra={"connections": len(late)})
+
+    @property
+    def sessions(self) -> int:
+        """Connections of routers that are open."""
+        return len(self._sessions)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs and all that calls gave has been sent."""
+        return all(session.idle for session in self._sessions)
+
+    def _accept(self) -> Wire:
+        session = _Session(self._serves, self._sessions.discard)
+        self._sessions.add(session)
+        return session.wire
+
+
+class _Session:
+    """The calls of one router, until its connection ends; then those that run are cancelled."""
+
+    def __init__(
+        self, serves: Mapping[str, Serve], ended: Callable[[_Session], None] = lambda _: None
+    ) -> None:
+        self.wire = Wire(self.take, self.lost)
+        self.over = asyncio.Event()
+        self._serves = serves
+        self._on_end = ended
+        self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
+        self._outbound = Outbound()
+        self._sending = False
+        self._writing = asyncio.create_task(self._write())
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        sent = self._outbound.empty and not (self._sending or self.wire.unsent)
+        return sent and not self._calls
+
+    def take(self, message: bytes) -> None:
+        """Do what the router says."""
+        try:
+            commands = RouterMessage.FromString(message).commands
+        except DecodeError:
+            self.wire.close("a message that cannot be read")
+            return
+        for command in commands:
+            self._obey(command)
+
+    def lost(self, reason: str) -> None:
+        """The router is gone, and nobody is told what its calls give."""
+        log.debug("a router's connection ended", extra={"reason": reason})
+        self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        await end([self._writing, *self._calls.values()])
+        self._on_end(self)
+        self.over.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                events = await self._outbound.next()
+                self._sending = True
+                self.wire.send(ReplicaMessage(events=events).SerializeToString())
+                await self.wire.drained()
+                self._sending = False
+        except Exception:
+            log.exception("what calls gave could not be sent")
+            self.wire.close("a fault")
+
+    def _obey(self, command: Command) -> None:
+        kind = command.WhichOneof("command")
+        if kind == "cancel":
+            running = self._calls.get(command.call)
+            if running is not None:
+                running.cancel()
+        elif kind is not None:
+            outlet = self._outbound.outlet(command.call)
+            call = asyncio.create_task(self._run(kind, getattr(command, kind), outlet))
+            self._calls[command.call] = call
+            call.add_done_callback(lambda done: self._ended(outlet, done))
+
+    async def _run(self, kind: str, request: Any, outlet: CallOutlet) -> TandemError | None:
+        """One call to its end; returns what it failed with."""
+        try:
+            serve = self._serves.get(kind)
+            if serve is None:
+                raise Unavailable(f"this replica takes no {kind} calls", retry_after_s=1.0)
+            await serve(request, outlet)
+        except asyncio.CancelledError:
+            log.info(f"{kind} cancelled", extra=_names(request))
+            raise
+        except TandemError as error:
+            names = _names(request)
+            log.info(
+                f"{kind} failed",
+                extra=names | {"error": type(error).__name__, "reason": error.message},
+            )
+            return error
+        except Exception as error:
+            log.exception("a fault in a %s call", kind, extra=_names(request))
+            return Internal(f"internal error: {type(error).__name__}")
+        return None
+
+    def _ended(self, outlet: CallOutlet, done: asyncio.Task[TandemError | None]) -> None:
+        """Tell the router, also of a call that was cancelled, even before it began."""
+        del self._calls[outlet.call]
+        failure = None if done.cancelled() else done.result()
+        ended = Ended(failure=None if failure is None else failure_to_proto(failure))
+        outlet.put(CallEvent(ended=ended))
+
+
+def _names(request: Any) -> dict[str, object]:
+    return {"request_id": request.request_id, "choice": request.choice}

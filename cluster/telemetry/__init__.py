@@ -1,0 +1,1 @@
+"""Metrics, labels, logs and the request log."""

@@ -1,0 +1,102 @@
+"""Logs: one line per event, with its fields behind it, at the level TANDEM_LOG says.
+
+    2026-11-21T08:00:00.123Z info cluster.router.router request finished request_id=r-1 tokens=12
+
+Fields are what a caller gives as `extra`. An exception is one line too, with the place it came
+from; at the level debug its traceback follows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from typing import TextIO
+
+from engine.errors import ConfigError
+
+LEVELS = ("debug", "info", "warning", "error")
+PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "tandem")
+_STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class LineFormatter(logging.Formatter):
+    """Renders a record as one line of text; it ends in the `replica`'s name, if there is one."""
+
+    def __init__(self, replica: str = "") -> None:
+        super().__init__()
+        self._replica = replica
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        head = f"{stamp}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
+        given = {
+            key: value
+            for key, value in vars(record).items()
+            if key not in _STANDARD and not key.startswith("_")  # Ray adds one of its own
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            given |= _error_fields(record.exc_info[1])
+        given.setdefault("replica", self._replica)
+        fields = "".join(f" {key}={_value(value)}" for key, value in given.items() if value != "")
+        line = f"{head} {_escaped(record.getMessage())}{fields}"
+        if record.exc_info and logging.getLogger("cluster").isEnabledFor(logging.DEBUG):
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def level_from_environment(default: str = "warning") -> str:
+    """The level in TANDEM_LOG; ConfigError for a word that is none."""
+    level = os.environ.get("TANDEM_LOG", "").strip().lower() or default
+    if level not in LEVELS:
+        raise ConfigError(f"TANDEM_LOG: expected one of {', '.join(LEVELS)}, not {level!r}")
+    return level
+
+
+def configure_logging(
+    level: str | None = None, stream: TextIO | None = None, replica: str = ""
+) -> None:
+    """Send the logs of our packages, at that level and above, to `stream` (None: stderr).
+
+    Each line names the `replica` that this process is.
+    """
+    output: logging.Handler
+    output = logging.StreamHandler(stream) if stream is not None else _Stderr()
+    output.setFormatter(LineFormatter(replica))
+    for name in PACKAGES:
+        logger = logging.getLogger(name)
+        logger.handlers = [output]
+        logger.setLevel((level or level_from_environment()).upper())
+        logger.propagate = False
+
+
+class _Stderr(logging.Handler):
+    """Writes to what stderr is by then: what it was at first may have been closed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def _error_fields(error: BaseException) -> dict[str, str]:
+    fields = {"error": f"{type(error).__name__}: {error}"}
+    if frames := traceback.extract_tb(error.__traceback__):
+        fields["at"] = f"{frames[-1].filename}:{frames[-1].lineno}"
+    return fields
+
+
+def _value(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    plain = text and not any(char in ' "=\\' or not char.isprintable() for char in text)
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\r", "\\r").replace("\n", "\\n")

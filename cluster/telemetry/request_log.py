@@ -1,0 +1,63 @@
+"""The ledger: one row for each request that ended, as a line of the log at level info.
+
+… info cluster.telemetry.request_log request ended request_id=r-1 endpoint=chat config=3f9a1c02 outcome=ok …
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, replace
+
+from cluster.api import Summary
+
+log = logging.getLogger(__name__)
+
+_STAGES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a request: how it came in, how it ended, and where its time went.
+
+    `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
+    is `stable` or `canary`, where the endpoint has a canary.
+    Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
+    the request did not get so far. `reason` is what the client was told where it did not end well,
+    `decided_s` how long after its arrival it was decided to refuse it.
+    """
+
+    request_id: str
+    endpoint: str
+    config: str
+    outcome: str
+    tenant: str = ""
+    reason: str | None = None
+    decided_s: float | None = None
+    arm: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    first_flush_s: float | None = None
+    ttft_s: float | None = None
+    total_s: float | None = None
+
+    def finished(self, summary: Summary) -> Row:
+        """The same row, with what the summary of a finished request says."""
+        row = replace(
+            self,
+            prompt_tokens=summary.prompt_tokens,
+            completion_tokens=summary.completion_tokens,
+            total_s=summary.total_s,
+        )
+        if not summary.choices:
+            return row
+        first = summary.choices[0]
+        return replace(row, **{name: getattr(first, name) for name in _STAGES})
+
+
+def write(row: Row) -> None:
+    """Log the row; fields that are not known are left out."""
+    if log.isEnabledFor(logging.INFO):
+        known = {name: value for name, value in asdict(row).items() if value is not None}
+        log.info("request ended", extra=known)

@@ -1,0 +1,1 @@
+"""API keys, fair shares between tenants, and caps that routers share."""

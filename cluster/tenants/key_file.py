@@ -1,0 +1,66 @@
+"""Changing a file of hashed keys: whole and at once, so that a router never reads half of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from cluster.tenants.api_keys import read_keys
+from engine.errors import ConfigError
+
+
+class KeyFile:
+    """Tenant by hash, in a file; changed by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def keys(self) -> dict[str, str]:
+        """Tenant by hash; ConfigError where the file is wrong."""
+        return read_keys(self._path)
+
+    def add(self, digest: str, tenant: str) -> None:
+        """A key of this hash is the tenant's; a file that is not there is made."""
+        with self._locked():
+            found = self.keys() if self._path.exists() else {}
+            self._write({**found, digest: tenant})
+
+    def remove(self, digest: str) -> None:
+        """The key of this hash is nobody's."""
+        with self._locked():
+            self._write({key: tenant for key, tenant in self.keys().items() if key != digest})
+
+    def _write(self, keys: dict[str, str]) -> None:
+        tenants: dict[str, list[str]] = {}
+        for digest, tenant in keys.items():
+            tenants.setdefault(tenant, []).append(digest)
+        mode = self._path.stat().st_mode & 0o777 if self._path.exists() else 0o600
+        written = tempfile.NamedTemporaryFile(  # noqa: SIM115 - it becomes the file itself
+            "w", dir=self._path.parent, prefix=f".{self._path.name}.", delete=False
+        )
+        try:
+            with written:
+                yaml.safe_dump({"tenants": tenants}, written, width=200)
+                os.fchmod(written.fileno(), mode)
+            Path(written.name).replace(self._path)
+        except BaseException:
+            Path(written.name).unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise ConfigError(f"{self._path}: cannot be changed: {error.strerror}") from None

@@ -1,0 +1,103 @@
+"""API keys in Redis: hashed like those in a file, the same for all routers, changed as they run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.api.validation import check_tenant
+from cluster.config.schema import KEYS_IN_REDIS
+from cluster.discovery.redis_directory import Directory
+from cluster.tenants.api_keys import ApiKeys, FileKeys, is_hash
+from engine.errors import InvalidRequest, Unavailable
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+
+
+def keys_of(setting: str | None, directory: Directory) -> ApiKeys | None:
+    """The keys that `router.api_keys` names; None: nobody needs one."""
+    if setting is None:
+        return None
+    return SharedKeys(directory) if setting == KEYS_IN_REDIS else FileKeys(Path(setting))
+
+
+class SharedKeys(ApiKeys):
+    """The directory's keys, read by a task once a second where they changed.
+
+    Through an outage they stay as they were, and so they do where Redis has lost them: that there
+    are none any more counts only where somebody removed them.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        super().__init__({})
+        self._directory = directory
+        self._version: int | None = None
+        self._well = True
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the keys, and go on looking; raises Unavailable."""
+        await self._read()
+        if not self._tenants:
+            log.warning("there are no API keys yet: nobody is let in")
+        self._task = asyncio.create_task(self._run(), name="API keys")
+
+    async def stop(self) -> None:
+        """Look no more. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Read the keys where they changed."""
+        try:
+            version = await self._directory.api_keys_version()
+            if version is None and self._version is not None:
+                # Whatever comes next is read, though it may have the number of what was here.
+                self._version = 0
+                self._note("Redis has lost them")
+                return
+            if version != self._version:
+                await self._read()
+                log.info("the API keys were read again", extra={"keys": len(self._tenants)})
+        except Unavailable as error:
+            self._note(error.message)
+            return
+        self._well = True
+
+    async def _read(self) -> None:
+        self._version, found = await self._directory.api_keys()
+        self._tenants = _sound(found)
+
+    def _note(self, reason: str) -> None:
+        if self._well:
+            log.error("the API keys stay as they were", extra={"reason": reason})
+        self._well = False
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("the API keys could not be read")
+
+
+def _sound(found: Mapping[str, str]) -> dict[str, str]:
+    """The entries that are a hash and a tenant's name."""
+    sound = {}
+    for digest, tenant in found.items():
+        try:
+            check_tenant(tenant)
+        except InvalidRequest:
+            digest = ""
+        if is_hash(digest):
+            sound[digest] = tenant
+        else:
+            log.warning("an API key in Redis is passed over", extra={"tenant": tenant[:64]})
+    return sound

@@ -1,0 +1,262 @@
+"""A small simulator of a burst on two pools: a prefill and a decode replica in ticks of 5 ms.
+
+The policies are those of the router; only the replicas are made up. Speeds are those measured with
+one thread each on two cores, for a model of 135 M parameters; a prompt beside streams that keep the
+gap that they have, or wait longer, is computed at `SHARES` of them.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from cluster.admission.offered_load import Demand
+from cluster.admission.policy import Admission, Admit, Refuse, Wait
+from cluster.placement.cost_model import Pace
+from cluster.placement.edf_forecast import Due, first_of, in_time
+from cluster.placement.placement import Placement
+from cluster.placement.replica_load import Hold
+from cluster.placement.types import Ask
+from cluster.replica_record import ReplicaLoad, ReplicaRecord
+
+TICK_S = 0.005
+BUDGET_S = 1.0
+GAP_S = 0.06
+ANSWER = 32
+SHARES = {Pace.BESIDE: 0.6, Pace.PRESSED: 0.8, Pace.URGENT: 1.0}
+BLOCKS = 4096
+
+
+@dataclass(eq=False)
+class Call:
+    """A request on its way; `remaining` prompt tokens, then `tokens` of its answer."""
+
+    number: int
+    arrival_s: float
+    prompt: int
+    first_arrival_s: float
+    remaining: float = 0.0
+    tokens: int = 0
+    first_s: float | None = None
+    done_s: float | None = None
+    began_s: float | None = None
+    expected: bool = False
+    refused: int = 0
+    predicted_s: float = 0.0
+    alone_s: float | None = None
+    waits_for: str = ""
+    fits: bool = True
+    deadline_s: float = 0.0
+    pace: Pace = Pace.ALONE
+    learned: bool = False
+    holds: tuple[Hold, Hold] | None = None
+
+    @property
+    def good(self) -> bool:
+        if self.first_s is None or self.done_s is None:
+            return False
+        gap_s = (self.done_s - self.first_s) / (ANSWER - 1)
+        return self.first_s - self.arrival_s <= BUDGET_S and gap_s <= GAP_S
+
+
+@dataclass
+class Burst:
+    """Arrivals, the two replicas, and who decides: the policy, or nobody (`admit_all`)."""
+
+    prefill_rate: float = 1300.0
+    step_s: tuple[float, float] = (0.010, 0.0012)
+    seed: int = 0
+    calm_rate: float = 1.1
+    burst_rate: float = 11.0
+    admit_all: bool = False
+    returning: bool = False
+    now: float = 0.0
+    named_s: list[float] = field(default_factory=list)
+    returns: list[bool] = field(default_factory=list)
+    prompts: list[Call] = field(default_factory=list)
+    streams: list[Call] = field(default_factory=list)
+    held: list[Call] = field(default_factory=list)
+    finished: list[Call] = field(default_factory=list)
+    _step_done_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.placement = Placement(overcommit=4.0)
+        self.admission = Admission()
+        self.demand = Demand()
+        self.arrivals = sorted(self._arrivals(), key=lambda call: call.arrival_s)
+        self.calls = list(self.arrivals)
+
+    def _arrivals(self) -> list[Call]:
+        calls, at_s = [], 0.0
+        while at_s < 60:
+            rate = self.burst_rate if 25 <= at_s < 30 else self.calm_rate
+            at_s += self.chance.expovariate(rate)
+            prompt = self.chance.randint(64, 1024)
+            calls.append(Call(len(calls), at_s, prompt, at_s))
+        return calls
+
+    def run(self) -> Burst:
+        """Until everything has ended."""
+        reported_s = 0.0
+        while self.arrivals or self.prompts or self.streams or self.held:
+            self.now += TICK_S
+            while self.arrivals and self.arrivals[0].arrival_s <= self.now:
+                self._arrive(self.arrivals.pop(0))
+            self._look()
+            self._prefill()
+            self._decode()
+            if self.now - reported_s >= 0.05:
+                reported_s = self.now
+                self._report()
+        return self
+
+    def _records(self) -> tuple[ReplicaRecord, ReplicaRecord]:
+        load = ReplicaLoad(blocks_total=BLOCKS, block_size=16)
+        return (
+            ReplicaRecord("p0", "prefill", "", 1, load=load),
+            ReplicaRecord("d0", "decode", "", 1, load=load),
+        )
+
+    def _ask(self, call: Call) -> Ask:
+        return Ask(
+            call.prompt,
+            call.prompt + ANSWER,
+            arrived_s=call.arrival_s,
+            budget_s=BUDGET_S,
+            gap_s=GAP_S,
+            key=call.number,
+        )
+
+    def _arrive(self, call: Call) -> None:
+        call.expected = self.admission.expected(self._ask(call), self.now)
+        self.held.append(call)
+
+    def _look(self) -> None:
+        ahead_s = 0.0
+        for call in sorted(self.held, key=lambda call: (not call.expected, call.prompt)):
+            ahead_s += self._decide(call, ahead_s)
+
+    def _decide(self, call: Call, ahead_s: float) -> float:
+        """What it takes of the time of those that are behind it."""
+        ask = self._ask(call)
+        prefill, decode = self._records()
+        plan = self.placement.plan(
+            [prefill],
+            [decode],
+            ask,
+            self.now,
+            margin_s=self.admission.margin_s(BUDGET_S),
+            least=self._least_pace(),
+        )
+        if call.alone_s is None:
+            self.demand.add(plan.forecast.alone_s, self.now, BUDGET_S)
+        call.alone_s, call.fits = plan.forecast.alone_s, plan.forecast.fits
+        verdict = self.admission.judge(
+            ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
+        )
+        call.waits_for = verdict.reason if isinstance(verdict, Wait) else ""
+        if call.expected and not isinstance(verdict, Wait):
+            call.expected = False
+            self.admission.settle(ask)
+        if self.admit_all or isinstance(verdict, Admit):
+            self.held.remove(call)
+            if call.refused:
+                self.returns.append(True)
+            call.holds = self.placement.hold(plan, ask, self.now)
+            call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
+            call.deadline_s, call.pace = plan.forecast.deadline_s, plan.forecast.pace
+            call.learned = plan.forecast.learned
+            self.prompts.append(call)
+        elif isinstance(verdict, Refuse):
+            assert self.now - call.arrival_s <= BUDGET_S / 2 + TICK_S
+            self.held.remove(call)
+            if call.refused:
+                self.returns.append(False)
+            self.named_s.append(verdict.retry_after_s)
+            call.refused += 1
+            if self.returning:
+                call.arrival_s = self.now + verdict.retry_after_s
+                self.arrivals.append(call)
+                self.arrivals.sort(key=lambda call: call.arrival_s)
+        return plan.forecast.alone_s if call in self.held else 0.0
+
+    def _least_pace(self) -> Pace:
+        if self.demand.pressed(self.now):
+            return Pace.URGENT
+        waiting = [call for call in self.held if call.waits_for == "ttft"]
+        paces = (Pace.PRESSED if call.fits else Pace.URGENT for call in waiting)
+        return max(paces, default=Pace.BESIDE)
+
+    def _rate(self) -> float:
+        """Prompt tokens a second: who is in haste makes streams wait for all as they may."""
+        if not self.streams:
+            return self.prefill_rate
+        most = max((call.pace for call in self.prompts), default=Pace.BESIDE)
+        return self.prefill_rate * SHARES[max(most, Pace.BESIDE)]
+
+    def _prefill(self) -> None:
+        """As many in time as can be, the shortest of them first; then the late ones."""
+        budget = self._rate() * TICK_S
+        while self.prompts and budget > 0:
+            call = self._next_prompt()
+            if call.began_s is None:
+                call.began_s = self.now
+            done = min(budget, call.remaining)
+            call.remaining -= done
+            budget -= done
+            if call.remaining <= 0:
+                self._first(call)
+
+    def _next_prompt(self) -> Call:
+        calls = {
+            id(due): (due, call)
+            for call in self.prompts
+            if (due := Due(call.remaining / self._rate(), call.deadline_s))
+        }
+        due = [one for one, _ in calls.values()]
+        kept = in_time(due, self.now)
+        best = first_of(kept, self.now) if kept else min(due, key=lambda one: one.seconds)
+        return calls[id(best)][1]
+
+    def _first(self, call: Call) -> None:
+        self.prompts.remove(call)
+        self.streams.append(call)
+        call.first_s = self.now
+        took_s = self.now - call.began_s
+        self.placement.computed("p0", call.prompt, 0, took_s, self.now, call.pace)
+        self.placement.costs.learn_flush(0.0)
+        if call.learned:
+            self.admission.learn(self.now > call.deadline_s, BUDGET_S)
+        call.holds[0].release()
+
+    def _decode(self) -> None:
+        if self.now < self._step_done_s or not self.streams:
+            return
+        for call in list(self.streams):
+            call.tokens += 1
+            if call.tokens == ANSWER - 1:
+                self.streams.remove(call)
+                call.done_s = self.now
+                call.holds[1].release()
+                self.finished.append(call)
+                self.placement.costs.learn_stream("d0", self.now - call.arrival_s)
+        took_s = self.step_s[0] + self.step_s[1] * len(self.streams)
+        self._step_done_s = self.now + took_s
+
+    def _report(self) -> None:
+        holds, batch = self.placement.holds, len(self.streams)
+        step_s = self.step_s[0] + self.step_s[1] * batch if batch else 0.0
+        tokens = round(sum(call.remaining for call in self.prompts))
+        self.placement.costs.learn_step("d0", batch, step_s)
+        holds.report(
+            "p0", ReplicaLoad(prompt_tokens_due=tokens, waiting=len(self.prompts)), self.now
+        )
+        running = len(self.prompts) + batch
+        promised = sum(call.prompt // 16 + 3 for call in (*self.prompts, *self.streams))
+        holds.report("d0", ReplicaLoad(running=running, blocks_promised=promised), self.now)
+
+    @property
+    def good(self) -> int:
+        """Requests within both budgets, those that came back not counted."""
+        return sum(call.good and not call.refused for call in self.finished)

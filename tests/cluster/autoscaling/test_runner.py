@@ -1,0 +1,138 @@
+"""Which router keeps the pools, and what it leaves in the directory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from cluster.autoscaling import runner as pool_keeper
+from cluster.autoscaling.load_signals import Limits
+from cluster.autoscaling.runner import PoolKeeper
+from cluster.config.autoscaling import PoolBounds, ScalingConfig
+from cluster.discovery.healthy_replicas import Pools
+from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from engine.errors import Unavailable
+
+LENDS = ScalingConfig(flip_roles=True, hold_s=0, rest_s=0)
+GROWS = ScalingConfig(prefill=PoolBounds(1, 3), hold_s=0, rest_s=0)
+PRESSED = ReplicaLoad(prompt_tokens_due=5000, prompt_tokens_per_s=1000.0)
+
+
+class Members:
+    def members(self, role=None):
+        return [
+            ReplicaRecord("p", "prefill", "h:1", 1, load=PRESSED, home="prefill"),
+            ReplicaRecord("d", "decode", "h:2", 1, home="decode"),
+            ReplicaRecord("router-a", "router", "h:3", 1),
+            ReplicaRecord("router-b", "router", "h:4", 1),
+        ]
+
+
+class Board:
+    """A directory's counts."""
+
+    def __init__(self, wanted=None, broken=False):
+        self.counts = dict(wanted or {})
+        self.broken = broken
+        self.told = asyncio.Event()
+
+    async def wanted(self):
+        return dict(self.counts)
+
+    async def set_wanted(self, wanted):
+        if self.broken:
+            self.broken = False
+            raise Unavailable("gone")
+        self.counts = dict(wanted)
+        self.told.set()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(pool_keeper, "_LOOK_S", 0.001)
+
+
+async def keep(config, board, until, router="router-a", members=None, identity=None):
+    pools = Pools(members or Members(), identity=identity)
+    keeper = PoolKeeper(config, Limits(), router, pools, board)
+    task = asyncio.create_task(keeper.run())
+    await until
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("router", "asks"), [("router-a", True), ("router-b", False)])
+async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, quick, router, asks):
+    asked, looked = [], asyncio.Event()
+
+    async def refuse(record, role):
+        asked.append((record.id, role))
+        looked.set() if len(asked) > 1 else None
+        raise Unavailable("gone")
+
+    monkeypatch.setattr(pool_keeper, "ask_role", refuse)
+    until = asyncio.wait_for(looked.wait(), 10) if asks else asyncio.sleep(0.05)
+    await keep(LENDS, Board(), until, router)
+    assert asked[:2] == ([("d", "both")] * 2 if asks else [])
+
+
+async def test_the_directory_is_told_and_each_decision_has_a_line(quick, caplog):
+    board = Board(broken=True)
+    with caplog.at_level(logging.INFO, logger="cluster.autoscaling.runner"):
+        await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))
+    # One more, and then none before that one is there.
+    assert board.counts == {"prefill": 2}
+    (line,) = [record for record in caplog.records if record.message == "pool resized"]
+    assert (line.pool, line.before, line.replicas) == ("prefill", 1, 2)
+    assert "pressed" in line.reason
+
+
+async def test_another_router_goes_on_where_the_last_one_stopped(quick):
+    board = Board({"prefill": 3})
+    await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))
+    assert board.counts == {"prefill": 3}
+
+
+async def test_the_routers_that_do_not_keep_the_pools_say_nothing(quick):
+    board = Board()
+    await keep(GROWS, board, asyncio.sleep(0.05), "router-b")
+    assert board.counts == {}
+
+
+async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
+    """Its last streams may take long; pools go on being woken meanwhile."""
+
+    class Leaving(Members):
+        def members(self, role=None):
+            return [replace(r, leaving=r.id == "router-a") for r in super().members(role)]
+
+    board = Board()
+    told = asyncio.wait_for(board.told.wait(), 5)
+    await keep(GROWS, board, told, "router-b", Leaving())
+    assert board.counts == {"prefill": 2}
+
+
+async def test_what_waits_in_a_router_that_leaves_wakes_a_pool_of_its_weights(quick):
+    for identity, woken in (("", 1), ("other", 0)):
+        held = ReplicaRecord(
+            "router-a",
+            "router",
+            "h:3",
+            1,
+            identity,
+            load=ReplicaLoad(waiting=1, unmet_prefill=1),
+            leaving=True,
+        )
+
+        class Asleep:
+            def members(self, role=None, held=held):
+                return [held, ReplicaRecord("router-b", "router", "h:4", 1)]
+
+        board, config = Board({"prefill": 0}), ScalingConfig(prefill=PoolBounds(0, 3))
+        told = asyncio.wait_for(board.told.wait(), 5)
+        await keep(config, board, told, "router-b", Asleep(), "")
+        assert board.counts == {"prefill": woken}

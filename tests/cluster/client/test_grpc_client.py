@@ -1,0 +1,190 @@
+"""The typed client against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cluster.api import ChatMessage, ChatPrompt, Started, Summary, TextPrompt, TokenPrompt, Tokens
+from cluster.api.error_mapping import TABLE
+from cluster.client import Client
+from cluster.gateway.grpc_server import start
+from engine import errors
+from engine.types.sampling_params import SamplingParams
+from tests.cluster.scripted_generator import CARD, ScriptedGenerator, eventually, raised
+
+
+@pytest.fixture
+def generator() -> ScriptedGenerator:
+    return ScriptedGenerator()
+
+
+@pytest.fixture
+async def client(generator) -> AsyncIterator[Client]:
+    server = await start(generator, max_message_bytes=64 * 1024)
+    async with Client(f"127.0.0.1:{server.port}", timeout_s=5.0) as opened:
+        yield opened
+    await server.stop(0)
+
+
+async def test_events_are_the_apis(client, generator):
+    got = [event async for event in client.generate("a b", max_tokens=2, seed=5, logprobs=1)]
+    assert got[0] == Started("", "demo", 2, 5)
+    assert [event.text for event in got if isinstance(event, Tokens)] == ["one", " two"]
+    assert got[1].tokens[0].top == ((0, -0.5),)
+    assert isinstance(got[-1], Summary)
+    assert generator.requests[0].sampling == SamplingParams(max_tokens=2, seed=5, logprobs=1)
+
+
+async def test_heartbeats_are_not_told(client, generator):
+    generator.heartbeats = 2
+    kinds = [type(event) async for event in client.generate("a", max_tokens=1)]
+    assert kinds == [Started, Tokens, Summary]
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [
+        ("text", TextPrompt("text")),
+        ([1, 2], TokenPrompt((1, 2))),
+        ((1, 2), TokenPrompt((1, 2))),
+        ([{"role": "user", "content": "hi"}], ChatPrompt((ChatMessage("user", "hi"),))),
+        ([ChatMessage("system", "be")], ChatPrompt((ChatMessage("system", "be"),))),
+        (TextPrompt("text"), TextPrompt("text")),
+    ],
+)
+async def test_prompts(client, generator, given, prompt):
+    await client.complete(given)
+    assert generator.requests[0].prompt == prompt
+
+
+async def test_complete_gathers_all_choices(client):
+    done = await client.complete("a b", n=2, max_tokens=3, request_id="r1")
+    assert done.text == "one two three"
+    assert [choice.text for choice in done.choices] == ["one two three"] * 2
+    assert [token.token for token in done.choices[1].tokens] == [0, 1, 2]
+    assert done.choices[0].finish_reason == "length"
+    assert done.started.request_id == "r1"
+    assert done.summary.choices[1].decode_replica == "d0"
+
+
+async def test_the_model(client):
+    card = await client.model()
+    assert (card.name, card.endpoints) == (CARD.name, CARD.endpoints)
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("kind", TABLE)
+async def test_each_error_comes_back_as_its_class(client, generator, kind, after):
+    generator.error, generator.after = kind("what happened"), after
+    error = await raised(client.complete("a"))
+    assert type(error) is kind
+    assert error.message == "what happened"
+    assert error.retry_after_s == (1.0 if kind.retryable else None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "field"),
+    [
+        ("", {}, "prompt"),
+        ([], {}, "prompt"),
+        ([-1], {}, "prompt"),
+        ([2**40], {}, "prompt"),
+        ([10**5000], {}, "prompt"),
+        ([True], {}, "prompt"),
+        ([1.0], {}, "prompt"),
+        ([9999], {}, "prompt"),
+        ("\ud800", {}, "prompt"),
+        ([{"role": "tool", "content": "x"}], {}, "messages[0].role"),
+        ([{"role": "user"}], {}, None),
+        ("a", {"max_tokens": 2**40}, "max_tokens"),
+        ("a", {"temperature": float("nan")}, "temperature"),
+        ("a", {"top_p": 0.0}, "top_p"),
+        ("a", {"n": 0.5}, "n"),
+        ("a", {"n": 500}, "n"),
+        ("a", {"stop": ""}, "stop"),
+    ],
+)
+async def test_bad_input(client, prompt, options, field):
+    error = await raised(client.complete(prompt, **options))
+    assert type(error) is errors.InvalidRequest
+    assert error.field == field
+
+
+async def test_unknown_names(client):
+    for field in ("model", "endpoint"):
+        error = await raised(client.complete("a", **{field: "other"}))
+        assert type(error) is errors.NotFound
+        assert error.field == field
+
+
+async def test_a_request_too_large_can_never_succeed(client):
+    error = await raised(client.complete("a" * 100_000))
+    assert type(error) is errors.InvalidRequest
+    assert "larger than max" in error.message
+
+
+async def test_closing_the_stream_cancels(client, generator):
+    generator.endless, generator.pause_s = True, 0.01
+    events = client.generate("a", request_id="r1")
+    await anext(events)
+    await events.aclose()
+    await eventually(lambda: generator.closed == ["r1"], 1.0)
+
+
+async def test_a_cancelled_task_cancels_and_stays_cancelled(client, generator):
+    generator.endless, generator.pause_s = True, 30.0
+    task = asyncio.create_task(client.complete("a", request_id="r1"))
+    await eventually(lambda: generator.started == ["r1"])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await eventually(lambda: generator.closed == ["r1"], 1.0)
+
+
+async def test_cancel_by_id(client, generator):
+    generator.endless, generator.pause_s = True, 0.01
+    task = asyncio.create_task(client.complete("a", request_id="r1"))
+    await eventually(lambda: generator.started == ["r1"])
+    assert await client.cancel("r1")
+    assert type(await raised(task)) is errors.Cancelled
+    assert not await client.cancel("r1")
+
+
+async def test_a_deadline(client, generator):
+    generator.endless, generator.pause_s = True, 30.0
+    error = await raised(client.complete("a", timeout_s=0.2))
+    assert type(error) is errors.DeadlineExceeded
+
+
+async def test_nobody_listens():
+    async with Client("127.0.0.1:1", timeout_s=2.0) as client:
+        assert type(await raised(client.model())) is errors.Unavailable
+        assert type(await raised(client.complete("a"))) is errors.Unavailable
+
+
+async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet() -> None:
+    old = await start(ScriptedGenerator(), reuse_port=True)
+    asked, done = itertools.count(), False
+
+    async def again_and_again(client: Client) -> None:
+        while not done:
+            completion = await client.complete("a b", request_id=f"r{next(asked)}", timeout_s=20)
+            assert completion.text == "one two three four"
+            await client.model()
+
+    try:
+        async with Client(f"127.0.0.1:{old.port}") as client, asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(again_and_again(client))
+            for _ in range(5):
+                await asyncio.sleep(0.2)
+                new = await start(ScriptedGenerator(), port=old.port, reuse_port=True)
+                last, old = old, new
+                await last.stop(5)
+            done = True
+    finally:
+        await old.stop(0)

@@ -1,0 +1,43 @@
+"""The version of a configuration: the same for the same settings, and without secrets."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import replace
+
+from cluster.config.schema import load_config, parse_config
+from cluster.config.version import config_version
+
+
+def test_the_same_settings_have_the_same_version_however_they_were_written() -> None:
+    written = parse_config({"kv": {"block_size": 16}, "decode": {"max_batch": 64}})
+    version = config_version(written)
+    assert version == config_version(parse_config({}))
+    assert len(version) == 8
+    assert set(version) <= set(string.hexdigits)
+
+
+def test_another_setting_is_another_version() -> None:
+    versions = [
+        config_version(parse_config(document))
+        for document in (
+            {},
+            {"endpoints": {"chat": {"ttft_budget_ms": 501}}},
+            {"endpoints": {"chat": {}, "report": {}}},
+            {"endpoints": {"report": {}, "chat": {}}},
+            {"decode": {"gap_factor": None}},
+        )
+    ]
+    assert len(set(versions)) == len(versions)
+
+
+def test_the_order_of_what_is_not_the_default_does_not_count() -> None:
+    one = parse_config({"endpoints": {"chat": {}, "a": {}, "b": {}}})
+    other = parse_config({"endpoints": {"chat": {}, "b": {}, "a": {}}})
+    assert config_version(one) == config_version(other)
+
+
+def test_no_password_is_in_it() -> None:
+    config = load_config()
+    shared = replace(config, directory=replace(config.directory, url="redis://:secret@host"))
+    assert config_version(shared) == config_version(config)

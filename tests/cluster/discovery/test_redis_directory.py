@@ -1,0 +1,324 @@
+"""The directory, its leases and who watches them, over a Redis of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import redis.asyncio
+
+from cluster.config.schema import DirectoryConfig
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.discovery.heartbeat import Heartbeat, Watch, join_directory
+from cluster.discovery.redis_directory import Directory
+from cluster.replica_record import Change, ReplicaLoad, Roster
+from engine.errors import ConfigError, Unavailable
+from tests.cluster.discovery.members import record
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def directory(server: EmbeddedRedis) -> AsyncIterator[Directory]:
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.flushall()
+    config = DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1)
+    directory = Directory.connect(config)
+    yield directory
+    await directory.close()
+
+
+class Frozen:
+    """The server stands still inside the block, as in an outage."""
+
+    def __init__(self, server: EmbeddedRedis) -> None:
+        self._pid = server.pid
+
+    def __enter__(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+
+async def test_members_come_and_go(directory: Directory) -> None:
+    assert await directory.members() == []
+    await directory.register(record("b", "decode"))
+    await directory.register(record("a"))
+    assert await directory.members() == [record("a"), record("b", "decode")]
+    await directory.remove("a")
+    await directory.remove("a")
+    assert await directory.members() == [record("b", "decode")]
+
+
+async def test_a_lease_that_is_not_renewed_runs_out(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    await directory.register(record("kept"))
+    await directory.register(record("dead"))
+    for _ in range(6):
+        await asyncio.sleep(0.1)
+        await directory.renew(record("kept"))
+    assert await directory.members() == [record("kept")]
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        assert await client.smembers("tandem:replicas") == {b"kept"}
+
+
+async def test_an_unreadable_record_is_passed_over(
+    directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await directory.register(record("good"))
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.set("tandem:replica:bad", "nonsense")
+        await client.sadd("tandem:replicas", "bad")
+    assert await directory.members() == [record("good")]
+    assert "unreadable record" in caplog.text
+
+
+async def test_every_call_has_a_deadline(directory: Directory, server: EmbeddedRedis) -> None:
+    await directory.ping()
+    with Frozen(server):
+        started = time.monotonic()
+        with pytest.raises(Unavailable, match="directory"):
+            await directory.members()
+        assert time.monotonic() - started < 1
+    # An answer that came too late is not taken for the next call's.
+    await directory.register(record())
+    assert await directory.members() == [record()]
+
+
+async def test_a_directory_that_is_not_there_is_unavailable() -> None:
+    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
+    with pytest.raises(Unavailable, match="directory"):
+        await nowhere.ping()
+    await nowhere.close()
+
+
+@pytest.mark.parametrize("url", [None, "http://x"])
+def test_a_bad_url_is_a_config_error(url: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"directory\.url"):
+        Directory.connect(DirectoryConfig(url=url))
+
+
+async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
+    assert not await directory.request_stop()  # nobody listens: refused
+    assert not await directory.listen_for_stop()
+    assert not await directory.stop_requested()
+    assert await directory.request_stop()
+    assert await directory.stop_requested()
+    assert await directory.listen_for_stop()
+    await directory.clear_stop()
+    assert not await directory.stop_requested()
+
+
+# --- heartbeat and watch ---
+
+
+async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory) -> None:
+    beats = 0
+
+    def load() -> ReplicaLoad:
+        nonlocal beats
+        beats += 1
+        return ReplicaLoad(waiting=beats)
+
+    heart = Heartbeat(directory, record(), load, interval_s=0.1)
+    heart.start()
+    await asyncio.sleep(0.8)  # two leases
+    (first,) = await directory.members()
+    heart.set_role("both")
+    await asyncio.sleep(0.25)
+    (second,) = await directory.members()
+    assert second.load.waiting > first.load.waiting > 1
+    assert (first.role, second.role) == ("prefill", "both")
+    await heart.stop()
+    await heart.stop()
+    assert await directory.members() == []
+
+
+async def test_an_outage_is_survived_and_told_once(
+    directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    changes: list[Change] = []
+    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    watch = Watch(directory, interval_s=0.05, on_change=changes.append)
+    heart.start()
+    await watch.start()
+    await until(lambda: bool(watch.members("prefill")))
+    with Frozen(server):
+        await until(lambda: not heart.connected and not watch.connected)
+        await asyncio.sleep(1.0)  # more than two leases
+        assert [member.id for member in watch.members("prefill")] == ["prefill#a"]
+    await until(lambda: heart.connected and watch.connected)
+    await asyncio.sleep(1.0)
+    assert [member.id for member in watch.members()] == ["prefill#a"]
+    assert [member.id for member in await directory.members()] == ["prefill#a"]
+    assert len(changes) == 1
+    messages = [
+        entry.message for entry in caplog.records if entry.name == "cluster.discovery.heartbeat"
+    ]
+    assert sorted(messages) == [
+        "heartbeat of prefill#a: directory is back",
+        "heartbeat of prefill#a: directory lost",
+        "watch: directory is back",
+        "watch: directory lost",
+    ]
+    await heart.stop()
+    await watch.stop()
+
+
+async def test_a_replica_that_dies_leaves_the_watch_when_its_lease_ends(
+    directory: Directory,
+) -> None:
+    changes: list[Change] = []
+    watch = Watch(directory, interval_s=0.05, on_change=changes.append)
+    await watch.start()
+    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    heart.start()
+    await until(lambda: watch.get("prefill#a") is not None)
+    await heart.stop(remove=False)
+    await until(lambda: watch.members() == [], seconds=2)
+    assert [bool(change.lost) for change in changes] == [False, True]
+    await watch.stop()
+
+
+async def test_a_listener_that_fails_does_not_stop_the_watch(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(change: Change) -> None:
+        raise RuntimeError("no")
+
+    watch = Watch(directory, interval_s=0.02, on_change=fail)
+    await watch.start()
+    await directory.register(record())
+    await until(lambda: bool(watch.members()))
+    assert "listener" in caplog.text
+    await watch.stop()
+    await watch.stop()
+    assert watch.members() == [record()]
+
+
+async def test_a_watch_may_start_before_the_directory_answers() -> None:
+    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
+    watch = Watch(nowhere)
+    await watch.start()
+    assert watch.members() == []
+    assert not watch.connected
+    heart = Heartbeat(nowhere, record(), ReplicaLoad)
+    heart.start()
+    await heart.stop()
+    await watch.stop()
+    await nowhere.close()
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.0001, 0.0003, 0.001])
+async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s: float) -> None:
+    heart = Heartbeat(directory, record(), ReplicaLoad)
+    heart.start()
+    await asyncio.sleep(delay_s)
+    async with asyncio.timeout(5):
+        await heart.stop()
+    assert not heart.running
+
+
+async def test_who_left_stays_away_though_its_last_beat_comes_late(directory: Directory) -> None:
+    await directory.register(record())
+    await directory.remove("prefill#a")
+    await directory.renew(record())
+    found = await directory.census()
+    assert (found.members, found.left) == ((), {"prefill#a"})
+    await directory.register(record(generation=2))
+    found = await directory.census()
+    assert (found.members, found.left) == ((record(generation=2),), frozenset())
+
+
+async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    hearts = [Heartbeat(directory, record(name), ReplicaLoad, 0.1) for name in ("a", "b")]
+    watch = Watch(directory, interval_s=0.05)
+    watch._roster = Roster(grace_s=60)
+    for heart in hearts:
+        heart.start()
+    await watch.start()
+    await until(lambda: len(watch.members()) == 2)
+    with Frozen(server):
+        await until(lambda: not watch.connected)
+    await until(lambda: watch.connected)
+    await hearts[1].stop()
+    await until(lambda: [one.id for one in watch.members()] == ["a"], seconds=1)
+    await hearts[0].stop()
+    await watch.stop()
+
+
+async def test_a_join_and_a_leave_outlast_a_missed_deadline(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    with Frozen(server):
+        joining = asyncio.create_task(join_directory(directory, record()))
+        await asyncio.sleep(0.3)
+        assert not joining.done()
+    await asyncio.wait_for(joining, 5)
+    heart.start()
+    with Frozen(server):
+        await until(lambda: not heart.connected)
+        leaving = asyncio.create_task(heart.stop())
+        await asyncio.sleep(0.3)
+    await asyncio.wait_for(leaving, 5)
+    assert "prefill#a" in (await directory.census()).left
+
+
+async def test_data_that_are_lost_between_two_readings_cost_nobody_its_place(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    changes: list[Change] = []
+    watch = Watch(directory, on_change=changes.append)
+    for name in ("a", "b"):
+        await directory.register(record(name))
+    await watch.refresh()
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.flushall()
+    await directory.renew(record("a"))
+    assert await watch.refresh()
+    assert [one.id for one in watch.members()] == ["a", "b"]
+    await directory.renew(record("b"))
+    assert await watch.refresh()
+    assert [len(change.joined) for change in changes] == [2]
+    assert not any(change.lost for change in changes)
+
+
+async def test_the_password_comes_from_the_environment(
+    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = DirectoryConfig(url=server.url)
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.config_set("requirepass", "open sesame")
+        stranger = Directory.connect(config)
+        monkeypatch.setenv("TANDEM_REDIS_PASSWORD", "open sesame")
+        friend = Directory.connect(config)
+        try:
+            await friend.ping()
+            with pytest.raises(Unavailable, match="authenticated"):
+                await stranger.ping()
+        finally:
+            await client.config_set("requirepass", "")
+            await friend.close()
+            await stranger.close()

@@ -1,0 +1,289 @@
+"""A rollout as the launcher carries it out: what follows what, and what happens where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from cluster.config.schema import DirectoryConfig, RouterConfig, TandemConfig
+from cluster.config.version import config_version
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.redis_directory import Directory
+from cluster.discovery.rollout import (
+    RolloutRequest,
+    Rollouts,
+    RolloutState,
+    document_of,
+    following,
+    there,
+)
+from cluster.replica_record import ReplicaRecord
+from cluster.router.admin_service import AdminServicer
+from decode_pool.config import DecodeConfig
+from engine.errors import ConfigError, Unavailable
+from prefill_pool.config import PrefillConfig
+from protos import router_pb2
+from tests.cluster.discovery.test_version_handover import Roster, record
+
+
+@pytest.fixture(scope="module")
+def redis():
+    server = EmbeddedRedis.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def directory(redis):
+    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=f"n{time.time_ns()}"))
+    yield directory
+    await directory.close()
+
+
+RUNNING = TandemConfig(
+    directory=DirectoryConfig(url="unix:///x"), router=RouterConfig(grpc_port=4711)
+)
+OTHER = TandemConfig(decode=DecodeConfig(max_batch=7))
+
+
+class Serve:
+    """What would put replicas on a cluster: here they are in the directory at once, or never."""
+
+    def __init__(self, directory: Directory, *, fails: str | None = None) -> None:
+        self.begun: list[TandemConfig] = []
+        self._directory = directory
+        self._fails = fails
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, config: TandemConfig) -> None:
+        self.begun.append(config)
+        if self._fails is None:
+            asyncio.run_coroutine_threadsafe(self._appear(config), self._loop).result(10)
+
+    def failure(self) -> str | None:
+        return self._fails
+
+    async def _appear(self, config: TandemConfig) -> None:
+        for role in ("prefill", "decode", "router"):
+            one = replace(record(role, role), config=config_version(config))
+            await self._directory.register(one)
+
+
+async def rolled_out(directory, serve, config, prepare=lambda config: config):
+    said = []
+    rollouts = Rollouts(RUNNING, serve, prepare, said.append)
+    await directory.listen_for_stop()
+    request = RolloutRequest("id", config if isinstance(config, str) else document_of(config))
+    assert await directory.ask_rollout(request.to_json(), RolloutState("id").to_json())
+    await rollouts.look(directory)
+    await rollouts.look(directory)  # once only
+    state = RolloutState.from_json(await directory.rollout_state())
+    return rollouts, state, said
+
+
+async def test_another_configuration_takes_over_where_the_old_one_was(directory) -> None:
+    serve = Serve(directory)
+    rollouts, state, said = await rolled_out(directory, serve, OTHER)
+    (begun,) = serve.begun
+    assert begun.decode.max_batch == 7
+    assert begun.directory == RUNNING.directory
+    assert begun.router.grpc_port == 4711
+    assert rollouts.config == begun
+    assert (state.state, state.version) == ("serving", config_version(begun))
+    assert said == [f"rollout {state.version}: starting", f"rollout {state.version}: serving"]
+
+
+async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(directory) -> None:
+    serve = Serve(directory, fails="decode: not enough memory")
+    rollouts, state, _ = await rolled_out(directory, serve, OTHER)
+    assert [config.decode.max_batch for config in serve.begun] == [7, RUNNING.decode.max_batch]
+    assert rollouts.config == RUNNING
+    assert (state.state, state.reason) == ("failed", "decode: not enough memory")
+
+
+async def test_a_fault_on_the_way_fails_it_and_brings_the_old_one_back(directory) -> None:
+    serve = Serve(directory)
+    serve._appear = lambda config: asyncio.sleep(0)
+
+    def broken():
+        raise RuntimeError("the controller died")
+
+    serve.failure = broken
+    rollouts, state, _ = await rolled_out(directory, serve, OTHER)
+    assert (state.state, state.reason) == ("failed", "internal error: RuntimeError")
+    assert serve.begun[1:] == [RUNNING]
+    assert rollouts.config == RUNNING
+
+
+async def test_while_one_is_under_way_another_is_refused(directory) -> None:
+    admin = AdminServicer(Pools(Roster()), directory, {})
+    request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
+    await directory.listen_for_stop()
+    context = Context()
+    asked = await admin.Rollout(request, context)
+    with pytest.raises(Aborted, match="another rollout is under way"):
+        await admin.Rollout(request, context)
+    status = await admin.Status(router_pb2.StatusRequest(), context)
+    assert (status.rollout.id, status.rollout.state) == (asked.id, "asked")
+    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).look(directory)
+    assert (await admin.Rollout(request, context)).id != asked.id
+
+
+@pytest.mark.parametrize(
+    ("peer", "allowed"),
+    [
+        ("ipv4:127.0.0.1:5", True),
+        ("ipv6:%5B::1%5D:5", True),
+        ("unix:", True),
+        ("ipv4:10.0.0.7:5", False),
+        ("ipv6:%5B2001:db8::1%5D:5", False),
+    ],
+)
+async def test_with_keys_only_calls_from_here_change_anything(directory, peer, allowed) -> None:
+    context = Context()
+    context.peer = lambda: peer
+    await directory.listen_for_stop()
+    admin = AdminServicer(Pools(Roster()), directory, {}, guarded=True)
+    await admin.Status(router_pb2.StatusRequest(), context)
+    if allowed:
+        await admin.Stop(router_pb2.StopRequest(), context)
+        return
+    for call, request in (
+        (admin.Stop, router_pb2.StopRequest()),
+        (admin.Rollout, router_pb2.RolloutRequest(configuration=document_of(RUNNING))),
+        (admin.GiveRole, router_pb2.GiveRoleRequest(replica="p0", role="decode")),
+    ):
+        with pytest.raises(Aborted, match="own host only"):
+            await call(request, context)
+
+
+async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monkeypatch) -> None:
+    monkeypatch.setattr("cluster.discovery.redis_directory._STOP_LEASE_MS", 50)
+    admin = AdminServicer(Pools(Roster()), directory, {})
+    request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
+    fetching, fetched = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def fetch(config):
+        loop.call_soon_threadsafe(fetching.set)
+        assert fetched.wait(10)
+        return config
+
+    await directory.listen_for_stop()
+    await admin.Rollout(request, Context())
+    rollouts = Rollouts(RUNNING, Serve(directory), fetch, print)
+    looking = asyncio.create_task(rollouts.look(directory))
+    await asyncio.wait_for(fetching.wait(), 10)
+    await asyncio.sleep(0.1)
+    with pytest.raises(Aborted, match="another rollout is under way"):
+        await admin.Rollout(request, Context())
+    fetched.set()
+    await looking
+
+
+async def test_how_one_ended_is_told_after_an_outage(directory, monkeypatch) -> None:
+    failing, tell = 1, directory.set_rollout_state
+
+    async def tell_or_fail(text):
+        nonlocal failing
+        if failing and RolloutState.from_json(text).state == "serving":
+            failing -= 1
+            raise Unavailable("gone")
+        await tell(text)
+
+    monkeypatch.setattr(directory, "set_rollout_state", tell_or_fail)
+    _, state, _ = await rolled_out(directory, Serve(directory), RUNNING)
+    assert (failing, state.state) == (0, "serving")
+
+
+class Aborted(Exception):
+    """What a call ends with."""
+
+
+class Context:
+    """A gRPC call, as far as a servicer needs it."""
+
+    async def abort(self, code, details="", trailing_metadata=()):
+        raise Aborted(details)
+
+
+async def test_time_has_an_end(directory) -> None:
+    serve = Serve(directory)
+    serve._appear = lambda config: asyncio.sleep(0)
+    hasty = replace(OTHER, ray=replace(OTHER.ray, ready_timeout_s=0.3))
+    _, state, _ = await rolled_out(directory, serve, hasty)
+    assert (state.state, len(serve.begun)) == ("failed", 2)
+    assert "ray.ready_timeout_s" in state.reason
+
+
+async def test_nothing_is_begun_for_what_is_wrong_or_runs_already(directory) -> None:
+    def refuse(config):
+        raise ConfigError("there is no folder")
+
+    serve = Serve(directory)
+    for config, prepare in (
+        (json.dumps({"decode": {"max_batch": -1}}), lambda config: config),
+        ("no JSON", lambda config: config),
+        (OTHER, refuse),
+    ):
+        _, state, _ = await rolled_out(directory, serve, config, prepare)
+        assert state.state == "failed"
+        assert state.reason
+    _, state, _ = await rolled_out(directory, serve, RUNNING)
+    assert state.state == "serving"
+    assert serve.begun == []
+
+
+async def test_without_a_launcher_nobody_can_be_asked(directory) -> None:
+    assert not await directory.ask_rollout("{}", RolloutState("id").to_json())
+    assert await directory.take_rollout() is None
+    await directory.listen_for_stop()
+    assert await directory.ask_rollout("{}", RolloutState("id").to_json())
+    await directory.clear_stop()
+    assert await directory.take_rollout() is None
+    assert await directory.rollout_state() is None
+
+
+def test_a_version_is_there_with_all_its_replicas_and_a_router() -> None:
+    config = replace(OTHER, prefill=PrefillConfig(replicas=2))
+    own: list[ReplicaRecord] = [
+        replace(record(f"{role}{n}", role), config="v")
+        for role, n in (("prefill", 0), ("prefill", 1), ("decode", 0), ("router", 0))
+    ]
+    assert there(config, "v", own)
+    assert not there(config, "v2", own)
+    for lacking in range(len(own)):
+        assert not there(config, "v", own[:lacking] + own[lacking + 1 :])
+        one = replace(own[lacking], leaving=True)
+        assert not there(config, "v", [*own[:lacking], one, *own[lacking + 1 :]])
+
+
+def test_what_is_stored_reads_back() -> None:
+    for state in (RolloutState("a"), RolloutState("a", "v", "failed", "why")):
+        assert RolloutState.from_json(state.to_json()) == state
+    request = RolloutRequest("a", document_of(OTHER))
+    assert RolloutRequest.from_json(request.to_json()) == request
+    for wrong in ("[]", "{}", '{"id": "a", "state": "odd"}', '{"id": "a", "more": 1}'):
+        with pytest.raises(ValueError):
+            RolloutState.from_json(wrong)
+
+
+def test_what_clients_and_replicas_know_stays() -> None:
+    asked = TandemConfig(router=RouterConfig(http_port=1, max_requests=5))
+    config = following(RUNNING, asked)
+    assert config.router.max_requests == 5
+    assert config.router.http_port == RUNNING.router.http_port
+    assert config.ray.address == RUNNING.ray.address
+
+
+async def test_a_directory_that_is_gone_is_told_to_the_caller(redis) -> None:
+    gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"))
+    with pytest.raises(Unavailable):
+        await Rollouts(RUNNING, Serve(gone), lambda c: c, print).look(gone)
+    await gone.close()

@@ -1,0 +1,314 @@
+"""The HTTP door over real sockets: streams, limits, endings, and what lies around the API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from cluster.api import Started, Summary, Tokens
+from cluster.gateway.http_app import create_app
+from cluster.gateway.uvicorn_server import start
+from cluster.router.event_buffer import Outbox
+from engine.errors import ConfigError, InvalidRequest, Overloaded
+from tests.cluster.gateway.http_listener import (
+    CHAT,
+    HELLO,
+    TEXT,
+    asking,
+    door,
+    error_of,
+    metrics,
+    opened,
+)
+from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+
+
+@pytest.fixture
+def generator() -> ScriptedGenerator:
+    return ScriptedGenerator()
+
+
+@pytest.fixture
+async def client(generator) -> AsyncIterator[httpx.AsyncClient]:
+    async with asking(generator, max_body_bytes=64 * 1024) as opened_client:
+        yield opened_client
+
+
+async def test_the_bytes_of_a_stream(client):
+    response = await client.post(CHAT, json=HELLO | {"stream": True, "request_id": "r1"})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.headers["x-request-id"] == "r1"
+    assert "content-length" not in response.headers
+    *events, last = response.text.removesuffix("\n\n").split("\n\n")
+    assert last == "data: [DONE]"
+    first = json.loads(events[0].removeprefix("data: "))
+    assert first["id"] == "chatcmpl-r1"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+async def test_heartbeats_are_comments_in_a_stream_and_nothing_elsewhere(client, generator):
+    generator.heartbeats = 2
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    events = response.text.removesuffix("\n\n").split("\n\n")
+    assert events[:2] == [": heartbeat"] * 2
+    assert all(event.startswith("data: ") for event in events[2:])
+    assert events[-1] == "data: [DONE]"
+    whole = (await client.post(CHAT, json=HELLO)).json()
+    assert whole["choices"][0]["message"]["content"] == "one two three four"
+
+
+async def test_a_stream_of_events_without_text_is_never_silent_for_long(client, generator):
+    async def textless(request):
+        outbox = Outbox(heartbeat_s=0.1)
+        outbox.put(Started(request.request_id, "demo", 1, 7))
+
+        async def fill():
+            for index in range(20):
+                await asyncio.sleep(0.04)
+                outbox.put(Tokens(0, index, (1,), ""))
+            outbox.put(Tokens(0, 20, (1,), "end", "stop"))
+            outbox.put(Summary(1, 21, (), 1.0))
+
+        filling = asyncio.create_task(fill())
+        while True:
+            event = await outbox.get()
+            yield event
+            if isinstance(event, Summary):
+                break
+        await filling
+        outbox.close()
+
+    generator.generate = textless
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    events = response.text.removesuffix("\n\n").split("\n\n")
+    assert ": heartbeat" in events
+    assert events[-1] == "data: [DONE]"
+
+
+async def test_ids_come_also_where_there_is_no_text_yet(client, generator):
+    generate = generator.generate
+
+    async def held_back(request):
+        async for event in generate(request):
+            if isinstance(event, Tokens) and not event.finish_reason:
+                event = replace(event, text="")
+            yield event
+
+    generator.generate = held_back
+    response = await client.post(
+        TEXT, json={"prompt": "a", "stream": True, "return_token_ids": True}
+    )
+    *events, _ = response.text.removesuffix("\n\n").split("\n\n")
+    choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+    assert [one["token_ids"] for one in choices] == [[0], [1], [2], [3]]
+
+
+async def test_progress_is_a_comment_that_carries_json(client):
+    response = await client.post(CHAT, json=HELLO | {"stream": True, "progress": True})
+    told, events = [], []
+    for event in response.text.removesuffix("\n\n").split("\n\n"):
+        if event.startswith(": progress "):
+            told.append(json.loads(event.removeprefix(": progress ")))
+        else:
+            events.append(event)
+    assert told == [
+        {"choice": 0, "stage": "queued", "position": 2, "wait_s": 1.25},
+        {"choice": 0, "stage": "prefill", "tokens": 1, "total_tokens": 1},
+    ]
+    assert all(event.startswith("data: ") for event in events)
+    refused = await client.post(CHAT, json=HELLO | {"progress": True})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "progress"
+
+
+async def test_an_error_in_a_stream_ends_it_without_done(client, generator):
+    generator.error, generator.after = RuntimeError("secret"), 2
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    assert response.status_code == 200
+    *_, last = response.text.removesuffix("\n\n").split("\n\n")
+    assert json.loads(last.removeprefix("data: "))["error"]["message"] == "internal error"
+    assert "[DONE]" not in response.text
+    assert "secret" not in response.text
+
+
+async def test_a_refusal_behind_a_heartbeat_says_when_to_come_back(client, generator):
+    generator.heartbeats, generator.after = 1, 2  # behind Started and the heartbeat
+    generator.error = Overloaded("no room", retry_after_s=0.2501)
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    assert response.status_code == 200 and "retry-after-ms" not in response.headers
+    heartbeat, last = response.text.removesuffix("\n\n").split("\n\n")
+    assert heartbeat == ": heartbeat"
+    assert json.loads(last.removeprefix("data: "))["error"] == {
+        "message": "no room",
+        "type": "rate_limit_error",
+        "param": None,
+        "code": "overloaded",
+        "retry_after_ms": 251,
+    }
+    generator.error = InvalidRequest("never")
+    response = await client.post(CHAT, json=HELLO | {"stream": True})
+    assert "never" in response.text and "retry_after_ms" not in response.text
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_of_several_prompts_fails(client, generator, stream, after):
+    fine = generator.generate
+
+    async def second_fails(request):
+        sent = 0
+        async for event in fine(request):
+            if request.request_id == "r-1" and sent == after:
+                raise Overloaded("no room")
+            yield event
+            sent += 1
+
+    generator.generate = second_fails
+    generator.endless, generator.pause_s = True, 0.02
+    body = {"prompt": ["a", "b", "c"], "request_id": "r", "stream": stream}
+    response = await client.post(TEXT, json=body)
+    begun = stream and after > 0
+    assert response.status_code == (200 if begun else 429)
+    assert "no room" in response.text
+    assert "[DONE]" not in response.text
+    await eventually(lambda: len(generator.closed) == len(generator.started), 1.0)
+
+
+async def test_other_paths_and_methods(client):
+    error_of(await client.get("/nowhere"), 404)
+    error_of(await client.get("/v1/models/"), 404)
+    wrong = await client.get(CHAT)
+    error_of(wrong, 405)
+    assert wrong.headers["allow"] == "POST"
+    error_of(await client.delete("/v1/models"), 405)
+
+
+async def test_health_and_metrics(client, generator):
+    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    generator.gone = ("prefill", "decode")
+    response = await client.get("/healthz")
+    assert response.status_code == 503
+    assert response.json()["missing"] == ["prefill", "decode"]
+    scrape = await client.get("/metrics")
+    assert scrape.content == b"tandem_up 1\n"
+    assert scrape.headers["content-type"] == "text/plain; version=0.0.4"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("pause_s", [0.001, 30.0])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_a_client_that_disconnects_cancels(generator, path, pause_s, stream):
+    generator.endless, generator.pause_s = True, pause_s
+    prompt = HELLO if path == CHAT else {"prompt": ["a", "b"]}
+    count = 1 if path == CHAT else 2
+    async with door(generator) as port:
+        async with opened(port, path, prompt | {"stream": stream}):
+            await eventually(lambda: len(generator.started) == count)
+            await asyncio.sleep(0.05)
+            before = time.monotonic()
+        await eventually(lambda: len(generator.closed) == count)
+        assert time.monotonic() - before < 0.5
+        assert not generator.finished
+
+
+async def test_a_client_that_stops_reading_is_let_go(generator):
+    generator.endless = True
+    async with (
+        door(generator, stall_s=0.3) as port,
+        opened(port, CHAT, HELLO | {"stream": True}) as (_, writer),
+    ):
+        writer.transport.pause_reading()
+        await eventually(lambda: len(generator.closed) == 1, 20.0)
+
+
+async def test_a_client_that_leaves_while_it_sends(generator):
+    async with door(generator) as port:
+        async with opened(port, CHAT, HELLO, length=1000):
+            await asyncio.sleep(0.05)
+        async with httpx.AsyncClient() as client:
+            url = f"http://127.0.0.1:{port}{CHAT}"
+            assert (await client.post(url, json=HELLO)).status_code == 200
+    assert len(generator.requests) == 1
+
+
+async def test_the_first_token_is_sent_at_once(generator):
+    generator.pause_s = 0.2
+    async with (
+        door(generator) as port,
+        opened(port, CHAT, HELLO | {"stream": True, "max_tokens": 5}) as (reader, _),
+    ):
+        before = time.monotonic()
+        await reader.readuntil(b'"content":"one"')
+        assert time.monotonic() - before < 0.35
+
+
+async def test_a_reply_that_ends_early_is_an_error(generator):
+    async def cut_short(request):
+        async for event in ScriptedGenerator().generate(request):
+            if type(event).__name__ != "Summary":
+                yield event
+
+    generator.generate = cut_short
+    async with door(generator) as port, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{port}{CHAT}"
+        error_of(await client.post(url, json=HELLO), 500)
+        text = (await client.post(url, json=HELLO | {"stream": True})).text
+        assert "the reply ended early" in text
+        assert "[DONE]" not in text
+
+
+async def test_a_taken_port_is_one_clear_line(generator):
+    app = create_app(generator, metrics)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as caught:
+            await start(app, port=port)
+    assert caught.value.message == f"cannot listen on 127.0.0.1:{port}: address already in use"
+    with pytest.raises(ConfigError):
+        await start(app, host="203.0.113.1")
+    with pytest.raises(ConfigError):
+        await start(app, host="no.such.host.invalid")
+
+
+async def test_two_servers_share_a_port_only_if_asked(generator):
+    app = create_app(generator, metrics)
+    one = await start(app, reuse_port=True)
+    two = await start(app, port=one.port, reuse_port=True)
+    assert one.port == two.port
+    with pytest.raises(ConfigError):
+        await start(app, port=one.port)
+    await one.stop()
+    await two.stop()
+
+
+@pytest.mark.parametrize("grace_s", [0, 1])
+async def test_stopping_ends_streams_after_the_grace(generator, grace_s):
+    generator.endless, generator.pause_s = True, 0.01
+    server = await start(create_app(generator, metrics), grace_s=30)
+    async with opened(server.port, CHAT, HELLO | {"stream": True}):
+        await eventually(lambda: len(generator.started) == 1)
+        before = time.monotonic()
+        await server.stop(grace_s)
+        assert grace_s <= time.monotonic() - before < grace_s + 1.0
+        assert len(generator.closed) == 1
+
+
+def test_the_tenant_is_a_header():
+    generator = ScriptedGenerator()
+    client = TestClient(create_app(generator, metrics))
+    for headers in ({}, {"X-Tandem-Tenant": "acme.eu-1"}):
+        assert client.post(CHAT, json=HELLO, headers=headers).status_code == 200
+    assert [request.tenant for request in generator.requests] == ["default", "acme.eu-1"]
+    refused = client.post(CHAT, json=HELLO, headers={"X-Tandem-Tenant": "a/b"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tenant"

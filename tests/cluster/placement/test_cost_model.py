@@ -1,0 +1,243 @@
+"""The cost model: learns, shrugs off outliers, and never predicts less for more."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.placement.cost_model import CostModel, NonNegativeFit, Pace, PrefillCost
+
+
+def taught(samples, per_request=0.01, per_token=0.0006, quadratic=0.0, noise=None):
+    """A cost that saw prompts computed alone, one after the other."""
+    cost, now = PrefillCost(), 0.0
+    for tokens in samples:
+        seconds = per_request + per_token * tokens + quadratic * tokens * tokens / 2
+        seconds *= noise() if noise else 1.0
+        now += seconds + 0.5
+        cost.learn(tokens, 0, seconds, now)
+    return cost
+
+
+def lengths(count, seed=0):
+    chance = random.Random(seed)
+    return [chance.randint(16, 1024) for _ in range(count)]
+
+
+def test_before_anything_was_learned_it_is_optimistic_and_not_zero():
+    cost = PrefillCost()
+    assert not cost.learned
+    assert 0 < cost.seconds(1024) < 0.5
+    assert cost.seconds(0) == 0
+
+
+def test_it_learns_what_prompts_cost():
+    cost = taught(lengths(60))
+    for tokens in (16, 200, 1024):
+        assert cost.seconds(tokens) == pytest.approx(0.01 + 0.0006 * tokens, rel=0.15)
+
+
+def test_it_learns_the_quadratic_part_where_there_is_one():
+    cost = taught(lengths(120), quadratic=2e-6)
+    assert cost.seconds(1024) == pytest.approx(0.01 + 0.0006 * 1024 + 1e-6 * 1024**2, rel=0.15)
+    assert cost.seconds(512, 512) > cost.seconds(512) * 1.1
+
+
+def test_a_few_wild_observations_change_little():
+    calm = taught(lengths(80))
+    chance = random.Random(1)
+    wild = taught(lengths(80), noise=lambda: 50.0 if chance.random() < 0.05 else 1.0)
+    assert wild.seconds(512) < 1.5 * calm.seconds(512)
+
+
+def test_it_follows_a_replica_that_became_faster():
+    cost, now = taught(lengths(40)), 1000.0
+    for tokens in lengths(100, seed=2):
+        now += 1.0
+        cost.learn(tokens, 0, (0.01 + 0.0006 * tokens) / 10, now)
+    assert cost.seconds(512) == pytest.approx((0.01 + 0.0006 * 512) / 10, rel=0.3)
+
+
+def test_an_engine_that_is_made_faster_is_known_within_a_second_of_reports():
+    """A first start: steps of 200 ms until the operations are compiled, then of 12."""
+    costs, reports = CostModel(), 20
+    for _ in range(500):
+        costs.learn_step("one", 1, 0.2)
+    assert costs.step_s("one", 8) > 0.15
+    for _ in range(reports):
+        costs.learn_step("one", 1, 0.012)
+    assert costs.step_s("one", 1) == pytest.approx(0.012, rel=0.3)
+    assert costs.step_s("one", 8) < 0.03
+
+
+def test_what_more_streams_cost_is_still_known_when_all_became_faster():
+    costs = CostModel()
+    for number in range(400):
+        costs.learn_step("one", 1 + number % 16, 0.1 + 0.01 * (number % 16))
+    for _ in range(10):
+        costs.learn_step("one", 1, 0.01)
+    assert costs.step_s("one", 16) == pytest.approx(0.025, rel=0.3)
+
+
+def test_a_quick_step_now_and_then_changes_little():
+    costs = CostModel()
+    for number in range(400):
+        costs.learn_step("one", 4, 0.04 if number % 8 else 0.002)
+    assert costs.step_s("one", 4) > 0.03
+
+
+def test_what_becomes_faster_and_slower_by_turns_is_followed():
+    """Somebody comes to the cores and leaves them, each time for a second of reports."""
+    costs = CostModel()
+    for turn in range(12):
+        step_s = 0.012 if turn % 2 else 0.2
+        for _ in range(20):
+            costs.learn_step("one", 4, step_s)
+        if turn > 1:
+            assert costs.step_s("one", 4) == pytest.approx(step_s, rel=0.5)
+
+
+def test_steps_are_never_believed_to_be_slower_than_they_were_known_to_be():
+    costs = CostModel()
+    for step_s in (0.03, 0.003, 3.0):
+        for _ in range(200 if step_s < 1 else 20):
+            costs.learn_step("one", 4, step_s)
+    assert costs.step_s("one", 4) < 0.2
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_no_time_at_all_is_no_fault(seconds):
+    fit = NonNegativeFit((0.002,), (1.0,))
+    for _ in range(40):
+        fit.observe((1.0,), seconds)
+    assert fit.predict((1.0,)) < 0.002
+
+
+def test_prompts_of_one_step_share_its_time():
+    """Three prompts in each step: together they take the step, and not three times as long."""
+    cost, now = PrefillCost(), 0.0
+    for _ in range(40):
+        now += 1.0
+        for _ in range(3):
+            cost.learn(100, 0, 0.3, now)
+    assert 3 * cost.seconds(100) == pytest.approx(0.3, rel=0.1)
+
+
+def test_prompts_that_take_turns_are_charged_once():
+    """A short one passes a long one: the long one's time has the short one's in it."""
+    cost, now = PrefillCost(), 0.0
+    for _ in range(60):
+        cost.learn(100, 0, 0.1, now + 0.2)
+        cost.learn(900, 0, 1.0, now + 1.0)
+        now += 5.0
+    assert cost.seconds(100) + cost.seconds(900) == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_long_prompt_that_short_ones_pass_is_not_taken_for_a_cheap_one():
+    """Each short one is charged what was computed of the long one before it."""
+    cost, now = PrefillCost(), 0.0
+    for tokens in lengths(80):
+        began, half = now, 0.0005 * tokens
+        now += half + 0.05
+        cost.learn(64, 0, 0.05, now, began)
+        now += half
+        cost.learn(tokens, 0, now - began, now, began)
+        now += 0.5
+    assert cost.seconds(1000) == pytest.approx(1.0, rel=0.1)
+    assert cost.seconds(64) < 0.15
+
+
+def test_what_a_prompt_costs_beside_others_is_known_apart():
+    cost, now = PrefillCost(), 0.0
+    token_s = dict(zip(Pace, (0.0006, 0.0012, 0.0009, 0.0007), strict=True))
+    for place, tokens in enumerate(lengths(240)):
+        pace = Pace(place % 4)
+        now += 5.0
+        cost.learn(tokens, 0, 0.02 + tokens * token_s[pace], now, pace=pace)
+    for pace, each_s in token_s.items():
+        assert cost.seconds(800, pace=pace) == pytest.approx(0.02 + 800 * each_s, rel=0.1)
+
+
+def test_before_pressed_prompts_were_seen_they_take_half_of_what_streams_take_more():
+    cost, now = PrefillCost(), 0.0
+    for place, tokens in enumerate(lengths(120)):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
+    assert cost.seconds(800, pace=Pace.URGENT) == pytest.approx(0.5, rel=0.1)
+    for tokens in lengths(20):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * 0.0007, now, pace=Pace.PRESSED)
+    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.56, rel=0.1)
+    # Nor when that was long ago: by then it is forgotten.
+    for place, tokens in enumerate(lengths(300)):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
+
+
+def test_pressed_prompts_are_known_once_the_fit_has_them():
+    """Of those that pass each other none is known apart, until several are together."""
+    cost, now = PrefillCost(), 0.0
+    for place, tokens in enumerate(lengths(120)):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+    for _ in range(9):
+        now += 0.4
+        cost.learn(500, 0, 0.5, now, pace=Pace.PRESSED)
+        assert cost.seconds(800, pace=Pace.PRESSED) >= 0.55
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 5), st.floats(0, 3)), max_size=40),
+    st.integers(1, 8192),
+    st.integers(0, 4096),
+    st.integers(0, 4096),
+)
+def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
+    cost, now = PrefillCost(), 0.0
+    for length, seconds, pause in samples:
+        now += pause
+        cost.learn(length, 0, seconds, now, pace=Pace(length % 4))
+    for pace in Pace:
+        assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, pace)
+        assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens + more, cached, pace)
+        assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens, cached + more, pace)
+        if pace > Pace.BESIDE:
+            slower_s = cost.seconds(tokens, cached, Pace(pace - 1))
+            assert cost.seconds(tokens, cached, pace) <= slower_s * (1 + 1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-5, 2)), max_size=60), st.integers(1, 64))
+def test_a_larger_batch_never_steps_faster(samples, batch):
+    costs = CostModel()
+    for size, seconds in samples:
+        costs.learn_step("d0", size, seconds)
+    assert 0 <= costs.step_s("d0", batch) <= costs.step_s("d0", batch + 1)
+
+
+def test_a_step_is_learned_per_replica_and_forgotten_with_it():
+    costs = CostModel()
+    for batch in range(1, 17):
+        costs.learn_step("d0", batch, 0.01 + 0.002 * batch)
+    assert costs.step_s("d0", 20) == pytest.approx(0.05, rel=0.15)
+    assert costs.step_s("d1", 20) < 0.02
+    costs.learn_stream("d0", 2.0)
+    assert (costs.stream_s("d0"), costs.stream_s("d1")) == (2.0, None)
+    costs.forget(["d1"])
+    assert costs.step_s("d0", 20) < 0.02 and costs.stream_s("d0") is None
+
+
+def test_the_flush_follows_what_it_sees_and_not_one_stall():
+    costs = CostModel()
+    costs.learn_flush(10.0)
+    assert costs.flush_s < 0.01
+    for _ in range(100):
+        costs.learn_flush(0.02)
+    assert costs.flush_s == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_fit_needs_no_more_than_its_guess():
+    fit = NonNegativeFit((0.0, 1.0), (1.0, 1.0))
+    assert fit.predict((1.0, 2.0)) == 2.0 and not fit.learned

@@ -1,0 +1,230 @@
+"""A choice that is carried from replica to replica, with a real gate and scripted streams."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from cluster.admission.admission_queue import Gate
+from cluster.admission.assignment import Placed
+from cluster.placement.placement import Placement
+from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from cluster.router import failover as carrier
+from cluster.router.failover import Carrier
+from cluster.router.preprocessor import Prepared
+from cluster.router.resume_state import Continuation
+from cluster.router.router import ask_of
+from cluster.router.stage_times import StageTimes
+from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
+from engine.types.sampling_params import SamplingParams
+from engine.types.urgency import Haste
+from protos.convert import sequence_from_proto
+from protos.decode_pb2 import Retired
+from tests.cluster.router.test_choice_stream import FakeStream
+from tests.cluster.scripted_generator import eventually
+from tests.metrics_page import recorded
+
+LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
+
+
+class Cluster:
+    """Two replicas of each pool, the streams to them, and who is healthy."""
+
+    def __init__(self):
+        self.gone = set()
+        self.begun = []
+
+    def healthy(self, pool):
+        names = [f"{pool}-{n}" for n in (0, 1)]
+        records = [ReplicaRecord(one, pool, one, 1, load=LOAD, calls=one) for one in names]
+        return [one for one in records if one.id not in self.gone]
+
+    def stale(self):
+        return set()
+
+    def asleep(self, pools):
+        return ()
+
+    def suspect(self, record):
+        self.gone.add(record.id)
+
+    def to(self, address):
+        return Opening(self, address)
+
+
+class Opening:
+    """A stream that notes the call that begins on it."""
+
+    def __init__(self, cluster, address):
+        self.cluster, self.address = cluster, address
+
+    def begin(self, request, receiver):
+        stream = FakeStream()
+        stream.address, stream.request = self.address, request
+        self.cluster.begun.append(stream)
+        return stream.begin(request, receiver)
+
+
+class Rig:
+    """A choice under way."""
+
+    def __init__(self, patience_s=5.0):
+        self.cluster, self.placement, self.emitted = Cluster(), Placement(), []
+        self.gate = Gate(self.cluster, self.placement, max_held=2)
+        self.carrier = Carrier(self.gate, self.cluster, self.cluster.suspect, patience_s)
+        sampling = SamplingParams(max_tokens=4, seed=1)
+        self.record = Continuation(Prepared("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0))
+        self.placed = None
+
+    async def start(self):
+        ask = ask_of(self.record.prepared, time.monotonic(), "default")
+        (self.placed,) = await self.gate.enter(ask)
+        carrying = self.carrier.carry(
+            self.record, self.placed, self.emitted.append, lambda first: None
+        )
+        self.task = asyncio.create_task(carrying)
+        return await self.calls(2)
+
+    async def calls(self, count):
+        """So many calls were begun by now; the last two or the last one."""
+        await eventually(lambda: len(self.cluster.begun) >= count)
+        return self.cluster.begun[-min(2, count) :]
+
+    @property
+    def requests(self):
+        """How many choices are counted on each decode replica."""
+        return {
+            one.id: self.placement.holds.requests(one) for one in self.cluster.healthy("decode")
+        }
+
+    @property
+    def ids(self):
+        return [one for event in self.emitted for one in event.ids]
+
+
+@pytest.fixture
+async def rig():
+    return Rig()
+
+
+async def test_both_replicas_are_told_its_haste_at_each_place(rig, monkeypatch):
+    hastes = iter([Haste.URGENT, Haste.PRESSED])
+    monkeypatch.setattr(Placed, "haste", property(lambda placed: next(hastes)))
+    first = await rig.start()
+    first[0].receiver.lost(ReplicaLost("gone"))
+    second = await rig.calls(4)
+    for calls, haste in ((first, Haste.URGENT), (second, Haste.PRESSED)):
+        assert [sequence_from_proto(call.request).haste for call in calls] == [haste, haste]
+    rig.task.cancel()
+    await asyncio.gather(rig.task, return_exceptions=True)
+
+
+async def test_before_its_first_token_a_choice_begins_anew_on_another_pair(rig):
+    prefill, decode = await rig.start()
+    prefill.receiver.lost(ReplicaLost("gone"))
+    again, other = await rig.calls(4)
+    assert again.address != prefill.address and decode.cancelled
+    assert again.request.transfer == other.request.transfer != prefill.request.transfer
+    again.first(10)
+    other.tokens(1, 11, 12, 13, last=True)
+    other.say(retired=Retired())
+    summary = await rig.task
+    assert rig.ids == [10, 11, 12, 13]
+    assert summary.prefill_replica == again.address
+
+
+@pytest.mark.parametrize("error", [ReplicaLost("gone"), TransferFailed("silent for 1 s")])
+async def test_later_one_decode_replica_goes_on_behind_what_was_sent(rig, error):
+    prefill, decode = await rig.start()
+    prefill.first(10)
+    decode.tokens(1, 11)
+    decode.receiver.lost(error)
+    prefill.end()
+    _, rest = await rig.calls(3)
+    assert list(rest.request.output_ids) == [10, 11] and rest.request.local_prefill
+    assert isinstance(error, TransferFailed) or rest.address != decode.address
+    assert sum(rig.requests.values()) == 1
+    decode.tokens(2, 99)  # too late
+    rest.tokens(2, 12, 13, last=True)
+    rest.say(retired=Retired())
+    await rig.task
+    assert rig.ids == [10, 11, 12, 13]
+    rig.gate.release(rig.placed, 4)
+    assert not any(rig.requests.values())
+
+
+async def test_a_full_replica_is_no_end_for_what_was_begun(rig, monkeypatch):
+    monkeypatch.setattr(carrier, "_LOOK_S", 0.01)
+    prefill, decode = await rig.start()
+    prefill.first(10)
+    decode.receiver.lost(ReplicaLost("gone"))
+    _, full = await rig.calls(3)
+    full.end(Overloaded("256 requests wait already", retry_after_s=0.01))
+    _, rest = await rig.calls(4)
+    rest.tokens(1, 11, 12, 13, last=True)
+    rest.say(retired=Retired())
+    await rig.task
+    assert rig.ids == [10, 11, 12, 13]
+
+
+async def test_a_move_counts_once_and_by_what_was_lost(rig, monkeypatch):
+    monkeypatch.setattr(carrier, "_LOOK_S", 0.01)
+    with recorded() as page:
+        prefill, decode = await rig.start()
+        prefill.first(10)
+        decode.receiver.lost(ReplicaLost("gone"))
+        for count in (3, 4):
+            _, full = await rig.calls(count)
+            full.end(Overloaded("256 requests wait already", retry_after_s=0.01))
+        _, rest = await rig.calls(5)
+        rest.tokens(1, 11, 12, 13, last=True)
+        rest.say(retired=Retired())
+        await rig.task
+    assert page.value("tandem_requests_moved_total", reason="ReplicaLost") == 1
+    assert page.value("tandem_requests_moved_total") == 1
+
+
+async def test_a_full_replica_is_the_answer_to_what_was_not(rig):
+    prefill, _ = await rig.start()
+    prefill.end(Overloaded("no room", retry_after_s=1.0))
+    with pytest.raises(Overloaded):
+        await rig.task
+
+
+async def test_a_fault_is_no_loss(rig):
+    prefill, _ = await rig.start()
+    prefill.end(Internal("NaN"))
+    with pytest.raises(Internal):
+        await rig.task
+    assert len(rig.cluster.begun) == 2
+
+
+async def test_losses_have_a_bound(rig):
+    prefill, decode = await rig.start()
+    prefill.first(10)
+    last = decode
+    for count in range(3, 3 + carrier._MOST_LOSSES):
+        last.receiver.lost(ReplicaLost("gone"))
+        rig.cluster.gone.clear()
+        _, last = await rig.calls(count)
+    last.receiver.lost(ReplicaLost("gone"))
+    with pytest.raises(ReplicaLost):
+        await rig.task
+    assert not any(rig.requests.values())
+
+
+async def test_a_wait_for_another_place_has_an_end_and_can_be_cancelled():
+    for cancelled in (False, True):
+        rig = Rig(patience_s=60.0 if cancelled else 0.2)
+        prefill, decode = await rig.start()
+        prefill.first(10)
+        rig.cluster.gone.update({"decode-0", "decode-1"})
+        decode.receiver.lost(ReplicaLost("gone"))
+        await asyncio.sleep(0.05)
+        assert not rig.task.done()
+        if cancelled:
+            rig.task.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else ReplicaLost):
+            await rig.task

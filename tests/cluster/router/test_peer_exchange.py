@@ -1,0 +1,160 @@
+"""The routers' exchange over Redis: shares move, an outage is ridden out, who leaves is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+
+import pytest
+
+from cluster.config.schema import DirectoryConfig
+from cluster.config.tenant_limits import Need, TenantConfig, caps_of
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.discovery.redis_directory import Directory
+from cluster.router.peer_exchange import EVERY_S, QUIET_S, RouterExchange
+from cluster.router.peer_state import Statement
+from cluster.tenants.cap_shares import GONE_S, Said, Shares
+from cluster.tenants.fair_share import Fairness
+
+TENANTS = {"default": TenantConfig(max_concurrent=6, max_kv_tokens=600)}
+NEED = Need(1, 10, 100)
+
+
+@pytest.fixture
+def server():
+    server = EmbeddedRedis.start()
+    yield server
+    server.stop()
+
+
+class Router:
+    def __init__(self, directory, name):
+        self.shares = Shares(name, caps_of(TENANTS))
+        self.fairness = Fairness(TENANTS, self.shares)
+        self.exchange = RouterExchange(directory, name, self.shares, self.fairness)
+        self.running = 0
+
+    def admit(self):
+        """As many as may run."""
+        while self.fairness.cap("acme", NEED) is None:
+            self.fairness.start("acme", 10, 100)
+            self.running += 1
+
+
+@pytest.fixture
+async def directory(server):
+    directory = Directory.connect(DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1))
+    yield directory
+    await directory.close()
+
+
+@pytest.fixture
+async def routers(directory):
+    found = [Router(directory, name) for name in ("r", "s")]
+    await asyncio.gather(*(one.exchange.start() for one in found))
+    yield found
+    for one in found:
+        await one.exchange.stop()
+
+
+async def until(condition, seconds=20.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directory):
+    said = 0
+
+    class Counting:
+        async def exchange(self, router, statement):
+            nonlocal said
+            said += 1
+            return await directory.exchange(router, statement)
+
+        def __getattr__(self, name):
+            return getattr(directory, name)
+
+    router = Router(Counting(), "r")
+    await router.exchange.start()
+    for busy, pause_s in ((False, QUIET_S), (True, EVERY_S)):
+        if busy:
+            router.fairness.start("acme", 10, 100)
+        # The first says that something changed, or that nothing does any more.
+        before = said
+        await until(lambda before=before: said >= before + 2)
+        assert router.exchange.pause_s == pause_s
+    await router.exchange.stop()
+
+
+async def test_two_routers_fill_a_cap_together_and_never_exceed_it(routers):
+    first, second = routers
+    await until(lambda: all(one.shares.routers == 2 for one in routers))
+    first.admit()
+    second.admit()
+    assert first.running + second.running <= 6
+    await until(lambda: first.fairness.served("acme") == second.fairness.served("acme") == 60)
+    # All of it at one, once the other has none.
+    for _ in range(second.running):
+        second.fairness.end("acme", 0, 100)
+    second.running = 0
+    first.fairness.wait("acme", Need(3, 30, 300))
+    await until(lambda: first.shares.limit(("acme", "concurrent"), 6) == 6)
+    first.admit()
+    assert first.running == 6 and second.fairness.cap("acme", NEED) is not None
+
+
+async def test_who_leaves_gives_all_back(routers, directory):
+    await until(lambda: all(one.shares.routers == 2 for one in routers))
+    await routers[1].exchange.stop()
+    await until(lambda: routers[0].shares.limit(("acme", "concurrent"), 6) == 6)
+    said = await directory.exchange("x", Statement(Said()).to_json())
+    assert Statement.from_json(said["s"]).said.left
+
+
+async def test_what_a_router_left_that_died_holds_the_next_one_up_for_a_moment_only(directory):
+    whole = Said(5, 1, {("acme", "concurrent"): (6, 6)})
+    await directory.exchange("died@1", Statement(whole).to_json())
+    router = Router(directory, "r")
+    before = time.monotonic()
+    await router.exchange.start()
+    assert router.shares.settled and time.monotonic() - before < GONE_S
+    await until(lambda: router.shares.limit(("acme", "concurrent"), 6) == 6)
+    await router.exchange.stop()
+
+
+async def test_an_outage_leaves_an_even_share_and_ends(routers, server, caplog):
+    await until(lambda: all(one.shares.routers == 2 for one in routers))
+    caplog.set_level(logging.WARNING)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        await until(lambda: all(one.shares.alone for one in routers))
+        assert [one.shares.limit(("acme", "concurrent"), 6) for one in routers] == [3, 3]
+        for one in routers:
+            one.admit()
+        assert sum(one.running for one in routers) == 6
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await until(lambda: not any(one.shares.alone for one in routers))
+    assert all(one.shares.routers == 2 for one in routers)
+    said = [record.message for record in caplog.records]
+    assert any("no longer shared" in line for line in said)
+    assert any("shared again" in line for line in said)
+
+
+async def test_a_statement_that_cannot_be_read_is_passed_over(routers, directory):
+    for broken in ("", "3", "{}", '{"sequence":1,"among":-1,"portions":[]}'):
+        with pytest.raises(ValueError, match=r"."):
+            Statement.from_json(broken)
+        await directory.exchange("broken", broken)
+        await routers[0].exchange.once()
+    assert routers[0].shares.routers <= 2 and not routers[0].shares.alone
+
+
+def test_a_statement_survives_the_wire():
+    said = Said(3, 2, {("a", "kv_tokens"): (5, 7)})
+    full = Statement(said, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
+    assert Statement.from_json(full.to_json()) == full

@@ -1,0 +1,89 @@
+"""The door: complete requests come out, wrong ones end here with the field that is wrong."""
+
+import math
+
+import pytest
+
+from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, TextPrompt, TokenPrompt
+from cluster.config.schema import EndpointConfig
+from cluster.router.preprocessor import Door
+from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.text.tokenizer import Tokenizer
+from engine.types.sampling_params import SamplingParams
+from tests import tiny
+
+CONTEXT = 100
+CARD = ModelCard("tiny", "LlamaForCausalLM", "float32", CONTEXT, 320, ("chat", "report"), 0)
+ENDPOINTS = {
+    "chat": EndpointConfig(ttft_budget_ms=500, max_output_tokens=20),
+    "report": EndpointConfig(max_output_tokens=90),
+}
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.make(folder)
+    return Door(CARD, Tokenizer.load(str(folder)), ENDPOINTS, threads=2)
+
+
+def request(prompt="hi", sampling=None, **rest):
+    kinds = {str: TextPrompt, tuple: TokenPrompt, list: lambda m: ChatPrompt(tuple(m))}
+    return GenerateRequest(kinds[type(prompt)](prompt), sampling or SamplingParams(), **rest)
+
+
+async def test_defaults_are_filled_in(door):
+    prepared = await door.prepare(request("hello"), "id", None)
+    assert prepared.request_id
+    assert prepared.sampling.seed is not None
+    assert prepared.sampling.max_tokens == 20
+    assert prepared.ttft_budget_s == 0.5
+    assert len(prepared.prompt_ids) == 5
+
+
+async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
+    async def most(max_tokens, prompt_tokens, endpoint, capacity=None):
+        sampling = SamplingParams(max_tokens=max_tokens)
+        wanted = request(tuple([1] * prompt_tokens), sampling, endpoint=endpoint)
+        return (await door.prepare(wanted, "id", capacity)).sampling.max_tokens
+
+    assert await most(50, 10, "chat") == 20
+    assert await most(100, 60, "report") == 40
+    assert await most(None, 10, "report", capacity=32) == 23
+    assert await most(50, 10, "report", capacity=32) == 50
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "field", "text"),
+    [
+        (request(""), InvalidRequest, "prompt", "empty"),
+        (request(()), InvalidRequest, "prompt", "empty"),
+        (request([]), InvalidRequest, "messages", "empty"),
+        (request([ChatMessage("robot", "x")]), InvalidRequest, "messages", "unknown role 'robot'"),
+        (request(tuple([1] * 100)), PromptTooLong, "prompt", "at least 100 tokens.*100"),
+        (request("word " * 2000), PromptTooLong, "prompt", "at least [0-9]+ tokens.*100"),
+        (request((320,)), InvalidRequest, "prompt", r"token id 320 .*0 to 319"),
+        (request((-1,)), InvalidRequest, "prompt", "token id -1"),
+        (request("bad \ud800"), InvalidRequest, "prompt", "."),
+        (request("x", n=0), InvalidRequest, "n", "between 1 and 128"),
+        (request("x", tenant=""), InvalidRequest, "tenant", "1 to 64 characters"),
+        (request("x", tenant="a b"), InvalidRequest, "tenant", "letters, digits"),
+        (request("x", tenant="t" * 65), InvalidRequest, "tenant", "1 to 64 characters"),
+        (request("x", model="gpt"), NotFound, "model", "'tiny' is"),
+        (request("x", endpoint="web"), NotFound, "endpoint", "chat, report"),
+        (
+            request("x", SamplingParams(max_tokens=2**30)),
+            InvalidRequest,
+            "max_tokens",
+            "1073741824.*100",
+        ),
+        (request("x", SamplingParams(temperature=math.nan)), InvalidRequest, "temperature", "nan"),
+        (request("x", SamplingParams(top_p=0.0)), InvalidRequest, "top_p", "more than 0"),
+        (request("x", SamplingParams(stop=("",))), InvalidRequest, "stop", "characters"),
+        (request("x", SamplingParams(logit_bias={999: 1.0})), InvalidRequest, "logit_bias", "999"),
+    ],
+)
+async def test_what_is_wrong_is_named(door, wrong, error, field, text):
+    with pytest.raises(error, match=text) as refusal:
+        await door.prepare(wrong, "id", None)
+    assert refusal.value.field == field

@@ -1,0 +1,310 @@
+"""The stream between a router and a replica, over a real server: order, cancels, endings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bench.core.event_loop import new_loop, run
+from cluster.api.error_mapping import error_from_failure
+from cluster.rpc import server as call_server
+from cluster.rpc.client_pool import CallStreams
+from cluster.rpc.framing import PREFACE
+from cluster.rpc.server import CallServer, _Session
+from engine.errors import Overloaded, ReplicaLost, TandemError
+from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
+from protos.decode_pb2 import DecodeRequest
+from protos.inference_pb2 import Tokens
+from protos.prefill_pb2 import PrefillRequest
+from tests.cluster.scripted_generator import eventually
+
+
+class Taker:
+    """A receiver that keeps everything."""
+
+    def __init__(self):
+        self.events: list[CallEvent] = []
+        self.error: TandemError | None = None
+
+    def take(self, event):
+        self.events.append(event)
+
+    def lost(self, error):
+        self.error = error
+
+    @property
+    def ended(self):
+        return bool(self.events) and self.events[-1].HasField("ended")
+
+    @property
+    def ids(self):
+        return [one for event in self.events for one in event.tokens.ids]
+
+
+class Steps:
+    """A pool's servicer: `endless` emits until cancelled, otherwise ten tokens, or an error."""
+
+    def __init__(self):
+        self.begun: list[str] = []
+        self.freed: list[str] = []
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+
+    async def serve(self, request, outlet):
+        self.begun.append(request.transfer)
+        try:
+            if self.error is not None:
+                raise self.error
+            count = 0
+            while request.transfer.startswith("endless") or count < 10:
+                outlet.put(CallEvent(tokens=Tokens(index=count, ids=[count])))
+                count += 1
+                await asyncio.sleep(0.001)
+        finally:
+            if request.transfer == "endless-slow-to-free":
+                await self.gate.wait()
+            self.freed.append(request.transfer)
+
+
+@asynccontextmanager
+async def rig() -> AsyncIterator[tuple[Steps, CallStreams, str, CallServer]]:
+    steps = Steps()
+    server = CallServer({"decode": steps.serve})
+    address = await server.start("127.0.0.1")
+    streams = CallStreams()
+    try:
+        yield steps, streams, address, server
+    finally:
+        await streams.close()
+        await server.stop()
+
+
+async def test_many_calls_share_a_stream_and_each_is_in_order():
+    async with rig() as (steps, streams, address, _):
+        takers = [Taker() for _ in range(50)]
+        for number, taker in enumerate(takers):
+            streams.to(address).begin(DecodeRequest(transfer=str(number)), taker)
+        await eventually(lambda: all(taker.ended for taker in takers))
+        assert all(taker.ids == list(range(10)) for taker in takers)
+        assert not any(taker.events[-1].ended.failure.kind for taker in takers)
+        assert sorted(steps.freed, key=int) == [str(number) for number in range(50)]
+
+
+def test_so_they_do_in_the_event_loop_that_ray_gives_its_processes():
+    assert type(new_loop()).__module__.startswith("uvloop")
+    run(test_many_calls_share_a_stream_and_each_is_in_order())
+
+
+async def test_a_cancel_reaches_one_call_alone_and_is_answered_when_all_is_freed():
+    async with rig() as (steps, streams, address, _):
+        victim, other = Taker(), Taker()
+        call = streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), victim)
+        streams.to(address).begin(DecodeRequest(transfer="endless"), other)
+        await eventually(lambda: victim.ids and other.ids)
+        call.cancel()
+        call.cancel()
+        had = len(other.ids)
+        await eventually(lambda: len(other.ids) > had + 20)
+        assert not victim.ended
+        steps.gate.set()
+        await eventually(lambda: victim.ended)
+        assert steps.freed == ["endless-slow-to-free"]
+        assert not other.ended
+        call.cancel()
+
+
+async def test_a_call_that_is_cancelled_with_its_beginning_never_begins():
+    async with rig() as (steps, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless"), taker).cancel()
+        await eventually(lambda: taker.ended)
+        assert not steps.begun
+
+
+async def test_a_failure_arrives_as_what_was_raised():
+    async with rig() as (steps, streams, address, _):
+        steps.error = Overloaded("no room", retry_after_s=2.5)
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="x"), taker)
+        await eventually(lambda: taker.ended)
+        error = error_from_failure(taker.events[-1].ended.failure)
+        assert isinstance(error, Overloaded)
+        assert (error.message, error.retry_after_s) == ("no room", 2.5)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("secret"), KeyError("secret")])
+async def test_a_fault_is_told_without_its_text(fault):
+    async with rig() as (steps, streams, address, _):
+        steps.error = fault
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="x"), taker)
+        await eventually(lambda: taker.ended)
+        assert taker.events[-1].ended.failure.kind == "Internal"
+        assert "secret" not in taker.events[-1].ended.failure.message
+
+
+async def test_work_that_a_replica_does_not_do_is_refused():
+    async with rig() as (_, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(PrefillRequest(transfer="x"), taker)
+        await eventually(lambda: taker.ended)
+        assert taker.events[-1].ended.failure.kind == "Unavailable"
+
+
+async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_new_stream():
+    async with rig() as (steps, streams, address, server):
+        takers = [Taker() for _ in range(5)]
+        for taker in takers:
+            streams.to(address).begin(DecodeRequest(transfer="endless"), taker)
+        await eventually(lambda: all(taker.ids for taker in takers))
+        await server.stop()
+        await eventually(lambda: all(taker.error for taker in takers))
+        assert all(isinstance(taker.error, ReplicaLost) for taker in takers)
+        assert len(steps.freed) == 5
+        refused, again = Taker(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="1"), refused)
+        await eventually(lambda: isinstance(refused.error, ReplicaLost))
+        reborn = CallServer({"decode": steps.serve})
+        await reborn.start("127.0.0.1", int(address.rpartition(":")[2]))
+        streams.to(address).begin(DecodeRequest(transfer="1"), again)
+        await eventually(lambda: again.ended)
+        await reborn.stop()
+
+
+async def test_a_fault_while_sending_fails_the_stream_and_hangs_nobody():
+    async with rig() as (_, streams, _, _):
+
+        def broken():
+            raise RuntimeError("secret")
+
+        async def serve(request, outlet):
+            outlet.ready(broken)
+            await asyncio.Event().wait()
+
+        server, taker = CallServer({"decode": serve}), Taker()
+        streams.to(await server.start("127.0.0.1")).begin(DecodeRequest(transfer="x"), taker)
+        await eventually(lambda: taker.error is not None)
+        assert isinstance(taker.error, ReplicaLost)
+        await server.stop()
+
+
+async def test_a_router_that_goes_away_ends_its_calls_alone():
+    async with rig() as (steps, streams, address, _):
+        other, mine, theirs = CallStreams(), Taker(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless-mine"), mine)
+        other.to(address).begin(DecodeRequest(transfer="endless-theirs"), theirs)
+        await eventually(lambda: mine.ids and theirs.ids)
+        await other.close()
+        await eventually(lambda: steps.freed == ["endless-theirs"])
+        assert theirs.error is not None
+        had = len(mine.ids)
+        await eventually(lambda: len(mine.ids) > had)
+
+
+async def test_a_receiver_that_breaks_ends_alone():
+    class Broken(Taker):
+        def take(self, event):
+            raise RuntimeError
+
+    async with rig() as (steps, streams, address, _):
+        broken, sound = Broken(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless"), broken)
+        streams.to(address).begin(DecodeRequest(transfer="2"), sound)
+        await eventually(lambda: sound.ended)
+        assert broken.error is not None
+        assert sound.ids == list(range(10))
+        # Nobody listens to it any more: the replica is told.
+        await eventually(lambda: "endless" in steps.freed)
+
+
+async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
+    async def serve(request, outlet):
+        outlet.put(CallEvent(tokens=Tokens(ids=[1], text="x" * (16 << 20))))
+
+    server = CallServer({"decode": serve})
+    host, port = (await server.start("127.0.0.1")).split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 10)
+    command = RouterMessage(commands=[Command(call=1, decode=DecodeRequest())])
+    message = command.SerializeToString()
+    writer.write(PREFACE + len(message).to_bytes(4, "big") + message)
+    await eventually(lambda: server.sessions == 1)
+    (session,) = server._sessions
+    await eventually(lambda: session.wire.unsent > 0)
+    await asyncio.sleep(0.05)  # its call has ended
+    assert not server.idle
+    while session.wire.unsent:
+        await asyncio.wait_for(reader.read(1 << 20), 5)
+    await eventually(lambda: server.idle)
+    writer.close()
+    await server.stop()
+
+
+async def test_a_call_that_does_not_end_holds_no_replica_up(monkeypatch):
+    monkeypatch.setattr(call_server, "_STOP_S", 0.1)
+    async with rig() as (steps, streams, address, server):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), taker)
+        await eventually(lambda: taker.ids)
+        await asyncio.wait_for(server.stop(), 5)
+        steps.gate.set()
+        await eventually(lambda: steps.freed)
+
+
+async def test_a_stream_is_kept_until_its_calls_have_ended():
+    async with rig() as (_, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="1"), taker)
+        await streams.keep((), 30)
+        assert taker.ids == list(range(10))
+        assert taker.ended
+
+
+async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_messages():
+    """The stream's write never returns for a while; what was made meanwhile is one event."""
+    made, opened, messages = asyncio.Event(), asyncio.Event(), []
+
+    async def serve(request, outlet):
+        unsent: list[int] = []
+
+        def collect():
+            event = CallEvent(tokens=Tokens(index=unsent[0], ids=unsent))
+            unsent.clear()
+            return event
+
+        for token in range(1000):
+            unsent.append(token)
+            outlet.ready(collect)
+            await asyncio.sleep(0)
+        made.set()
+
+    class Slow:
+        """A wire that sends nothing on until it is opened."""
+
+        def send(self, message):
+            messages.append(ReplicaMessage.FromString(message))
+
+        unsent = 0
+
+        async def drained(self):
+            await opened.wait()
+
+    calls = _Session({"decode": serve})
+    calls.wire = Slow()
+    command = Command(call=1, decode=DecodeRequest())
+    calls.take(RouterMessage(commands=[command]).SerializeToString())
+    await asyncio.wait_for(made.wait(), 5)
+    assert len(messages) == 1
+    assert not calls.idle
+    opened.set()
+    await eventually(lambda: messages[-1].events[-1].HasField("ended"))
+    await eventually(lambda: calls.idle)
+    assert len(messages) == 2
+    got = [one for message in messages for event in message.events for one in event.tokens.ids]
+    assert got == list(range(1000))
+    cancel = Command(call=1, cancel=CancelCall())
+    calls.take(RouterMessage(commands=[cancel]).SerializeToString())
+    calls.lost("over")
+    await calls.over.wait()

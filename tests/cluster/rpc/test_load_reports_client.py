@@ -1,0 +1,167 @@
+"""Reports from replicas to routers: at once, on change, and what their silence means."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+import pytest
+
+from cluster.discovery.healthy_replicas import Pools
+from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from cluster.rpc import load_reports_server as report_server
+from cluster.rpc.load_reports_client import Reports
+from cluster.rpc.load_reports_server import ReportServicer
+from engine.loop_wakeup import Wake
+from protos import report_pb2, report_pb2_grpc
+from tests.cluster.scripted_generator import eventually
+
+
+class Frozen(report_pb2_grpc.ReportsServicer):
+    """Reports once and then nothing, as a process that was stopped."""
+
+    async def Watch(self, request, context):  # noqa: N802
+        await context.write(report_pb2.Report(waiting=3))
+        await asyncio.Event().wait()
+
+
+class Members:
+    def __init__(self, *records):
+        self.records = list(records)
+
+    def members(self, role=None):
+        return [record for record in self.records if role is None or record.serves(role)]
+
+
+class Heard:
+    """What a router is told."""
+
+    def __init__(self):
+        self.loads: list[ReplicaLoad] = []
+        self.stale: list[str] = []
+        self.reports = Reports(lambda name, load: self.loads.append(load), self.stale.append)
+
+
+@pytest.fixture
+async def serve():
+    servers = []
+
+    async def start(servicer, name="r0"):
+        server = grpc.aio.server()
+        report_pb2_grpc.add_ReportsServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        servers.append(server)
+        load = ReplicaLoad(blocks_total=9, block_size=16, running=7)
+        return ReplicaRecord(name, "decode", f"127.0.0.1:{port}", 1, load=load)
+
+    yield start
+    for server in servers:
+        await server.stop(0)
+
+
+@pytest.fixture
+async def heard():
+    heard = Heard()
+    yield heard
+    await heard.reports.close()
+
+
+async def test_a_router_hears_of_changes_without_asking(serve, heard):
+    load = ReplicaLoad(waiting=1, prompt_tokens_due=50)
+    record = await serve(ReportServicer(lambda: load, Wake()))
+    pools = Pools(Members(record), reports=heard.reports)
+    assert pools.healthy("decode") == [record]
+    heard.reports.follow([record])
+    assert pools.stale() == {"r0"}
+    await eventually(lambda: heard.loads)
+    load = ReplicaLoad(waiting=4, prompt_tokens_due=90, streams=2, step_s=0.02, blocks_promised=6)
+    await eventually(lambda: heard.loads[-1].waiting == 4)
+    fresh = pools.healthy("decode")[0].load
+    assert (fresh.prompt_tokens_due, fresh.streams, fresh.step_s, fresh.blocks_promised) == (
+        90,
+        2,
+        0.02,
+        6,
+    )
+    assert (fresh.blocks_total, fresh.block_size, fresh.running) == (9, 16, 0)
+    assert pools.stale() == set()
+
+
+async def test_a_frozen_replica_is_given_nothing(serve, heard):
+    record = await serve(Frozen())
+    lively = await serve(ReportServicer(ReplicaLoad, Wake()), "r1")
+    pools = Pools(Members(record, lively), reports=heard.reports)
+    heard.reports.follow([record, lively])
+    await eventually(lambda: len(heard.loads) >= 2)
+    assert pools.trusted(record)
+    await eventually(lambda: not pools.trusted(record))
+    assert heard.stale == ["r0"]
+    assert [one.id for one in pools.healthy("decode")] == ["r1"]
+    # What it said last is no longer believed.
+    assert heard.reports.with_report(record).load.running == 7
+
+
+async def test_a_replica_that_never_reports_is_not_silent(heard):
+    record = ReplicaRecord("r0", "decode", "127.0.0.1:1", 1)
+    heard.reports.follow([record])
+    await asyncio.sleep(0.3)
+    assert not heard.reports.silent("r0") and heard.reports.stale() == {"r0"}
+
+
+async def test_only_members_are_followed_and_a_new_life_anew(serve, heard):
+    record = await serve(ReportServicer(ReplicaLoad, Wake()))
+    router = ReplicaRecord("router-0", "router", "127.0.0.1:1", 1)
+    heard.reports.follow([record, router])
+    await eventually(lambda: heard.loads)
+    assert heard.reports.stale() == set()
+    reborn = await serve(Frozen())
+    heard.reports.follow([ReplicaRecord("r0", "decode", reborn.address, 2)])
+    await eventually(lambda: heard.loads[-1].waiting == 3)
+    heard.reports.follow([])
+    assert heard.reports.stale() == set() and not heard.reports.silent("r0")
+
+
+class Looked:
+    """A replica's state, and how often it was looked at."""
+
+    def __init__(self):
+        self.load = ReplicaLoad()
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+        return self.load
+
+
+async def test_a_replica_that_rests_is_looked_at_seldom_and_what_comes_is_told_at_once(
+    serve, heard, monkeypatch
+):
+    monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
+    state, wake = Looked(), Wake()
+    heard.reports.follow([await serve(ReportServicer(state, wake))])
+    await eventually(lambda: heard.loads)
+    await asyncio.sleep(3 * report_server.CHANGED_S)
+    looked = state.times
+    await asyncio.sleep(6 * report_server.CHANGED_S)
+    assert state.times == looked
+    state.load = ReplicaLoad(waiting=1)
+    wake.set()
+    await eventually(lambda: heard.loads[-1].waiting == 1)
+    # While there is something to do, whatever changes is seen without being told of.
+    state.load = ReplicaLoad(running=1, prompt_tokens_due=20)
+    await eventually(lambda: heard.loads[-1].prompt_tokens_due == 20)
+
+
+async def test_what_comes_while_a_report_is_written_is_not_overlooked(serve, heard, monkeypatch):
+    monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
+    state = Looked()
+
+    def begun_meanwhile():
+        """At rest at the first look; nobody waits yet when that is over."""
+        load, state.load = state(), ReplicaLoad(streams=1)
+        return load
+
+    heard.reports.follow([await serve(ReportServicer(begun_meanwhile, Wake()))])
+    await eventually(lambda: heard.loads and heard.loads[-1].streams == 1)
+    assert heard.loads[0].streams == 0

@@ -1,0 +1,154 @@
+"""What a replica says of how far prompts are: what is so, seldom, and only to those who asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.rpc.send_queue import Outbound
+from engine.scheduling.prompt_order import PromptOrder
+from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
+from protos import prompt_reports
+from protos.calls_pb2 import CallEvent
+from protos.inference_pb2 import Tokens
+from protos.prompt_reports import PromptReports
+
+
+def sequence(owner="a", tokens=100, lane="interactive", budget_s=1000.0):
+    found = Sequence(owner, list(range(tokens)), tokens, SamplingParams(max_tokens=9))
+    found.lane, found.ttft_budget_s = lane, budget_s
+    return found
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(prompt_reports, "EVERY_S", 0.005)
+
+
+async def said(outbound, within_s=2.0):
+    async with asyncio.timeout(within_s):
+        return [event.progress for event in await outbound.next()]
+
+
+async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
+    prompt, places = sequence(), {"a": Place(3, 1.5)}
+    reports, outbound = PromptReports(lambda: places), Outbound()
+    reports.begin(prompt, outbound.outlet(1))
+    (first,) = await said(outbound)
+    assert (first.queued, first.position, first.wait_s) == (True, 3, 1.5)
+    places["a"] = Place(1, None)
+    (second,) = await said(outbound)
+    assert (second.queued, second.position, second.HasField("wait_s")) == (True, 1, False)
+    prompt.cached_tokens = prompt.computed = 32
+    (third,) = await said(outbound)
+    assert (third.queued, third.computed) == (False, 32)
+    prompt.tokens.append(5)
+    await asyncio.sleep(0.05)
+    assert outbound.empty
+
+
+async def test_what_was_said_is_not_said_again_and_the_end_is_the_end():
+    prompt = sequence()
+    prompt.cached_tokens = 0
+    reports, outbound = PromptReports(dict), Outbound()
+    reports.begin(prompt, outbound.outlet(1))
+    await said(outbound)
+    with pytest.raises(TimeoutError):
+        await said(outbound, 0.05)
+    reports.end(prompt)
+    reports.end(prompt)
+    prompt.computed = 50
+    with pytest.raises(TimeoutError):
+        await said(outbound, 0.05)
+    assert reports._timer is None
+
+
+async def test_nobody_asks_for_places_when_nobody_waits():
+    asked = []
+    prompt = sequence()
+    prompt.cached_tokens = 0
+    reports, outbound = PromptReports(lambda: asked.append(1) or {}), Outbound()
+    reports.begin(prompt, outbound.outlet(1))
+    await said(outbound)
+    assert not asked
+    reports.end(prompt)
+
+
+async def test_tokens_of_the_same_call_come_first_and_are_never_lost():
+    prompt, made = sequence(), []
+    prompt.cached_tokens = 0
+    reports, outbound = PromptReports(dict), Outbound()
+    outlet = outbound.outlet(1)
+    collect = reports.begin(prompt, outlet, lambda: CallEvent(tokens=made.pop()) if made else None)
+    await said(outbound)
+    prompt.computed = 100
+    made.append(Tokens(ids=[1]))
+    outlet.ready(collect)
+    (event,) = await outbound.next()
+    assert event.tokens.ids == [1]
+    reports.end(prompt)
+
+
+def turns(token_s=0.01):
+    order = PromptOrder(512)
+    if token_s is not None:
+        order.learn(1024, 1024 * token_s)
+    return PromptTurns(order)
+
+
+def test_a_place_counts_those_that_go_before_in_the_lane_and_the_wait_all_their_tokens():
+    subject = turns()
+    for owner, tokens in (("long", 400), ("short", 100), ("mid", 200)):
+        subject.add(sequence(owner, tokens), 0.0)
+    places = subject.places(0.0)
+    assert [places[owner].position for owner in ("short", "mid", "long")] == [1, 2, 3]
+    waits = [places[owner].wait_s for owner in ("short", "mid", "long")]
+    assert waits == pytest.approx([0.0, 1.0, 3.0])
+
+
+def test_one_that_is_being_computed_has_no_place_but_is_waited_for():
+    subject = turns()
+    running = sequence("running", 50)
+    running.cached_tokens = 0
+    subject.add(running, 0.0)
+    subject.add(sequence("next", 100), 0.0)
+    places = subject.places(0.0)
+    assert places.keys() == {"next"}
+    assert places["next"].position == 1
+    assert places["next"].wait_s == pytest.approx(0.5)
+
+
+def test_other_lanes_take_their_share_of_the_wait_and_no_more_than_they_have():
+    subject = turns()
+    subject.add(sequence("chat", 600), 0.0)
+    subject.add(sequence("batch", 100, "batch"), 0.0)
+    # The chat's lane has twelve times the share, but no more than 600 tokens.
+    assert subject.places(0.0)["batch"].wait_s == pytest.approx(6.0)
+    assert subject.places(0.0)["chat"].wait_s == pytest.approx(0.5)
+
+
+def test_no_wait_is_made_up_before_there_was_a_prompt():
+    subject = turns(token_s=None)
+    subject.add(sequence(), 0.0)
+    assert subject.places(0.0) == {"a": Place(1, None)}
+
+
+def test_a_crowd_has_places_too():
+    subject = turns()
+    for number in range(200):
+        subject.add(sequence(str(number), 10), float(number))
+    places = subject.places(200.0)
+    assert sorted(place.position for place in places.values()) == list(range(1, 201))
+
+
+async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():
+    prompt = sequence()
+    reports, outbound = PromptReports(dict), Outbound()
+    reports.begin(prompt, outbound.outlet(1))
+    prompt.tokens.append(3)
+    await asyncio.sleep(0.05)
+    assert outbound.empty
+    assert reports._timer is None

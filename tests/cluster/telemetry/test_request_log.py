@@ -1,0 +1,46 @@
+"""The line that each request leaves in the log when it has ended."""
+
+from __future__ import annotations
+
+import logging
+
+from cluster.api import ChoiceSummary, Summary
+from cluster.telemetry import request_log as ledger
+from cluster.telemetry.logging_setup import LineFormatter
+from cluster.telemetry.request_log import Row
+
+ROW = Row("r-1", "report", "3f9a1c02", "ok", "acme")
+STAGES = ChoiceSummary(0, 0.5, 0.25, 0.125, 0.875, 0.02, 0.01, 1.0, 0, "p0", "d0")
+
+
+def line(row: Row, caplog) -> str:
+    with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
+        ledger.write(row)
+    return LineFormatter().format(caplog.records[-1]).split(" ", 1)[1]
+
+
+def test_a_finished_request_says_where_its_time_went(caplog) -> None:
+    row = ROW.finished(Summary(7, 3, (STAGES,), 2.0))
+    assert line(row, caplog) == (
+        "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report config=3f9a1c02 "
+        "outcome=ok tenant=acme prompt_tokens=7 completion_tokens=3 queue_s=0.5 prefill_s=0.25 "
+        "first_flush_s=0.125 ttft_s=0.875 total_s=2"
+    )
+
+
+def test_what_is_not_known_is_left_out(caplog) -> None:
+    assert line(ROW, caplog) == (
+        "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report config=3f9a1c02 "
+        "outcome=ok tenant=acme"
+    )
+
+
+def test_a_refusal_says_when_it_was_decided(caplog) -> None:
+    refused = Row("r-1", "chat", "3f9a1c02", "Refused", "acme", reason="no room", decided_s=0.45)
+    assert line(refused, caplog).endswith('tenant=acme reason="no room" decided_s=0.45')
+
+
+def test_nothing_is_written_below_its_level(caplog) -> None:
+    with caplog.at_level(logging.WARNING, "cluster.telemetry.request_log"):
+        ledger.write(ROW)
+    assert not caplog.records

@@ -1,0 +1,46 @@
+"""Charges of all routers: whatever is lost, doubled or late, the sum is what was charged."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.tenants.charges import Charges
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9), st.booleans(), st.booleans())))
+def test_readings_that_are_lost_or_come_twice_change_nothing(charges):
+    said, heard = Charges(), Charges()
+    heard.hear({"r": said.say()})
+    total, counted = {"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}
+
+    def read():
+        for tenant, amount in heard.hear({"r": said.say()}).items():
+            counted[tenant] += amount
+
+    for tenant, amount, read_now, read_twice in charges:
+        said.add(tenant, amount)
+        total[tenant] += amount
+        for _ in range(read_now + read_twice):
+            read()
+    read()
+    assert counted == total
+
+
+def test_a_router_counts_from_when_it_is_first_heard_and_anew_when_it_began_anew():
+    heard = Charges()
+    assert heard.hear({"r": {"a": 100.0}}) == {}
+    assert heard.hear({"r": {"a": 130.0}, "s": {"a": 50.0}}) == {"a": 30.0}
+    assert heard.hear({"r": {"a": 20.0}, "s": {"a": 51.0}}) == {"a": 21.0}
+    assert heard.hear({}) == {}
+    assert heard.hear({"s": {"a": 60.0}}) == {}
+
+
+def test_totals_that_no_longer_grow_are_forgotten_and_begin_again():
+    said, heard = Charges(), Charges()
+    heard.hear({"r": said.say()})
+    said.add("a", 7)
+    assert heard.hear({"r": said.say()}) == {"a": 7}
+    for _ in range(1300):
+        last = said.say()
+    assert last == {} and heard.hear({"r": last}) == {}
+    said.add("a", 8)
+    assert heard.hear({"r": said.say()}) == {"a": 8}
