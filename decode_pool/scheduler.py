@@ -13,7 +13,8 @@ A preempted request gives up its blocks and is computed again, in chunks, from i
 as they are no longer in the prefix cache. It goes before every waiting one, but one of the batch
 lane only before its like, as that lane gives way to the others everywhere. So does one that was
 streaming on a replica that was lost, and is taken up here. A local request, whose prompt is
-computed here, starts at its turn among the prompts, by `engine/scheduling/prompt_order.py`; a more urgent one
+computed here, starts at its turn among the prompts, by `engine/scheduling/prompt_order.py`; a more
+urgent one
 may overtake a pass that was begun, between two layers. `remove` ends a request in any state.
 `decode_pool/batching.py` says who may leave *waiting*.
 """

@@ -1,7 +1,7 @@
 """The configuration of the engine: the `model` and `kv` sections.
 
-Plain frozen dataclasses, so that this package needs no validation library; `cluster/config/schema.py`
-reads them from YAML and forbids unknown keys.
+Plain frozen dataclasses, so that this package needs no validation library;
+`cluster/config/schema.py` reads them from YAML and forbids unknown keys.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ A request's life here:
 
 A prompt starts behind its cached prefix, and the blocks that a chunk fills are named at once.
 
-`engine/scheduling/prompt_order.py` says who comes next; one that is more urgent may overtake a pass that was
-begun, between two layers. Nothing is started while too many blocks are parked.
+`engine/scheduling/prompt_order.py` says who comes next; one that is more urgent may overtake a
+pass that was begun, between two layers. Nothing is started while too many blocks are parked.
 """
 
 from __future__ import annotations

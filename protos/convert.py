@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.errors import Internal, InvalidRequest
-from engine.haste import Haste
-from engine.prefix import DEFAULT_TENANT
-from engine.prompt_order import LANES, Lane
-from engine.sampling import SamplingParams
-from engine.scoring import Scores, Scoring
-from engine.sequence import FinishReason, SampledToken
-from engine.sequence import Sequence as TokenSequence
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.types.lane import LANES, Lane
+from engine.types.sampling_params import SamplingParams
+from engine.types.scores import Scores, Scoring
+from engine.types.sequence import FinishReason, SampledToken
+from engine.types.sequence import Sequence as TokenSequence
+from engine.types.urgency import Haste
 from protos import decode_pb2, inference_pb2, prefill_pb2
 
 _OPTIONAL = (

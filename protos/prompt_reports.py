@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.prompt_turns import Place
-from engine.sequence import Sequence
+from engine.scheduling.prompt_queue import Place
+from engine.types.sequence import Sequence
 from protos.calls_pb2 import CallEvent
 from protos.outlet import Collect, Outlet
 from protos.prefill_pb2 import PromptProgress

@@ -1,4 +1,6 @@
-"""What an ideal order would serve of a burst, at a speed: `python -m bench.compare.ideal_order 1300 [FIXED_MS]`.
+"""What an ideal order would serve of a burst, at a speed.
+
+`python -m bench.compare.ideal_order 1300 [FIXED_MS]`.
 
 Prompts are computed one at a time, the shortest of those that wait first; who would be late is
 refused, and decoding is free of charge. It is a yardstick and no proof: another order may serve

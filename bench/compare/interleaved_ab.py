@@ -1,4 +1,6 @@
-"""Both of Tandem's modes on one load, window by window by turns: `python -m bench.compare.interleaved_ab`.
+"""Both of Tandem's modes on one load, window by window by turns.
+
+`python -m bench.compare.interleaved_ab` plays them.
 
 On a shared host the hour moves gaps by more than two modes differ, and a play of a trace takes
 minutes. Here both servers are up, and who is not asked is frozen (SIGSTOP), so that it takes

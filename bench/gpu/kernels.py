@@ -6,20 +6,17 @@ Each run goes over all layers, so that what it reads is never in the cache from 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
 from bench.gpu.clock import timed
+from bench.gpu.harness import GpuBench
 from bench.gpu.model import packed
 from engine.model.attention_alternatives import VarlenPrefill
 from engine.model.attention_hf import attend_segments
 from engine.model.attention_triton import PagedAttention, Tiles, TritonAttention
 from engine.model.ops_cuda import TritonOps, processors
 from engine.model.packed_batch import PackedBatch
-
-if TYPE_CHECKING:
-    from bench.gpu.main import Bench
 
 Tensor = torch.Tensor
 
@@ -65,7 +62,7 @@ class TorchAttention:
 
 
 def _seconds(
-    bench: Bench, attention: PagedAttention, batch: PackedBatch, *, recorded: bool
+    bench: GpuBench, attention: PagedAttention, batch: PackedBatch, *, recorded: bool
 ) -> float:
     """Of one layer's attention; recorded as a graph where launches would be seen."""
     scale = bench.scale
@@ -83,7 +80,7 @@ def _seconds(
     return timed(step, bench.device, scale.repeats) / scale.layers
 
 
-def _decoders(bench: Bench) -> Iterator[tuple[str, PagedAttention]]:
+def _decoders(bench: GpuBench) -> Iterator[tuple[str, PagedAttention]]:
     yield "torch, gathered", TorchAttention()
     if isinstance(bench.ops, TritonOps):
         count = processors(bench.device)
@@ -92,7 +89,7 @@ def _decoders(bench: Bench) -> Iterator[tuple[str, PagedAttention]]:
             yield f"{tiles} parts={parts}", TritonAttention(count, decoding=tiles, parts=parts)
 
 
-def attention_decode(bench: Bench) -> None:
+def attention_decode(bench: GpuBench) -> None:
     """Reading keys and values is the floor."""
     scale = bench.scale
     for batch in scale.batches:
@@ -105,7 +102,7 @@ def attention_decode(bench: Bench) -> None:
                 _attention_row(bench, "decode attention", name, attention, step, floor)
 
 
-def attention_prefill(bench: Bench) -> None:
+def attention_prefill(bench: GpuBench) -> None:
     """The two products are the floor."""
     scale = bench.scale
     for prompt in scale.prompts:
@@ -125,7 +122,7 @@ def attention_prefill(bench: Bench) -> None:
 
 
 def _attention_row(
-    bench: Bench,
+    bench: GpuBench,
     section: str,
     name: str,
     attention: PagedAttention,
@@ -144,7 +141,7 @@ def _attention_row(
     bench.report.row(section, **where, us=taken * 1e6, of_floor=floor / taken)
 
 
-def products(bench: Bench) -> None:
+def products(bench: GpuBench) -> None:
     """The linear layers as they are multiplied now, at a decode step's heights."""
     scale = bench.scale
     for name in ("qkv", "out", "gate_up", "down", "head"):
@@ -163,7 +160,7 @@ def products(bench: Bench) -> None:
             bench.report.row("products", linear=name, rows=rows, us=us, of_floor=floor / taken)
 
 
-def fused(bench: Bench) -> None:
+def fused(bench: GpuBench) -> None:
     """Norm, rotary with store, gate, at a prompt's height: bytes moved against the bandwidth."""
     scale, ops = bench.scale, bench.ops
     rows = max(scale.prompts)

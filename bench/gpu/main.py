@@ -15,16 +15,15 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from bench.gpu import kernels as gpu_kernels
 from bench.gpu.clock import Report, bandwidth, describe, matrix_rate, timed, timed_on_host
+from bench.gpu.harness import GpuBench
 from bench.gpu.model import BLOCK, FULL, TINY, Scale, cache, decoder, packed, spans
-from engine.kv.cache import KvCache
-from engine.model.cuda_graphs import CudaGraphs, DecodeReplays, Step
+from engine.model.cuda_graphs import DecodeReplays
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import Decoder
 from engine.model.layers_op_by_op import OpByOp
@@ -34,27 +33,13 @@ from engine.model.packed_batch import pack
 from engine.model.runner import whole
 from engine.types.sequence import Span
 
-_RESULTS = Path(__file__).with_name("results") / "gpu.json"
-_TESTS = ("gpu", "engine/test_ops.py", "engine/test_choose.py", "engine/test_attention_others.py")
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What all measurements share; `read` and `rate` are the limits, per second."""
-
-    scale: Scale
-    device: torch.device
-    decoder: Decoder
-    runner: CompactRunner
-    ops: OpByOp
-    cache: KvCache
-    report: Report
-    read: float
-    rate: float
-
-    def recorder(self) -> Callable[[Step], Step]:
-        """What makes graphs where there is a GPU, and else leaves steps as they are."""
-        return CudaGraphs(self.device) if self.device.type == "cuda" else lambda step: step
+_RESULTS = Path(__file__).parents[1] / "results" / "gpu.json"
+_TESTS = (
+    "gpu",
+    "engine/model/test_ops.py",
+    "engine/model/test_forward_selection.py",
+    "engine/model/test_attention_alternatives.py",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -90,7 +75,7 @@ def _run_tests(report: Report) -> None:
     command += [f"tests/{test}" for test in _TESTS]
     if importlib.util.find_spec("xdist") is not None:
         command += ["-n", "8"]
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     try:
         ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=200)
         told, code = ended.stdout[-3000:], ended.returncode
@@ -111,8 +96,8 @@ def _measure(scale: Scale, device: torch.device, report: Report) -> None:
     # What a kernel can read at most is the better of the two.
     read = max(speeds.values())
     runner = CompactRunner(model, ops)
-    bench = Bench(scale, device, model, runner, ops, cache(scale, device), report, read, rate)
-    sections: tuple[Callable[[Bench], None], ...] = (
+    bench = GpuBench(scale, device, model, runner, ops, cache(scale, device), report, read, rate)
+    sections: tuple[Callable[[GpuBench], None], ...] = (
         _decode,
         _prefill,
         gpu_kernels.products,
@@ -137,7 +122,7 @@ def _ops(model: Decoder, device: torch.device) -> OpByOp:
     return TorchOps(model)
 
 
-def _decode(bench: Bench) -> None:
+def _decode(bench: GpuBench) -> None:
     """Decode steps, eager and replayed: with packing and the greedy token on the host."""
     scale, runner = bench.scale, bench.runner
     width = -(-max(scale.contexts) // BLOCK)
@@ -155,7 +140,7 @@ def _decode(bench: Bench) -> None:
             _decode_row(bench, replays, step, context)
 
 
-def _decode_row(bench: Bench, replays: DecodeReplays, step: list[Span], context: int) -> None:
+def _decode_row(bench: GpuBench, replays: DecodeReplays, step: list[Span], context: int) -> None:
     scale, runner, batch = bench.scale, bench.runner, len(step)
 
     def eager() -> torch.Tensor:
@@ -185,7 +170,7 @@ def _decode_row(bench: Bench, replays: DecodeReplays, step: list[Span], context:
     )
 
 
-def _prefill(bench: Bench) -> None:
+def _prefill(bench: GpuBench) -> None:
     """Prompts whole, and in chunks."""
     scale = bench.scale
     for prompt in scale.prompts:

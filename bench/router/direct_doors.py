@@ -42,7 +42,8 @@ class FirstOnly:
 
 
 class Direct:
-    """Answers requests from a prefill servicer alone. Implements `cluster.api.requests.Generator`."""
+    """Answers requests from a prefill servicer alone. Implements
+    `cluster.api.requests.Generator`."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve

@@ -48,7 +48,8 @@ _Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
 
 
 class PlaceText:
-    """Stands in for `engine.text.completion.Completion`: a token's text is its place in the output."""
+    """Stands in for `engine.text.completion.Completion`: a token's text is its place in the
+    output."""
 
     def __init__(self, sequence: Sequence) -> None:
         self._most = sequence.sampling.max_tokens or 1

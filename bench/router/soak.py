@@ -44,7 +44,7 @@ _PAGE_BYTES = 4096
 _STEP_S = 2.0
 _FULL, _FILL_S = 0.9, 60
 _CHUNK, _GAP_S = 512, 0.06
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(slots=True)

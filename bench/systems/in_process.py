@@ -1,6 +1,7 @@
 """Decode and prefill through `engine.Engine`, in this process; as a program, JSON for a comparison.
 
-`python -m bench.systems.in_process --model FOLDER PLAN` prints the figures of the plan, see bench/core/engine_plan.py.
+`python -m bench.systems.in_process --model FOLDER PLAN` prints the figures of the plan, see
+bench/core/engine_plan.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Install the peers, each into an environment of its own: `python -m bench.systems.install_peers --to DIR`.
+"""Install the peers: `python -m bench.systems.install_peers --to DIR`.
 
 What is there already stays; what cannot be installed is reported, and the others go on.
 """

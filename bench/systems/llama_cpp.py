@@ -1,6 +1,7 @@
 """Decode and prefill through llama.cpp's C API, in its own environment; prints JSON.
 
-`python -m bench.systems.llama_cpp --model FILE PLAN`, with nothing needed but `llama_cpp` and NumPy.
+`python -m bench.systems.llama_cpp --model FILE PLAN`, with nothing needed but `llama_cpp` and
+NumPy.
 """
 
 from __future__ import annotations

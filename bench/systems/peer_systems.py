@@ -71,7 +71,7 @@ def _serve(places: Places, plan: Plan, name: str, service: Service) -> Figures:
 def _program(python: str, module: str, model: Path, plan: Plan, name: str) -> Figures:
     """Run a module of this package that prints figures; RuntimeError where it fails."""
     command = [python, "-m", module, "--model", str(model), "--name", name, plan.write()]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_PROGRAM_S, env=environment
     )

@@ -1,6 +1,7 @@
 """Where requests are admitted, wait for room, or are refused: the policies put to work.
 
-`cluster/placement/placement.py` says what a request would mean, `cluster/admission/policy.py` what to do about it.
+`cluster/placement/placement.py` says what a request would mean, `cluster/admission/policy.py` what
+to do about it.
 What was admitted is counted against its replicas in the same moment. Those that wait are bounded
 and looked at in their order (`cluster/admission/waiting_queue.py`).
 """

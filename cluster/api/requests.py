@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from engine.kv.prefix_digest import DEFAULT_TENANT
-from engine.scheduling.prompt_order import Lane
+from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores
 from engine.types.sequence import FinishReason, SampledToken

@@ -1,6 +1,7 @@
 """When a replica takes another role for a while, and when a pool gets more or fewer. Pure.
 
-One controller with hysteresis. After `hold_s` of pressure (`cluster/autoscaling/load_signals.py`) a replica of the
+One controller with hysteresis. After `hold_s` of pressure (`cluster/autoscaling/load_signals.py`)
+a replica of the
 other pool is lent, wholly where others can carry its work, else in role `both`; where none can be
 lent, the pool is to have more replicas. After `calm_s` in which no pool was more than half pressed
 one that was lent goes home; after `spare_s` in which one replica less would be at most half

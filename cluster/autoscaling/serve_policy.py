@@ -1,7 +1,8 @@
 """Ray Serve's autoscaling policy: as many replicas as the cluster's own controller wants.
 
 Serve's own signal counts the requests that pass through it, and none does. The controller
-(`cluster/autoscaling/controller.py`) sees what routers and replicas report and leaves in the directory how many
+(`cluster/autoscaling/controller.py`) sees what routers and replicas report and leaves in the
+directory how many
 replicas a pool should have; each replica reads it and hands it to Serve as a statistic of its own
 (`record_autoscaling_stats`), in whose controller this policy runs.
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from cluster.config.schema import TandemConfig
 
-BASE = Path(__file__).resolve().parent.parent / "helm" / "values.schema.yaml"
+BASE = Path(__file__).resolve().parents[2] / "helm" / "values.schema.yaml"
 _REFERENCE = "#/$defs/{model}"
 
 

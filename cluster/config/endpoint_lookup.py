@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cluster.api import GenerateRequest, ScorePrompt
 from cluster.config.schema import EndpointConfig
-from engine.scheduling.prompt_order import Lane
+from engine.types.lane import Lane
 
 
 def endpoint_of(

@@ -24,7 +24,7 @@ from cluster.replica_record import Pool, ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
-from engine.scheduling.prompt_order import Lane
+from engine.types.lane import Lane
 from prefill_pool.config import PrefillConfig
 
 DeploymentName = Literal["router", "prefill", "decode"]
@@ -150,8 +150,8 @@ class EndpointConfig:
     `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. With
     `decode.batching: window` alone, a decode batch may wait for `batch_window_ms` to fill; None:
     for `decode.window_ms`. `stream` says in which pieces a streamed answer comes
-    (`cluster/config/stream_mode.py`); `flush` makes `chunks`. A `canary` serves a share of them as those of
-    another endpoint.
+    (`cluster/config/stream_mode.py`); `flush` makes `chunks`. A `canary` serves a share of them as
+    those of another endpoint.
     """
 
     lane: Lane = "interactive"

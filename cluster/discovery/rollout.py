@@ -3,7 +3,8 @@
     asked → starting → serving | failed
 
 The replicas of the new configuration start beside the old ones. Once all of them serve, Serve ends
-the old ones, which end what they have begun (`cluster/discovery/version_handover.py`). Where the new ones do not come
+the old ones, which end what they have begun (`cluster/discovery/version_handover.py`). Where the
+new ones do not come
 up the old ones go on, and the old configuration is deployed again, so that it is what Serve keeps.
 """
 

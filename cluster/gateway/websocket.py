@@ -1,7 +1,8 @@
 """The WebSocket door: several generations at a time on one socket, each by the client's own id.
 
 A generation waits for the socket by itself, so what a slow client has not read is merged in the
-router, generation by generation (`cluster/router/event_buffer.py`). The end of the socket cancels all of them.
+router, generation by generation (`cluster/router/event_buffer.py`). The end of the socket cancels
+all of them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ of those that it passes taken into account; where the same replica decodes, its 
 room, too, if it has anywhere. Decode goes where there is room, and the fewest requests are; the
 replica that was used longest ago wins a tie.
 
-A decode replica computes some prompts itself, beside its streams (`cluster/placement/local_prefill.py`), one of
-role `both` every prompt that it is given.
+A decode replica computes some prompts itself, beside its streams
+(`cluster/placement/local_prefill.py`), one of role `both` every prompt that it is given.
 
 Of replicas whose state is not known, two drawn by chance are compared (Mitzenmacher, 2001), as
 routers that all believe the same old state would all choose the same replica.

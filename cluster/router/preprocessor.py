@@ -25,8 +25,8 @@ from cluster.config.schema import EndpointConfig
 from cluster.config.stream_mode import Delivery, delivery_of
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
-from engine.scheduling.prompt_order import Lane
 from engine.text.tokenizer import Tokenizer
+from engine.types.lane import Lane
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_token
 from engine.types.urgency import Haste
 

@@ -35,7 +35,7 @@ class RequestLabels:
         self._most_tenants = most_tenants
 
     def of(self, request: GenerateRequest, tenant: str) -> Labels:
-        """The values of `cluster.telemetry.router_metrics.REQUEST` by name; `tenant` is whom it counts for."""
+        """The values of `router_metrics.REQUEST` by name; `tenant` is whom it counts for."""
         name = endpoint_of(request, self._endpoints, self._default)
         endpoint = self._endpoints.get(name)
         return {

@@ -1,6 +1,7 @@
 """The ledger: one row for each request that ended, as a line of the log at level info.
 
-… info cluster.telemetry.request_log request ended request_id=r-1 endpoint=chat config=3f9a1c02 outcome=ok …
+… info cluster.telemetry.request_log request ended request_id=r-1 endpoint=chat config=3f9a1c02
+outcome=ok …
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The keys themselves are stored nowhere: the file has their SHA-256, several per 
       acme: [9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08]
 
 `tandem keys add` makes one, or `printf %s KEY | sha256sum`. The file is read again when it changes,
-without a restart; one that is wrong leaves the keys as they were. `cluster/tenants/redis_keys.py` has the
-same in Redis.
+without a restart; one that is wrong leaves the keys as they were. `cluster/tenants/redis_keys.py`
+has the same in Redis.
 """
 
 from __future__ import annotations

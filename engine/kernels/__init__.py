@@ -83,8 +83,8 @@ def why_not_loaded(build: Build = NATIVE) -> str | None:
 def wake(step: torch.Tensor) -> None:
     """Have the operations of other engines look again that wait for whose step this is to be over.
 
-    `step` as in `engine.cpu.core_sharing.Beside`. Without the operations nobody is woken: they look by
-    themselves after a while.
+    `step` as in `engine.cpu.core_sharing.Beside`. Without the operations nobody is woken: they
+    look by themselves after a while.
     """
     if hasattr(torch.ops.tandem_cpu, "wake"):
         torch.ops.tandem_cpu.wake(step)

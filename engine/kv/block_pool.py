@@ -9,7 +9,8 @@ Blocks are held by *owners* (one per request on this replica); an owner is in on
        ├────── free ◀──── unnamed ───────┤
        └─ evict ─ cached ◀─── named ─────┘ ──match, share──▶ running
 
-A block is *named* by the digest of all tokens up to its end (`engine/kv/prefix_digest.py`) once its KV is
+A block is *named* by the digest of all tokens up to its end (`engine/kv/prefix_digest.py`) once
+its KV is
 computed. When nobody holds it any more it is cached: still to be found, and given out anew, least
 recently used first, when no block is free. A block's generation rises each time it is given out,
 so that a late writer can be told.

@@ -1,10 +1,11 @@
 """From the model's logits to the next token of every sequence in a batch.
 
 Per row, in this order: repetition penalty, presence and frequency penalties, logit bias
-(`engine/sampling/penalties.py`); then, where temperature is 0, the best token; else temperature, top-k,
-top-p and min-p (`engine/sampling/filters.py`), and of what they keep the token at one random number, which
-depends on seed, choice and absolute position alone (`engine/sampling/counter_rng.py`). So a request gets the same
-token in any batch, on any replica.
+(`engine/sampling/penalties.py`); then, where temperature is 0, the best token; else temperature,
+top-k, top-p and min-p (`engine/sampling/filters.py`), and of what they keep the token at one random
+number, which
+depends on seed, choice and absolute position alone (`engine/sampling/counter_rng.py`). So a
+request gets the same token in any batch, on any replica.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from engine.types.sequence import Sequence
 class PrefixCache:
     """Starts sequences at their cached prefix and names the blocks that they fill.
 
-    `identity` is that of the model and its KV layout (`engine.kv.prefix_digest.identity_of`); without one
+    `identity` is that of the model and its KV layout (`engine.kv.prefix_digest.identity_of`);
+    without one
     nothing is looked up and nothing is named. `name` says in the metrics whose pool it is.
     """
 

@@ -17,12 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Literal, get_args
 
 from engine.config import require
-
-Lane = Literal["interactive", "streaming", "scoring", "batch"]
-LANES: tuple[Lane, ...] = get_args(Lane)
+from engine.types.lane import LANES, Lane
 
 # How late a prompt is when it becomes overdue, and what others are given for each of its tokens.
 PATIENCE_S = 5.0

@@ -8,7 +8,7 @@ from typing import Literal
 
 from engine.errors import Internal
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
-from engine.scheduling.prompt_order import Lane
+from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores, Scoring
 from engine.types.urgency import Haste

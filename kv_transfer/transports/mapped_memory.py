@@ -1,4 +1,4 @@
-"""Memory of another process of this host, to be read in place; see `engine/kv/shared_segments.py`."""
+"""Memory of another process of this host, read in place; see `engine/kv/shared_segments.py`."""
 
 from __future__ import annotations
 

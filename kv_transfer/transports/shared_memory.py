@@ -1,6 +1,7 @@
 """A lane through memory that two processes of one host share: the receiver reads it in place.
 
-The sender's staging lies in segments (`engine/kv/shared_segments.py`). What passes between the two is a
+The sender's staging lies in segments (`engine/kv/shared_segments.py`). What passes between the two
+is a
 pipe each way, with where to read and that it was read: it wakes whoever waits, and ends with its
 process.
 """

@@ -61,7 +61,7 @@ def test_the_values_are_kept():
 
 
 def test_the_document_has_a_place_for_the_table():
-    text = (Path(__file__).parents[2] / DOCUMENT).read_text()
+    text = (Path(__file__).parents[3] / DOCUMENT).read_text()
     assert "<!-- claims -->" in text
     assert "<!-- /claims -->" in text
 

@@ -6,8 +6,8 @@ import grpc
 import grpc.aio
 import pytest
 
-import engine.blocks  # noqa: F401 - for its errors
 import engine.errors as errors
+import engine.kv.block_pool  # noqa: F401 - for its errors
 import kv_transfer.errors
 from cluster.admission.policy import Refuse
 from cluster.admission.refusals import Refused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.chart.metrics_page import SOURCES, all_metrics, page, samples, unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool")
 
 

@@ -262,7 +262,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(router: Router) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom cluster import cli\ntry:\n    cli.main(['--help'])\n"
+        "import sys\nfrom cluster.cli import main\ntry:\n    main.main(['--help'])\n"
         "except SystemExit:\n    pass\n"
         "print({'ray', 'torch', 'grpc', 'pydantic'} & set(sys.modules))"
     )

@@ -22,7 +22,8 @@ def line(row: Row, caplog) -> str:
 def test_a_finished_request_says_where_its_time_went(caplog) -> None:
     row = ROW.finished(Summary(7, 3, (STAGES,), 2.0))
     assert line(row, caplog) == (
-        "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report config=3f9a1c02 "
+        "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report "
+        "config=3f9a1c02 "
         "outcome=ok tenant=acme prompt_tokens=7 completion_tokens=3 queue_s=0.5 prefill_s=0.25 "
         "first_flush_s=0.125 ttft_s=0.875 total_s=2"
     )
@@ -30,8 +31,8 @@ def test_a_finished_request_says_where_its_time_went(caplog) -> None:
 
 def test_what_is_not_known_is_left_out(caplog) -> None:
     assert line(ROW, caplog) == (
-        "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report config=3f9a1c02 "
-        "outcome=ok tenant=acme"
+        "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report "
+        "config=3f9a1c02 outcome=ok tenant=acme"
     )
 
 

@@ -213,7 +213,7 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
     kind_named("C++", "bfloat16")
     code = (
         "import torch; torch.set_num_threads(3)\n"
-        "from tests.engine import test_layers as t\n"
+        "from tests.engine.model import test_layers as t\n"
         "t.layers_are_right('C++', 20)\n"
     )
     environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
@@ -255,7 +255,7 @@ def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
 def test_whoever_gives_way_leaves_its_core():
     """By processor time: of a second thread as much as of the first, or next to none."""
     kind_named("C++", "bfloat16")
-    code = "from tests.engine import test_layers as t\nt.second_thread_gives_way()\n"
+    code = "from tests.engine.model import test_layers as t\nt.second_thread_gives_way()\n"
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=90)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from engine.kv.block_pool import BlockPool
 from engine.scheduling.prompt_order import (
-    LANES,
     OTHERS_PER_OVERDUE,
     PATIENCE_S,
     Due,
@@ -19,6 +18,7 @@ from engine.scheduling.prompt_order import (
     PromptOrder,
     UnderWay,
 )
+from engine.types.lane import LANES
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
 from prefill_pool.scheduler import PrefillScheduler

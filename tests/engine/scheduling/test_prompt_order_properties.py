@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.scheduling.prompt_order import LANES, Due, PromptOrder, UnderWay
+from engine.scheduling.prompt_order import Due, PromptOrder, UnderWay
 from engine.scheduling.prompt_queue import MOST_PASSES, PromptTurns
+from engine.types.lane import LANES
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
 

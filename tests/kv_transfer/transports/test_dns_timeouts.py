@@ -26,7 +26,7 @@ def test_a_link_opens_while_the_name_server_is_silent(tmp_path: Path) -> None:
     names.write_text("nameserver 127.0.0.1\n")
     ended = subprocess.run(
         [*_APART, _INSIDE, names, sys.executable, "tests.kv_transfer.transports.silent_names"],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env=os.environ | RESOLVER,
         capture_output=True,
         text=True,

@@ -1,0 +1,35 @@
+"""What the measurements of one GPU share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bench.gpu.clock import Report
+from bench.gpu.model import Scale
+from engine.kv.cache import KvCache
+from engine.model.cuda_graphs import CudaGraphs, Step
+from engine.model.fused_forward import CompactRunner
+from engine.model.fused_weights import Decoder
+from engine.model.layers_op_by_op import OpByOp
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBench:
+    """What all measurements share; `read` and `rate` are the limits, per second."""
+
+    scale: Scale
+    device: torch.device
+    decoder: Decoder
+    runner: CompactRunner
+    ops: OpByOp
+    cache: KvCache
+    report: Report
+    read: float
+    rate: float
+
+    def recorder(self) -> Callable[[Step], Step]:
+        """What makes graphs where there is a GPU, and else leaves steps as they are."""
+        return CudaGraphs(self.device) if self.device.type == "cuda" else lambda step: step
