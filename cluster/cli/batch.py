@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from cluster.client.batch_concurrency import Pace
-from cluster.client.batch_http import Server
-from cluster.client.batch_lines import read_input
-from cluster.client.batch_output import BatchOutput
-from cluster.client.batch_run import BatchRun, Tally, endpoint_for
+from cluster.batch.concurrency import Pace
+from cluster.batch.http_client import Server
+from cluster.batch.lines import read_input
+from cluster.batch.output import BatchOutput
+from cluster.batch.run import BatchRun, Tally, endpoint_for
 from engine.errors import ConfigError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:8000"

@@ -6,11 +6,11 @@ import asyncio
 import json
 from dataclasses import replace
 
-from cluster.client.batch_concurrency import Pace
-from cluster.client.batch_http import Server
-from cluster.client.batch_lines import read_input
-from cluster.client.batch_output import BatchOutput
-from cluster.client.batch_run import BatchRun, endpoint_for
+from cluster.batch.concurrency import Pace
+from cluster.batch.http_client import Server
+from cluster.batch.lines import read_input
+from cluster.batch.output import BatchOutput
+from cluster.batch.run import BatchRun, endpoint_for
 from cluster.config.schema import EndpointConfig
 from tests.integration.local import LocalCluster, cluster
 

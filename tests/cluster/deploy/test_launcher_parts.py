@@ -307,7 +307,8 @@ _keep_token_private()
 def test_a_signal_within_an_exec_leaves_no_trace(number):
     """As dataclasses have one at import: Python would end by SIGINT, though it was caught."""
     code = (
-        "import signal; from cluster.launcher import _listen_to_signals; _listen_to_signals()\n"
+        "import signal; from cluster.deploy.launcher import _listen_to_signals\n"
+        "_listen_to_signals()\n"
         f"try: exec('signal.raise_signal({int(number)})\\nfor _ in range(10**7): pass')\n"
         "except KeyboardInterrupt: pass\n"
         "else: raise SystemExit('not told')\n"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.batch_concurrency import Pace
-from cluster.client.batch_lines import (
+from cluster.batch.concurrency import Pace
+from cluster.batch.lines import (
     Bad,
     Reply,
     Work,
@@ -16,7 +16,7 @@ from cluster.client.batch_lines import (
     read_input,
     result_line,
 )
-from cluster.client.batch_output import BatchOutput
+from cluster.batch.output import BatchOutput
 from engine.errors import ConfigError
 
 CHAT = "/v1/chat/completions"

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from cluster.client.batch_lines import good_results
+from cluster.batch.lines import good_results
 from engine.errors import ConfigError
 
 

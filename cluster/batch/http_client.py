@@ -11,7 +11,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from cluster.client.batch_lines import Reply
+from cluster.batch.lines import Reply
 from engine.errors import ConfigError, Unavailable
 
 # Beyond what a server's own limit on a request should be (router.request_timeout_s).

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cluster.client.batch_concurrency import Pace
-from cluster.client.batch_http import Answer
-from cluster.client.batch_lines import Bad, Work, error_line, result_line
+from cluster.batch.concurrency import Pace
+from cluster.batch.http_client import Answer
+from cluster.batch.lines import Bad, Work, error_line, result_line
 from engine.errors import NotFound, TandemError, Unauthenticated, Unavailable
 
 _OK, _UNAUTHENTICATED, _TOO_MANY = 200, 401, 429
@@ -28,7 +28,7 @@ _SHOW_S = 2.0
 
 
 class Poster(Protocol):
-    """What sends requests; `cluster.client.batch_http.Server` is one."""
+    """What sends requests; `cluster.batch.http_client.Server` is one."""
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
         """The answer, whatever its status; raises Unavailable where none came."""

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from cluster.client.batch_concurrency import Pace
-from cluster.client.batch_http import Answer, Server
-from cluster.client.batch_lines import Bad, Reply, Work
-from cluster.client.batch_run import BatchRun, endpoint_for
+from cluster.batch.concurrency import Pace
+from cluster.batch.http_client import Answer, Server
+from cluster.batch.lines import Bad, Reply, Work
+from cluster.batch.run import BatchRun, endpoint_for
 from engine.errors import ConfigError, NotFound, Unauthenticated, Unavailable
 from tests.cluster.gateway.http_listener import door
 from tests.cluster.scripted_generator import ScriptedGenerator

@@ -1,0 +1,1 @@
+"""Offline batches: files of requests in OpenAI's batch form."""
