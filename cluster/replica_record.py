@@ -18,7 +18,7 @@ class ReplicaLoad:
     `prompt_tokens_due` wait or are being computed, `prompt_tokens_per_s` were lately (steps beside
     them included; None before the first); `blocks_promised` is what the requests may come to need.
     Of a replica that decodes: `streams` are the requests that each step gives a token, of which
-    `batch_limit` may run; a step usually takes `step_s`, and `gap_s` is the most between two steps
+    `batch_limit` may run; a step usually takes `step_s`, and `itl_s` is the most between two steps
     beside prompts; `batch_*` of them are the batch lane's. Of a router: `unmet_prefill` and
     `unmet_decode` are the requests that it just refused, or has held for long, for lack of that
     pool, `unmet_batch` those of the batch lane; `held_s` is what all prefill replicas together take
@@ -42,7 +42,7 @@ class ReplicaLoad:
     streams: int = 0
     batch_limit: int = 0
     step_s: float | None = None
-    gap_s: float | None = None
+    itl_s: float | None = None
     unmet_prefill: int = 0
     unmet_decode: int = 0
     unmet_batch: int = 0

@@ -9,7 +9,7 @@ from enum import Enum
 from engine.types.sequence import Sequence
 
 
-class State(Enum):
+class DecodeState(Enum):
     """See `decode_pool/scheduler.py`."""
 
     WAITING = "waiting"
@@ -19,14 +19,14 @@ class State(Enum):
 
 
 @dataclass(slots=True)
-class Entry:
+class DecodeEntry:
     """Its sequence, when it came (by number and by the clock), and how often it lost its blocks."""
 
     sequence: Sequence
     arrival: int
     arrived_s: float = 0.0
     local: bool = False
-    state: State = State.WAITING
+    state: DecodeState = DecodeState.WAITING
     preemptions: int = 0
 
     @property
@@ -45,22 +45,22 @@ class Entry:
         return self.local and not self.sequence.output_tokens
 
 
-class Entries(dict[str, Entry]):
+class DecodeEntries(dict[str, DecodeEntry]):
     """The requests in a scheduler, by owner."""
 
-    def count(self, state: State) -> int:
+    def count(self, state: DecodeState) -> int:
         """How many are in that state."""
         return sum(entry.state is state for entry in self.values())
 
-    def in_state(self, state: State) -> list[Entry]:
+    def in_state(self, state: DecodeState) -> list[DecodeEntry]:
         """Those in that state, in order."""
         return in_order(entry for entry in self.values() if entry.state is state)
 
-    def lost_before(self, entry: Entry) -> bool:
+    def lost_before(self, entry: DecodeEntry) -> bool:
         """Whether somebody who lost its blocks goes before one that waits."""
-        return any(entry.batch or not lost.batch for lost in self.in_state(State.PREEMPTED))
+        return any(entry.batch or not lost.batch for lost in self.in_state(DecodeState.PREEMPTED))
 
 
-def in_order(entries: Iterable[Entry]) -> list[Entry]:
+def in_order(entries: Iterable[DecodeEntry]) -> list[DecodeEntry]:
     """Who goes first to begin with."""
     return sorted(entries, key=lambda entry: entry.place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 # Steps by whose median a step's usual time is judged.
 _RECENT = 9
@@ -31,7 +31,7 @@ _LEAST_REST_S = 0.0005
 _ALONE_S = 0.02
 
 
-class TokenGap:
+class ItlBudget:
     """The time between two steps: `budget_s` at most, and `factor` undisturbed steps.
 
     With no `factor` the budget alone counts.
@@ -50,14 +50,14 @@ class TokenGap:
         """What a step usually takes; None before the first."""
         return median(self._recent) if self._recent else None
 
-    def gap_s(self, haste: Haste = Haste.PROMPTS) -> float:
+    def itl_s(self, haste: Urgency = Urgency.PROMPTS) -> float:
         """The most time from one step's begin to the next one's, where a step leaves that."""
         steps = self._undisturbed if self._disturbed < _FORGOTTEN else self._recent
         steps = steps or self._recent
-        if not steps or self._factor is None or haste is Haste.URGENT:
+        if not steps or self._factor is None or haste is Urgency.URGENT:
             return self._budget_s
         kept_s = self._factor * median(steps)
-        return min(self._budget_s, kept_s * (_PRESSED if haste is Haste.PRESSED else 1))
+        return min(self._budget_s, kept_s * (_PRESSED if haste is Urgency.PRESSED else 1))
 
     def stepped(self, seconds: float, *, disturbed: bool = False) -> None:
         """A step of the running streams took so long.
@@ -75,7 +75,7 @@ class TokenGap:
         """There was no stream to step."""
         self._step_s = None
 
-    def slice_s(self, haste: Haste = Haste.PROMPTS) -> float:
+    def slice_s(self, haste: Urgency = Urgency.PROMPTS) -> float:
         """How long may be computed now; 0: as little as can be, so that it goes on at all.
 
         For urgent prompts the budget alone counts. Others leave a fifth of it for what else
@@ -84,12 +84,12 @@ class TokenGap:
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
         left_s = max(0.0, self._budget_s - self._step_s)
-        if haste is Haste.URGENT:
+        if haste is Urgency.URGENT:
             return left_s
         spared_s = max(_SPARED * self._budget_s - self._step_s, left_s / 2)
-        return max(0.0, min(self.gap_s(haste) - self._step_s, spared_s))
+        return max(0.0, min(self.itl_s(haste) - self._step_s, spared_s))
 
-    def rest_s(self, since_s: float, haste: Haste = Haste.PROMPTS) -> float:
+    def rest_s(self, since_s: float, haste: Urgency = Urgency.PROMPTS) -> float:
         """How long to rest, for prompts that others compute, where the last step began then.
 
         The streams' next tokens take less of the cores, as more of them come at once.
@@ -103,21 +103,21 @@ class TokenGap:
         With as many, the pace of its tokens leaves of their budgets what it takes to wait for that
         step, and as long for what came before.
         """
-        pace_s = max(self._pace_s(Haste.URGENT), self.step_s or 0.0)
+        pace_s = max(self._pace_s(Urgency.URGENT), self.step_s or 0.0)
         return tokens * (self._budget_s - pace_s) >= 2 * pace_s
 
-    def _pace_s(self, haste: Haste) -> float:
+    def _pace_s(self, haste: Urgency) -> float:
         """From one step's begin to the next one's: beside urgent prompts what a late one leaves.
 
         A longer pace gives little more of the cores: it is worth it where some prompts would else
         be late, or not be computed at all.
         """
         longest_s = _LONGEST_PACE * self._budget_s
-        if haste is not Haste.URGENT:
-            gap_s = self.gap_s(haste)
-            pace_s = _PACE * gap_s
-            if haste is Haste.PRESSED:
-                pace_s = max(pace_s, min((self.step_s or 0.0) / _SHARE, gap_s))
+        if haste is not Urgency.URGENT:
+            itl_s = self.itl_s(haste)
+            pace_s = _PACE * itl_s
+            if haste is Urgency.PRESSED:
+                pace_s = max(pace_s, min((self.step_s or 0.0) / _SHARE, itl_s))
             return min(pace_s, longest_s)
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)
         return min(max(left_s, longest_s), _URGENT_PACE * self._budget_s)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.errors import TandemError
-from engine.text.completion import Completion
+from engine.text.completion import ChoiceText
 from engine.types.sequence import FinishReason, SampledToken, Sequence
 
 NOW = 0.0
@@ -48,7 +48,7 @@ class DecodeJob:
     def __init__(
         self,
         sequence: Sequence,
-        completion: Completion,
+        completion: ChoiceText,
         *,
         local: bool = False,
         flush: Flush | None = None,

@@ -7,17 +7,17 @@ import time
 from collections.abc import Mapping
 
 from decode_pool import metrics
-from decode_pool.gap import TokenGap
+from decode_pool.gap import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import Internal, TandemError
-from engine.loop_wakeup import StepEnds, Wake
+from engine.loop_wakeup import LoopWakeup, StepEnds
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker, Slices
-from engine.scheduling.prompt_queue import Place
+from engine.scheduling.prompt_queue import QueuePosition
 from engine.types.lane_quota import require_room
 from engine.types.sequence import Outcome, Sequence, Span, collected, haste_of
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class DecodeLoop:
         scheduler: DecodeScheduler,
         worker: EngineWorker,
         max_jobs: int,
-        gap: TokenGap,
+        gap: ItlBudget,
     ) -> None:
         self._scheduler = scheduler
         self.gap = gap
@@ -45,7 +45,7 @@ class DecodeLoop:
         self._worker = worker
         self._jobs: dict[str, DecodeJob] = {}
         self._unread: list[DecodeJob] = []
-        self.wake = Wake()
+        self.wake = LoopWakeup()
         self._ends = StepEnds(scheduler.leaving)
 
     def register(self, job: DecodeJob) -> None:
@@ -99,7 +99,7 @@ class DecodeLoop:
         self._scheduler.commit(job.sequence.owner)
         self.wake.set()
         to_come = job.sequence.most_tokens - len(job.sequence.tokens)
-        if self._worker.haste is Haste.URGENT and self.gap.bears_rest(to_come):
+        if self._worker.haste is Urgency.URGENT and self.gap.bears_rest(to_come):
             return
         self._joined = True
         if self._passes:
@@ -130,7 +130,7 @@ class DecodeLoop:
         if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
             self._passes[-1].halt()
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, QueuePosition]:
         """Where the prompts that wait to be computed here are in their lines."""
         return self._scheduler.places(time.monotonic())
 
@@ -159,7 +159,7 @@ class DecodeLoop:
     def _rest_s(self) -> float | None:
         """How long the next step waits, so that others have the cores; None: not at all."""
         haste = self._worker.haste
-        if self._joined or self._stepped_s is None or haste is Haste.NONE:
+        if self._joined or self._stepped_s is None or haste is Urgency.NONE:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)
         return self.gap.rest_s(since_s, haste) or None
@@ -194,7 +194,7 @@ class DecodeLoop:
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(requests)
         if before_s is not None:
-            metrics.TOKEN_GAP.observe(now - before_s)
+            metrics.INTER_TOKEN_LATENCY.observe(now - before_s)
 
     async def _slice(self) -> bool:
         """Compute some of what is due beside the steps; False if there is nothing."""

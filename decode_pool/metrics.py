@@ -11,8 +11,8 @@ PREEMPTIONS = Counter(
     "Times that requests gave up their blocks, to be computed again; counted as they end.",
 )
 STEP_TIME = Histogram("tandem_decode_step_seconds", "One step of the decode loop.")
-TOKEN_GAP = Histogram(
-    "tandem_decode_token_gap_seconds",
+INTER_TOKEN_LATENCY = Histogram(
+    "tandem_decode_inter_token_latency_seconds",
     "From the end of one step to that of the next, what was computed between them included: "
     "the gap of every stream in both; one observation for each step.",
 )

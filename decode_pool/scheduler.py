@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Batching, Candidate, Continuous, Queue
-from decode_pool.entry import Entries, Entry, State, in_order
+from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState, in_order
 from engine.errors import PromptTooLong
-from engine.kv.block_pool import BlockPool, Phase
+from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.prompt_order import PromptOrder
-from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.scheduling.prompt_queue import PromptQueue, QueuePosition
 from engine.types.lane_quota import require_room
 from engine.types.sequence import Sequence, Span
 
@@ -58,33 +58,33 @@ class DecodeScheduler:
         self._cache = PrefixCache(pool, block_size, identity, "decode")
         self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
-        self._entries = Entries()
-        self._offers: list[Entry] = []
+        self._entries = DecodeEntries()
+        self._offers: list[DecodeEntry] = []
         self._under_way: set[str] = set()
-        self._turns = PromptTurns(order)
-        self._blocked: Entry | None = None
+        self._turns = PromptQueue(order)
+        self._blocked: DecodeEntry | None = None
         self._leaving: set[str] = set()
         self._arrivals = 0
 
     @property
     def waiting(self) -> int:
         """Requests that hold no blocks: offered, or preempted."""
-        return self._entries.count(State.WAITING) + self._entries.count(State.PREEMPTED)
+        return self._entries.count(DecodeState.WAITING) + self._entries.count(DecodeState.PREEMPTED)
 
     @property
     def running(self) -> int:
         """Requests in the batch or with their KV on the way."""
-        return self._entries.count(State.RUNNING) + self._entries.count(State.ARRIVING)
+        return self._entries.count(DecodeState.RUNNING) + self._entries.count(DecodeState.ARRIVING)
 
     @property
     def streams(self) -> int:
         """Requests that a step gives a token, once what they lost is computed again."""
-        return sum(not entry.is_prompt for entry in self._entries.in_state(State.RUNNING))
+        return sum(not entry.is_prompt for entry in self._entries.in_state(DecodeState.RUNNING))
 
     @property
     def batch_streams(self) -> int:
         """Those of the batch lane among them."""
-        running = (one for one in self._entries.in_state(State.RUNNING) if not one.is_prompt)
+        running = (one for one in self._entries.in_state(DecodeState.RUNNING) if not one.is_prompt)
         return sum(entry.batch for entry in running)
 
     @property
@@ -97,7 +97,7 @@ class DecodeScheduler:
         """Those of the batch lane among them."""
         return self._turns.batch_tokens_due
 
-    def places(self, now: float) -> dict[str, Place]:
+    def places(self, now: float) -> dict[str, QueuePosition]:
         """Where the prompts that wait to be computed here are in their lines."""
         return self._turns.places(now)
 
@@ -135,11 +135,11 @@ class DecodeScheduler:
 
     def take_up(self, sequence: Sequence, now: float) -> None:
         """Queue a request that has output already, from elsewhere. Overloaded as the others."""
-        self._enter(sequence, now, local=False).state = State.PREEMPTED
+        self._enter(sequence, now, local=False).state = DecodeState.PREEMPTED
 
     def form_batch(self, now: float) -> float | None:
         """Let the next batch form; the seconds until one is due by time alone, or None."""
-        waiting = [] if self._batching.continuous else self._entries.in_state(State.WAITING)
+        waiting = [] if self._batching.continuous else self._entries.in_state(DecodeState.WAITING)
         if not waiting:
             return None
         candidates = [
@@ -155,7 +155,7 @@ class DecodeScheduler:
         of the pool is left. Its tokens are the prompt alone; the first one is to be there at
         `commit`.
         """
-        entry = Entry(sequence, self._arrivals + 1)
+        entry = DecodeEntry(sequence, self._arrivals + 1)
         if self._entries.lost_before(entry) or any(o.place < entry.place for o in self._offers):
             return False
         if not self._expect(entry, reserve=self.pool.total // 4):
@@ -180,8 +180,8 @@ class DecodeScheduler:
         """The KV of all tokens but the last has arrived: the request joins the batch."""
         entry = self._entries[owner]
         entry.sequence.computed = len(entry.sequence.tokens) - 1
-        entry.state = State.RUNNING
-        self.pool.set_phase(owner, Phase.RUNNING)
+        entry.state = DecodeState.RUNNING
+        self.pool.set_phase(owner, BlockPhase.RUNNING)
         self._cache.publish(entry.sequence)
 
     def schedule(self) -> list[Span]:
@@ -190,7 +190,7 @@ class DecodeScheduler:
         spans = []
         for entry in self._running():
             # Preempted since, to make room for an older one?
-            if entry.state is State.RUNNING and entry.sequence.remaining == 1:
+            if entry.state is DecodeState.RUNNING and entry.sequence.remaining == 1:
                 spans += self._span(entry, 1)
         return spans
 
@@ -234,12 +234,12 @@ class DecodeScheduler:
         """Forget a request and free its blocks, after what is computed in them. Idempotent."""
         entry = self._entries.pop(owner, None)
         self._batching.left(owner)
-        if entry is not None and entry.state is State.WAITING and not entry.local:
+        if entry is not None and entry.state is DecodeState.WAITING and not entry.local:
             self._offers.remove(entry)
         if entry is self._blocked:
             self._blocked = None
         self._turns.drop(owner)
-        if entry is not None and entry.state is State.ARRIVING:
+        if entry is not None and entry.state is DecodeState.ARRIVING:
             # Of a prompt whose numbers overflowed some layers may have come before that was known.
             self.pool.condemn(owner)
         if owner in self._under_way:
@@ -257,7 +257,7 @@ class DecodeScheduler:
                 self._leaving.discard(owner)
                 self.pool.release(owner)
 
-    def _room(self, waiting: list[Entry]) -> int:
+    def _room(self, waiting: list[DecodeEntry]) -> int:
         """How many of these a batch has room for, counted as `_expect` does."""
         needed = 0
         for place, entry in enumerate(waiting):
@@ -266,11 +266,11 @@ class DecodeScheduler:
                 return min(place, self.batch.limit)
         return self.batch.limit
 
-    def _enter(self, sequence: Sequence, now: float, *, local: bool) -> Entry:
-        waiting, batch = self._entries.count(State.WAITING), sequence.lane == "batch"
+    def _enter(self, sequence: Sequence, now: float, *, local: bool) -> DecodeEntry:
+        waiting, batch = self._entries.count(DecodeState.WAITING), sequence.lane == "batch"
         require_room(waiting, self._max_waiting, "requests wait", batch=batch)
         self._arrivals += 1
-        entry = Entry(sequence, self._arrivals, now, local)
+        entry = DecodeEntry(sequence, self._arrivals, now, local)
         self._entries[sequence.owner] = entry
         return entry
 
@@ -278,12 +278,12 @@ class DecodeScheduler:
         """Whether a step or a pass still writes to the blocks of a request that was removed."""
         return owner in self._leaving
 
-    def _running(self) -> list[Entry]:
+    def _running(self) -> list[DecodeEntry]:
         """Those that a step or a pass could take up, in order."""
-        entries = self._entries.in_state(State.RUNNING)
+        entries = self._entries.in_state(DecodeState.RUNNING)
         return [entry for entry in entries if entry.sequence.owner not in self._under_way]
 
-    def _span(self, entry: Entry, count: int) -> list[Span]:
+    def _span(self, entry: DecodeEntry, count: int) -> list[Span]:
         """The request's next tokens, if there is room for them."""
         sequence = entry.sequence
         if not self._make_room(entry, sequence.computed + count):
@@ -298,7 +298,7 @@ class DecodeScheduler:
         for entry in self._running():
             count = min(entry.sequence.remaining, budget)
             lost = entry.sequence.remaining > 1 and not entry.is_prompt
-            if entry.state is State.RUNNING and lost and count:
+            if entry.state is DecodeState.RUNNING and lost and count:
                 added = self._span(entry, count)
                 budget -= count if added else 0
                 spans += added
@@ -313,7 +313,7 @@ class DecodeScheduler:
             return []
         self._blocked = None
         in_step = self._under_way - self._turns.owners
-        lost = (entry.sequence.owner for entry in self._entries.in_state(State.PREEMPTED))
+        lost = (entry.sequence.owner for entry in self._entries.in_state(DecodeState.PREEMPTED))
         spans = self._turns.take(now, self._admit, {*in_step, *lost}, most_tokens)
         self._under_way.update(span.sequence.owner for span in spans)
         return spans
@@ -321,7 +321,7 @@ class DecodeScheduler:
     def _admit(self, owner: str) -> int:
         """Start a waiting prompt if there is room and nobody waits for longer; its tokens."""
         entry = self._entries[owner]
-        if entry.state is State.RUNNING:
+        if entry.state is DecodeState.RUNNING:
             return entry.sequence.remaining
         older = any(offer.place < entry.place for offer in self._joining())
         if self._blocked is not None and (entry.batch or not self._blocked.batch):
@@ -335,26 +335,26 @@ class DecodeScheduler:
             return 0
         return entry.sequence.remaining
 
-    def _joining(self) -> list[Entry]:
+    def _joining(self) -> list[DecodeEntry]:
         """Those that were offered and may join now, in order."""
         may_join = self._batching.may_join
         return in_order(one for one in self._offers if may_join(one.sequence.owner))
 
     def _resume(self) -> None:
         others_wait = any(not one.batch for one in (*self._joining(), self._blocked) if one)
-        for entry in self._entries.in_state(State.PREEMPTED):
+        for entry in self._entries.in_state(DecodeState.PREEMPTED):
             if (entry.batch and others_wait) or not self._start(entry):
                 break
 
-    def _start(self, entry: Entry) -> bool:
+    def _start(self, entry: DecodeEntry) -> bool:
         """Run a request if it fits and, as in `_expect`, each running one keeps a block to grow."""
         headroom = self.running
         if headroom >= self.batch.limit or not self._cache.start(entry.sequence, headroom):
             return False
-        entry.state = State.RUNNING
+        entry.state = DecodeState.RUNNING
         return True
 
-    def _expect(self, entry: Entry, reserve: int = 0) -> bool:
+    def _expect(self, entry: DecodeEntry, reserve: int = 0) -> bool:
         """Give a request blocks for its KV to arrive in, if it fits and that many are left."""
         headroom, sequence = self.running, entry.sequence
         needed = self._cache.blocks_for(len(sequence.tokens))
@@ -364,11 +364,11 @@ class DecodeScheduler:
         if not self.pool.can_allocate(wanted):
             return False
         self._cache.start_fresh(sequence)
-        self.pool.set_phase(sequence.owner, Phase.LEASED)
-        entry.state = State.ARRIVING
+        self.pool.set_phase(sequence.owner, BlockPhase.LEASED)
+        entry.state = DecodeState.ARRIVING
         return True
 
-    def _make_room(self, entry: Entry, tokens: int) -> bool:
+    def _make_room(self, entry: DecodeEntry, tokens: int) -> bool:
         """Blocks for that many tokens, preempting the last in order where none are free.
 
         False when the request itself was preempted, or must wait: for KV on its way to land, or
@@ -387,12 +387,14 @@ class DecodeScheduler:
                 return False
         return True
 
-    def _may_wait(self, entry: Entry) -> bool:
+    def _may_wait(self, entry: DecodeEntry) -> bool:
         """Whether blocks will come all the same: it is alone, or a later one is in a pass."""
-        others = [other for other in self._entries.in_state(State.RUNNING) if other is not entry]
+        others = [
+            other for other in self._entries.in_state(DecodeState.RUNNING) if other is not entry
+        ]
         return not others or others[-1].place > entry.place
 
-    def _preempt(self, entry: Entry) -> None:
+    def _preempt(self, entry: DecodeEntry) -> None:
         self._cache.stop(entry.sequence)
-        entry.state = State.PREEMPTED
+        entry.state = DecodeState.PREEMPTED
         entry.preemptions += 1

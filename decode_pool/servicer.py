@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decode_pool import metrics
 from decode_pool.job import DecodeJob, Emission, Flush
 from decode_pool.loop import DecodeLoop
-from engine.text.completion import Completion
+from engine.text.completion import ChoiceText
 from engine.types.sequence import Sequence
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from protos import decode_pb2, inference_pb2, prefill_pb2
@@ -23,7 +23,7 @@ from protos.prompt_reports import PromptReports
 
 log = logging.getLogger(__name__)
 
-NewCompletion = Callable[[Sequence], Completion]
+NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class DecodeServicer:

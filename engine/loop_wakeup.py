@@ -10,15 +10,15 @@ from contextlib import suppress
 _STEP_S = 30.0
 
 
-class Wake:
+class LoopWakeup:
     """An event with neighbours: loops over one pool of blocks wake each other."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._pulse = asyncio.Event()
-        self._neighbours: list[Wake] = []
+        self._neighbours: list[LoopWakeup] = []
 
-    def join(self, other: Wake) -> None:
+    def join(self, other: LoopWakeup) -> None:
         """From now on either wakes both."""
         self._neighbours.append(other)
         other._neighbours.append(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Stages:
+class StartupTimer:
     """A clock that is read at the end of each stage; `took` has the seconds of each, in order."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ def frame_bytes_for(device: str) -> int:
 class TransferConfig:
     """Sizes, deadlines and bounds of the links of one replica; times in seconds.
 
-    `io_timeout_s` bounds one message on the data lane, `silence_s` is how long a peer may say
+    `io_timeout_s` bounds one message on the data channel, `silence_s` is how long a peer may say
     nothing before it counts as dead, `max_transfers` bounds what one link carries at a time.
     """
 

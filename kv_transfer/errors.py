@@ -17,8 +17,8 @@ class LinkRefused(TransferFailed):
     """The other side will not link with this replica; the message names why."""
 
 
-class LaneBroken(LinkBroken):
-    """The data lane failed or ran out of time; it is thrown away whole."""
+class ChannelBroken(LinkBroken):
+    """The data channel failed or ran out of time; it is thrown away whole."""
 
 
 class Withdrawn(TransferFailed):

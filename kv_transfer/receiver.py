@@ -19,8 +19,8 @@ from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
 from kv_transfer.links.link import make_shared
 from kv_transfer.links.receiver_link import Admit, ReceiverLink
-from kv_transfer.transports.selection import open_lane
-from kv_transfer.transports.transport import LaneOpener
+from kv_transfer.transports.selection import open_channel
+from kv_transfer.transports.transport import ChannelOpener
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
 from protos.channel import DIRECT
@@ -56,7 +56,7 @@ class KvReceiver:
         host: str,
         cache: KvCache,
         config: TransferConfig,
-        opener: LaneOpener = open_lane,
+        opener: ChannelOpener = open_channel,
     ) -> None:
         check_frame_bytes(cache.layout, config.frame_bytes)
         self._id = replica_id
@@ -166,8 +166,10 @@ class KvReceiver:
 
     async def _run(self, link: ReceiverLink, peer: Peer) -> None:
         """The link's life on a gRPC stream of its own."""
-        async with grpc.aio.insecure_channel(peer.address, options=_CHANNEL_OPTIONS) as channel:
-            call = kv_transfer_pb2_grpc.KvTransferStub(channel).Link()
+        async with grpc.aio.insecure_channel(
+            peer.address, options=_CHANNEL_OPTIONS
+        ) as grpc_channel:
+            call = kv_transfer_pb2_grpc.KvTransferStub(grpc_channel).Link()
 
             async def read() -> pb.SenderMessage | None:
                 message: pb.SenderMessage | None = wire.end_to_none(await call.read())

@@ -9,18 +9,18 @@ import grpc
 
 from engine.errors import Internal, Overloaded, TransferFailed
 from engine.kv.cache import KvCache
-from kv_transfer.aio.bounded_map import Remembered
+from kv_transfer.aio.bounded_map import BoundedMap
 from kv_transfer.aio.waits import fail, settle
 from kv_transfer.config import TransferConfig
 from kv_transfer.errors import LinkRefused, Withdrawn
 from kv_transfer.frames.frame_plan import check_frame_bytes
 from kv_transfer.links.hand_over import HandOver
 from kv_transfer.links.link import make_shared
-from kv_transfer.links.link_service import SenderLinks
-from kv_transfer.links.outgoing_transfer import Outgoing, OutgoingKv
+from kv_transfer.links.link_service import LinkService
+from kv_transfer.links.outgoing_transfer import OutgoingKv, OutgoingTransfer
 from kv_transfer.links.sender_link import SenderLink
-from kv_transfer.transports.selection import open_lane
-from kv_transfer.transports.transport import LaneOpener
+from kv_transfer.transports.selection import open_channel
+from kv_transfer.transports.transport import ChannelOpener
 from protos import kv_transfer_pb2_grpc
 
 __all__ = ["HandOver", "KvSender", "OutgoingKv"]
@@ -38,15 +38,15 @@ class KvSender:
         host: str,
         cache: KvCache,
         config: TransferConfig,
-        opener: LaneOpener = open_lane,
+        opener: ChannelOpener = open_channel,
     ) -> None:
         check_frame_bytes(cache.layout, config.frame_bytes)
         self._cache = cache
         self._config = config
         self._shared = make_shared(cache, config, opener, sends=True)
-        self._links = SenderLinks(replica_id, host, self._shared, self._link_up, self._refused)
-        self._waiting: dict[_Key, Outgoing] = {}
-        self._withdrawn: Remembered[_Key, str] = Remembered(config.max_transfers)
+        self._links = LinkService(replica_id, host, self._shared, self._link_up, self._refused)
+        self._waiting: dict[_Key, OutgoingTransfer] = {}
+        self._withdrawn: BoundedMap[_Key, str] = BoundedMap(config.max_transfers)
         self.counters = self._shared.counters
 
     @property
@@ -65,7 +65,7 @@ class KvSender:
         return self.counters.transfers_failed
 
     async def start(self) -> None:
-        """Open the store where data lanes meet; before the server is started."""
+        """Open the store where data channels meet; before the server is started."""
         await self._links.start()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -88,7 +88,7 @@ class KvSender:
 
         The receiver's link may open before or after. Trying again takes a new transfer id.
         """
-        outgoing = Outgoing(self._checked(kv), len(self._cache.layout.layers))
+        outgoing = OutgoingTransfer(self._checked(kv), len(self._cache.layout.layers))
         key = (kv.receiver, kv.transfer)
         self._waiting[key] = outgoing
         self._withdrawn.pop(key)
@@ -121,12 +121,12 @@ class KvSender:
             raise Overloaded(f"{len(self._waiting)} hand-overs are waiting")
         return replace(offer, blocks=offer.blocks[:needed])
 
-    def _progress(self, outgoing: Outgoing) -> None:
+    def _progress(self, outgoing: OutgoingTransfer) -> None:
         link = self._links.up(outgoing.kv.receiver)
         if link is not None:
             link.progress(outgoing)
 
-    async def _end(self, outgoing: Outgoing, reason: str) -> None:
+    async def _end(self, outgoing: OutgoingTransfer, reason: str) -> None:
         key = (outgoing.kv.receiver, outgoing.kv.transfer)
         if self._waiting.get(key) is not outgoing:
             return
@@ -136,7 +136,7 @@ class KvSender:
         self._finish(outgoing, reason)
         await settle([outgoing.gate.shut()])
 
-    def _finish(self, outgoing: Outgoing, reason: str) -> None:
+    def _finish(self, outgoing: OutgoingTransfer, reason: str) -> None:
         kv = outgoing.kv
         if outgoing.committed:
             self.counters.transfers_done += 1

@@ -14,7 +14,8 @@ class PrefillConfig:
 
     With 0 `replicas` there is one pool: decode replicas take role `both` and compute every prompt
     themselves. `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue.
-    A decode replica computes at most `local_tokens` of a prompt itself, of which it has the rest
+    A decode replica computes at most `local_prefill_tokens` of a prompt itself, of which it has
+    the rest
     cached, or which is short; 0: none. `lanes` has each lane's share of the tokens while several
     want them.
     """
@@ -22,11 +23,11 @@ class PrefillConfig:
     replicas: int = 1
     chunk_tokens: int = 512
     max_waiting: int = 256
-    local_tokens: int = 256
+    local_prefill_tokens: int = 256
     lanes: LaneShares = field(default_factory=LaneShares)
 
     def __post_init__(self) -> None:
         require(self.replicas >= 0, "replicas must not be negative")
         require(self.chunk_tokens >= 1, "chunk_tokens must be at least 1")
         require(self.max_waiting >= 1, "max_waiting must be at least 1")
-        require(self.local_tokens >= 0, "local_tokens must not be negative")
+        require(self.local_prefill_tokens >= 0, "local_prefill_tokens must not be negative")

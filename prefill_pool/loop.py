@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
-from engine.loop_wakeup import StepEnds, Wake
+from engine.loop_wakeup import LoopWakeup, StepEnds
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker, Slices
-from engine.scheduling.prompt_queue import Place
+from engine.scheduling.prompt_queue import QueuePosition
 from engine.types.sequence import Outcome, SampledToken, Sequence, Span, collected
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from prefill_pool import metrics
 from prefill_pool.scheduler import PrefillScheduler
 
@@ -30,7 +30,7 @@ Watch = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
+class PrefillResult:
     """A prompt's end: the sampled token, and how long it waited and was computed."""
 
     token: SampledToken
@@ -39,7 +39,7 @@ class FirstToken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Computed:
+class _PassResult:
     """What a pass gave by `at_s`: tokens or faults by owner, and `whole` prompts."""
 
     spans: list[Span]
@@ -54,7 +54,7 @@ class PrefillJob:
 
     sequence: Sequence
     arrived_s: float
-    first_token: asyncio.Future[FirstToken]
+    first_token: asyncio.Future[PrefillResult]
     started_s: float | None = field(default=None)
     watch: Watch | None = None
 
@@ -75,9 +75,9 @@ class PrefillLoop:
         self._worker = worker
         self._jobs: dict[str, PrefillJob] = {}
         self._passes: list[Slices] = []
-        self._unanswered: list[_Computed] = []
+        self._unanswered: list[_PassResult] = []
         self._counted_s = 0.0
-        self.wake = Wake()
+        self.wake = LoopWakeup()
         self._ends = StepEnds(scheduler.leaving)
 
     def submit(self, sequence: Sequence) -> PrefillJob:
@@ -110,7 +110,7 @@ class PrefillLoop:
         if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
             self._passes[-1].halt()
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, QueuePosition]:
         """Where the prompts that wait are in their lines."""
         return self._scheduler.places(time.monotonic())
 
@@ -183,7 +183,7 @@ class PrefillLoop:
 
         Of urgent ones on shared cores it leaves while the next pass is computed.
         """
-        urgent = any(span.sequence.haste is Haste.URGENT for span in spans)
+        urgent = any(span.sequence.haste is Urgency.URGENT for span in spans)
         if not (urgent and self._worker.shared_cores):
             self._tell(spans)
 
@@ -212,7 +212,7 @@ class PrefillLoop:
         self._condemn(outcomes)
         whole = self._scheduler.complete(spans)
         self._ends.tell()
-        self._unanswered.append(_Computed(spans, outcomes, whole, time.monotonic()))
+        self._unanswered.append(_PassResult(spans, outcomes, whole, time.monotonic()))
 
     def _answer(self) -> None:
         """Tell those that wait what the last passes gave."""
@@ -235,7 +235,7 @@ class PrefillLoop:
             job.first_token.set_exception(Internal("a whole prompt gave no token"))
         else:
             queue_s, prefill_s = job.started_s - job.arrived_s, computed_s - job.started_s
-            job.first_token.set_result(FirstToken(outcome, queue_s, prefill_s))
+            job.first_token.set_result(PrefillResult(outcome, queue_s, prefill_s))
 
     def _condemn(self, outcomes: Mapping[str, Outcome]) -> None:
         for owner, outcome in outcomes.items():

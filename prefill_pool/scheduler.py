@@ -14,10 +14,10 @@ pass that was begun, between two layers. Nothing is started while too many block
 from __future__ import annotations
 
 from engine.errors import PromptTooLong
-from engine.kv.block_pool import BlockPool, Phase
+from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.prompt_order import PromptOrder
-from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.scheduling.prompt_queue import PromptQueue, QueuePosition
 from engine.types.lane_quota import require_room
 from engine.types.sequence import Sequence, Span
 
@@ -43,7 +43,7 @@ class PrefillScheduler:
         self._cache = PrefixCache(pool, block_size, identity, "prefill")
         self._max_waiting = max_waiting
         self._parked_limit = parked_fraction * pool.total
-        self._turns = PromptTurns(order)
+        self._turns = PromptQueue(order)
         self._active: dict[str, Sequence] = {}
         self._started: set[str] = set()
         self._parked: set[str] = set()
@@ -75,7 +75,7 @@ class PrefillScheduler:
         """Those of the batch lane among them."""
         return self._turns.batch_tokens_due
 
-    def places(self, now: float) -> dict[str, Place]:
+    def places(self, now: float) -> dict[str, QueuePosition]:
         """Where the prompts that wait are in their lines."""
         return self._turns.places(now)
 
@@ -129,7 +129,7 @@ class PrefillScheduler:
             if sequence.remaining == 0:
                 self._forget(sequence.owner)
                 self._parked.add(sequence.owner)
-                self.pool.set_phase(sequence.owner, Phase.LEASED)
+                self.pool.set_phase(sequence.owner, BlockPhase.LEASED)
                 finished.append(sequence)
         return finished
 

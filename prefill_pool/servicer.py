@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from engine.text.completion import Completion
+from engine.text.completion import ChoiceText
 from engine.types.sequence import Sequence
 from kv_transfer.sender import KvSender
 from prefill_pool import metrics
 from prefill_pool.early import EarlyHandOver
-from prefill_pool.loop import FirstToken, PrefillJob, PrefillLoop
+from prefill_pool.loop import PrefillJob, PrefillLoop, PrefillResult
 from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
@@ -19,7 +19,7 @@ from protos.prompt_reports import PromptReports
 
 log = logging.getLogger(__name__)
 
-NewCompletion = Callable[[Sequence], Completion]
+NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class PrefillServicer:
@@ -59,7 +59,7 @@ class PrefillServicer:
                 self._loop.release(job)
                 await self._loop.vacated(job)
 
-    def _send_first(self, outlet: Outlet, job: PrefillJob, first: FirstToken) -> bool:
+    def _send_first(self, outlet: Outlet, job: PrefillJob, first: PrefillResult) -> bool:
         """Send the first token; True if it ends the request."""
         piece = self._new_completion(job.sequence).push(first.token.token)
         sequence, token = job.sequence, first.token

@@ -18,7 +18,7 @@ from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores, Scoring
 from engine.types.sequence import FinishReason, SampledToken
 from engine.types.sequence import Sequence as TokenSequence
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from protos import decode_pb2, inference_pb2, prefill_pb2
 
 _OPTIONAL = (
@@ -41,9 +41,9 @@ _FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
 }
 _FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
 _HASTE_TO_WIRE = {
-    Haste.PROMPTS: prefill_pb2.HASTE_UNSPECIFIED,
-    Haste.PRESSED: prefill_pb2.HASTE_PRESSED,
-    Haste.URGENT: prefill_pb2.HASTE_URGENT,
+    Urgency.PROMPTS: prefill_pb2.HASTE_UNSPECIFIED,
+    Urgency.PRESSED: prefill_pb2.HASTE_PRESSED,
+    Urgency.URGENT: prefill_pb2.HASTE_URGENT,
 }
 _HASTE_FROM_WIRE = {wire: haste for haste, wire in _HASTE_TO_WIRE.items()}
 
@@ -114,14 +114,14 @@ def sequence_from_proto(
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
-        haste=_HASTE_FROM_WIRE.get(request.haste, Haste.URGENT),
+        haste=_HASTE_FROM_WIRE.get(request.haste, Urgency.URGENT),
         batch_window_s=window_s,
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )
 
 
-def haste_to_proto(haste: Haste) -> prefill_pb2.Haste:
+def haste_to_proto(haste: Urgency) -> prefill_pb2.Haste:
     """`haste` of a prompt for the wire."""
     return _HASTE_TO_WIRE[haste]
 

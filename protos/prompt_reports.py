@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.scheduling.prompt_queue import Place
+from engine.scheduling.prompt_queue import QueuePosition
 from engine.types.sequence import Sequence
 from protos.calls_pb2 import CallEvent
 from protos.outlet import Collect, Outlet
@@ -22,7 +22,7 @@ class _Report:
     sequence: Sequence
     outlet: Outlet
     tokens: Collect | None = None
-    place: Place | None = None
+    place: QueuePosition | None = None
     said: PromptProgress | None = None
     ended: bool = False
 
@@ -57,7 +57,7 @@ class _Report:
 class PromptReports:
     """Looks twice a second at the prompts it was given; `places` says where those are that wait."""
 
-    def __init__(self, places: Callable[[], Mapping[str, Place]]) -> None:
+    def __init__(self, places: Callable[[], Mapping[str, QueuePosition]]) -> None:
         self._places = places
         self._told: dict[str, _Report] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from engine.types.sequence import SampledToken
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 LAYERS = 4
 _LONG_S = 30.0
@@ -49,7 +49,7 @@ class HeldEngine:
     def begin(self, spans, stored=None):
         return HeldPass(self, spans, stored)
 
-    haste = Haste.NONE
+    haste = Urgency.NONE
     shared_cores = ""
 
     def rest(self):

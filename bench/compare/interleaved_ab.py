@@ -60,7 +60,7 @@ class Found:
     good: bool
     refused: bool
     ttft_s: float | None
-    gap_s: float | None
+    itl_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def as_markdown(found: Sequence[Found]) -> str:
     rows = []
     for system in _SYSTEMS:
         mine = [one for one in found if one.system == system]
-        gaps = Quantiles.of(one.gap_s for one in mine)
+        gaps = Quantiles.of(one.itl_s for one in mine)
         told = [f"{1000 * (value or 0):.1f}" for value in (gaps.p50, gaps.mean, gaps.p95)]
         good, refused = sum(one.good for one in mine), sum(one.refused for one in mine)
         rows.append([CONTENDERS[system].title, f"{len(mine)}", f"{good}", f"{refused}", *told])
@@ -112,9 +112,9 @@ def as_markdown(found: Sequence[Found]) -> str:
         pairs.setdefault((one.round, one.index), {})[one.system] = one
     both = [(pair[POOLS], pair[SINGLE]) for pair in pairs.values() if len(pair) == len(_SYSTEMS)]
     changes = [
-        1000 * (mine.gap_s - other.gap_s)
+        1000 * (mine.itl_s - other.itl_s)
         for mine, other in both
-        if mine.gap_s is not None and other.gap_s is not None
+        if mine.itl_s is not None and other.itl_s is not None
     ]
     change_ms = ""
     if changes:

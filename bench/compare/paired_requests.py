@@ -20,11 +20,11 @@ from bench.core.statistics import Spread
 class SameRequests:
     """What changed for requests of one load, seed and round.
 
-    `gaps_s`: our gap less theirs, of each that both answered in full with two tokens or more.
+    `itls_s`: our gap less theirs, of each that both answered in full with two tokens or more.
     `ours_alone` were good with us and not with them, `theirs_alone` the other way round.
     """
 
-    gaps_s: tuple[float, ...]
+    itls_s: tuple[float, ...]
     ours_alone: int
     theirs_alone: int
 
@@ -61,12 +61,12 @@ def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne
         for each in ours
         if each.each_gap and _what(each) in others
     ]
-    found = [each for each in paired if each.gaps_s]
+    found = [each for each in paired if each.itls_s]
     if not found:
         return None
     return OneByOne(
-        Spread(tuple(median(each.gaps_s) for each in found)),
-        Spread(tuple(sum(gap < 0 for gap in each.gaps_s) / len(each.gaps_s) for each in found)),
+        Spread(tuple(median(each.itls_s) for each in found)),
+        Spread(tuple(sum(gap < 0 for gap in each.itls_s) / len(each.itls_s) for each in found)),
         Spread(tuple(float(each.ours_alone) for each in found)),
         Spread(tuple(float(each.theirs_alone) for each in found)),
     )

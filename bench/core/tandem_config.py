@@ -13,7 +13,7 @@ from engine.runtime.engine import Engine
 DTYPE = "bfloat16"
 # The peers have no budget between two tokens. By the default one, 60 ms, a machine on which a step
 # of 32 streams takes longer forms smaller batches, and they never run all at once.
-WIDE = "decode: {token_gap_budget_ms: 200}\n"
+WIDE = "decode: {itl_budget_ms: 200}\n"
 # Keys of the configuration's `model` section beside path and dtype.
 MODEL_KEYS: dict[str, object] = {}
 BLOCK_SIZE = 16
@@ -36,7 +36,7 @@ def load_engine(folder: Path, tokens: int) -> Engine:
 def server_config(more: str = "") -> str:
     """What `tandem serve --config` reads, beside the flags: YAML, with the sections of `more`."""
     # The peers refuse nothing, so nothing is refused here unless `more` says so.
-    patient = {"chat": {"ttft_budget_ms": 600_000, "token_gap_budget_ms": 60_000}}
+    patient = {"chat": {"ttft_budget_ms": 600_000, "itl_budget_ms": 60_000}}
     sections: dict[str, object] = {"kv": {"blocks": _SERVER_BLOCKS}, "endpoints": patient}
     if MODEL_KEYS:
         sections["model"] = MODEL_KEYS

@@ -18,12 +18,12 @@ class Budgets:
     """What a request must keep to be good (seconds): first token, mean gap, longest stall."""
 
     ttft_s: float = 1.0
-    gap_s: float = 0.060
+    itl_s: float = 0.060
     stall_s: float = 0.250
 
     def slower(self, by: float) -> Budgets:
         """Each of them that many times as long."""
-        return Budgets(self.ttft_s * by, self.gap_s * by, self.stall_s * by)
+        return Budgets(self.ttft_s * by, self.itl_s * by, self.stall_s * by)
 
     def good(self, outcome: Outcome) -> bool:
         """Whole, and within all three; a stream of one message has no gap and no stall."""
@@ -32,7 +32,7 @@ class Budgets:
             outcome.complete
             and ttft is not None
             and ttft <= self.ttft_s
-            and (outcome.mean_gap_s or 0.0) <= self.gap_s
+            and (outcome.mean_gap_s or 0.0) <= self.itl_s
             and (outcome.stall_s or 0.0) <= self.stall_s
         )
 
@@ -61,7 +61,7 @@ class PhaseFigures:
 
     `late` were answered in full but not within the budgets; `failed` is everything else that was
     neither good nor refused. Percentiles (seconds) are of requests that were answered in full;
-    `gap` is over requests' mean gaps, `token_gap` over tokens, `stall` over the longest of each.
+    `gap` is over requests' mean gaps, `itl` over tokens, `stall` over the longest of each.
     """
 
     requests: int
@@ -72,7 +72,7 @@ class PhaseFigures:
     ttft: Quantiles
     ttfmt: Quantiles
     gap: Quantiles
-    token_gap: Quantiles
+    itl: Quantiles
     stall: Quantiles
     ttlt: Quantiles
 
@@ -162,7 +162,7 @@ def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures
         ttft=of(lambda one: one.ttft_s),
         ttfmt=of(lambda one: one.ttfmt_s),
         gap=of(lambda one: one.mean_gap_s),
-        token_gap=Quantiles.of(gap for one in whole for gap in one.gaps_s()),
+        itl=Quantiles.of(gap for one in whole for gap in one.itls_s()),
         stall=of(lambda one: one.stall_s),
         ttlt=of(lambda one: one.ttlt_s),
     )

@@ -29,7 +29,7 @@ _TIMES = (
     ("TTFT", "ttft"),
     ("TTFMT", "ttfmt"),
     ("mean gap of a request", "gap"),
-    ("gap of a token", "token_gap"),
+    ("gap of a token", "itl"),
     ("longest stall", "stall"),
     ("TTLT", "ttlt"),
 )
@@ -90,7 +90,7 @@ def plots(run: Run) -> list[Plot]:
         Mark("mean gap", _over_time(whole, "mean_gap_s", 1000), "dots", _BLUE),
         Mark("longest stall", _over_time(whole, "stall_s", 1000), "crosses", _RED),
     ]
-    limits = [run.budgets.gap_s * 1000, run.budgets.stall_s * 1000]
+    limits = [run.budgets.itl_s * 1000, run.budgets.stall_s * 1000]
     width = max([run.load.seconds, *(one.ended_s for one in run.outcomes)])
 
     def over(title: str, marks: Sequence[Mark], limits: Sequence[float] = ()) -> Plot:
@@ -152,7 +152,7 @@ def _budgets(run: Run) -> str:
     budgets = run.budgets
     return (
         f"Good is: TTFT from the scheduled arrival at most {milliseconds(budgets.ttft_s)} ms,"
-        f" mean gap at most {milliseconds(budgets.gap_s)} ms,"
+        f" mean gap at most {milliseconds(budgets.itl_s)} ms,"
         f" no stall over {milliseconds(budgets.stall_s)} ms."
     )
 

@@ -86,7 +86,7 @@ class Outcome:
         waits = [later - earlier for (earlier, _), (later, _) in pairwise(self.messages)]
         return max(waits, default=None)
 
-    def gaps_s(self) -> list[float]:
+    def itls_s(self) -> list[float]:
         """The gap before each token after the first.
 
         A message of n tokens is n gaps of an n-th of the time since the one before it. Where the

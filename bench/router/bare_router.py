@@ -18,9 +18,7 @@ from cluster.replica.gc_tuning import settle
 from cluster.router.server import RouterServer
 
 # Nothing is refused, whatever admission makes of replicas that do not compute.
-_ANY = EndpointConfig(
-    max_output_tokens=1_000_000, ttft_budget_ms=60_000, token_gap_budget_ms=600_000
-)
+_ANY = EndpointConfig(max_output_tokens=1_000_000, ttft_budget_ms=60_000, itl_budget_ms=600_000)
 # `each` sends every token by itself, `coalesced` as the default endpoint does.
 ENDPOINTS = {
     "each": replace(_ANY, stream="tokens"),
@@ -47,7 +45,7 @@ def config_for(url: str, model: str) -> TandemConfig:
         base,
         model=replace(base.model, path=model),
         router=replace(base.router, http_port=0, grpc_port=0, max_requests=4096),
-        prefill=replace(base.prefill, local_tokens=0),
+        prefill=replace(base.prefill, local_prefill_tokens=0),
         decode=replace(base.decode, max_batch=4096),
         endpoints=ENDPOINTS,
         directory=replace(base.directory, url=url),

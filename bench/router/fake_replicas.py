@@ -22,7 +22,7 @@ import grpc.aio
 from bench.core.event_loop import run
 from bench.router.direct_doors import Doors
 from cluster.config.schema import DirectoryConfig
-from cluster.discovery.heartbeat import Heartbeat
+from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.replica_record import Pool, ReplicaLoad, ReplicaRecord
@@ -30,11 +30,11 @@ from cluster.rpc.load_reports_server import ReportServicer
 from cluster.rpc.server import CallServer, Serve, new_server
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
-from engine.scheduling.prompt_queue import Place
+from engine.scheduling.prompt_queue import QueuePosition
 from engine.text.completion import Piece
 from engine.types.sequence import SampledToken, Sequence
 from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
-from prefill_pool.loop import FirstToken, PrefillJob
+from prefill_pool.loop import PrefillJob, PrefillResult
 from prefill_pool.servicer import PrefillServicer
 from protos import report_pb2_grpc
 
@@ -92,7 +92,7 @@ class SteadyPrefill:
         """Nothing to do."""
         return _LOAD
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, QueuePosition]:
         """Nobody waits."""
         return {}
 
@@ -100,7 +100,7 @@ class SteadyPrefill:
         """Sample the first token without computing anything."""
         loop = asyncio.get_running_loop()
         first, took_s = loop.create_future(), self._prefill_s
-        known = FirstToken(SampledToken(0), 0.0, took_s)
+        known = PrefillResult(SampledToken(0), 0.0, took_s)
         if took_s:
             loop.call_later(took_s, _unless_gone, first, known)
         else:
@@ -121,7 +121,7 @@ class SteadyPrefill:
         """Nobody waits."""
 
 
-def _unless_gone(first: asyncio.Future[FirstToken], known: FirstToken) -> None:
+def _unless_gone(first: asyncio.Future[PrefillResult], known: PrefillResult) -> None:
     if not first.done():
         first.set_result(known)
 
@@ -133,7 +133,7 @@ class SteadyDecode:
         self._paces: dict[tuple[int, int], dict[str, DecodeJob]] = defaultdict(dict)
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, QueuePosition]:
         """Nobody waits."""
         return {}
 
@@ -231,7 +231,7 @@ async def serve(role: Pool, directory: Directory, model: str, prefill_s: float =
         calls=await calls.start("127.0.0.1"),
     )
     await directory.register(record)
-    heartbeat = Heartbeat(directory, record, load)
+    heartbeat = LeaseHeartbeat(directory, record, load)
     heartbeat.start()
 
     async def close() -> None:

@@ -20,7 +20,7 @@ from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
 from cluster.config.schema import located
 from decode_pool.batch_size import BatchSize
-from decode_pool.gap import TokenGap
+from decode_pool.gap import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
@@ -31,7 +31,7 @@ from engine.model.loading import describe
 from engine.runtime.engine import Engine
 from engine.runtime.engine_thread import EngineWorker, engine_thread
 from engine.scheduling.prompt_order import PromptOrder
-from engine.text.completion import Completion
+from engine.text.completion import ChoiceText
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
@@ -89,7 +89,7 @@ class Soak:
             chunk_tokens=_CHUNK,
             identity=identity_of(engine.cache.layout),
         )
-        self._loop = DecodeLoop(self._scheduler, worker, 2 * _CALLERS, TokenGap(_GAP_S, None))
+        self._loop = DecodeLoop(self._scheduler, worker, 2 * _CALLERS, ItlBudget(_GAP_S, None))
         self._random = random.Random(0)
         self._made = 0
         self.seen = Seen()
@@ -152,7 +152,7 @@ class Soak:
         sampling = SamplingParams(
             temperature=0.0, max_tokens=draw.randint(*_ANSWERS), ignore_eos=True, seed=0
         )
-        completion = Completion(
+        completion = ChoiceText(
             self._tokenizer, ids, sampling, description.eos_ids, description.context_tokens
         )
         return DecodeJob(Sequence(name, ids, count, sampling), completion, local=True)

@@ -85,9 +85,9 @@ class Shape:
     @property
     def tandem_config(self) -> str:
         """Those budgets as Tandem's, in YAML."""
-        ttft_ms, gap_ms = 1000 * self.budgets.ttft_s, 1000 * self.budgets.gap_s
-        chat = {"ttft_budget_ms": ttft_ms, "token_gap_budget_ms": gap_ms}
-        decode = {"token_gap_budget_ms": gap_ms}
+        ttft_ms, gap_ms = 1000 * self.budgets.ttft_s, 1000 * self.budgets.itl_s
+        chat = {"ttft_budget_ms": ttft_ms, "itl_budget_ms": gap_ms}
+        decode = {"itl_budget_ms": gap_ms}
         return yaml.safe_dump({"endpoints": {"chat": chat}, "decode": decode})
 
     def short(self) -> Shape:

@@ -16,21 +16,21 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.transfer.shape import FRAME_BYTES, HOST, lane_spec
+from bench.transfer.shape import FRAME_BYTES, HOST, channel_spec
 from engine.kv.cache import KvCache
 from engine.kv.shared_segments import shared_tensor
-from kv_transfer.frames.borrowed_blocks import Borrower, Lender
+from kv_transfer.frames.borrowed_blocks import BlockBorrower, BlockLender
 from kv_transfer.frames.checksum import checksum
 from kv_transfer.frames.frame_plan import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.transports.gloo import open_store_server
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
-# On each side of a plain copy and of a lane. Copied from and to one buffer again and again, what is
-# measured is the cache: TCP is a third faster so.
+# On each side of a plain copy and of a channel. Copied from and to one buffer again and again,
+# what is measured is the cache: TCP is a third faster so.
 BUFFERS = 3
-# Until the processor has both sides in its cache; a lane took ten messages for that.
+# Until the processor has both sides in its cache; a channel took ten messages for that.
 WARM = 16
 Tell = Callable[..., None]  # an order for the other process
 Hear = Callable[[], object]  # waits until it has done it
@@ -91,11 +91,11 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
     """The same where KV is lent: one copy of these blocks into those of another cache."""
-    lender = Lender(cache)
+    lender = BlockLender(cache)
     place, loan = lender.place(), lender.lend(blocks)
     if place is None or loan is None:
         raise RuntimeError("this cache cannot be lent")
-    borrower = Borrower(target, place, cache.blocks)
+    borrower = BlockBorrower(target, place, cache.blocks)
     started = time.perf_counter()
     borrower.copy(loan, blocks, range(len(blocks)), range(len(cache.layers)))
     seconds = time.perf_counter() - started
@@ -104,7 +104,7 @@ def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
 
 
 def time_memcpy() -> float:
-    """Bytes per second of copying frames in one process, from memory as a lane's."""
+    """Bytes per second of copying frames in one process, from memory as a channel's."""
     sources = [_staging("shared_memory") for _ in range(BUFFERS)]
     targets = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(BUFFERS)]
 
@@ -138,8 +138,8 @@ def time_tcp(tell: Tell, hear: Hear, *, answered: bool) -> float:
     return rate
 
 
-def time_lane(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
-    """Bytes per second through a lane of that transport alone, without its control stream.
+def time_channel(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
+    """Bytes per second through a channel of that transport alone, without its control stream.
 
     ValueError for more messages under way than there are buffers.
     """
@@ -148,17 +148,17 @@ def time_lane(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
     store = open_store_server(HOST, 20.0)
     prefix = uuid.uuid4().hex
     order = {"transport": transport, "port": store.port, "prefix": prefix, "ahead": ahead}
-    tell(do="lane", warm=WARM, messages=MESSAGES, **order)
-    lane = open_lane(lane_spec(transport, store.port, prefix, SENDER_RANK))
+    tell(do="channel", warm=WARM, messages=MESSAGES, **order)
+    channel = open_channel(channel_spec(transport, store.port, prefix, SENDER_RANK))
     buffers = [_staging(transport) for _ in range(BUFFERS)]
-    rate = _rate(Ahead(lambda index: lane.send(buffers[index % BUFFERS]), ahead).post)
+    rate = _rate(Ahead(lambda index: channel.send(buffers[index % BUFFERS]), ahead).post)
     hear()
-    lane.close()
+    channel.close()
     return rate
 
 
 class Ahead:
-    """Posts messages in order, so many at a time, as the lane thread of a link does."""
+    """Posts messages in order, so many at a time, as the channel thread of a link does."""
 
     def __init__(self, post: Callable[[int], Wait], ahead: int) -> None:
         self._post = post

@@ -18,8 +18,8 @@ from bench.core.statistics import Spread
 from bench.transfer.floor import (
     BUFFERS,
     median_parts,
+    time_channel,
     time_copy,
-    time_lane,
     time_memcpy,
     time_parts,
     time_tcp,
@@ -36,18 +36,18 @@ from bench.transfer.hand_over import (
 )
 from bench.transfer.shape import LENT, cache_for
 from engine import kernels
-from kv_transfer.transports.gloo import GlooLane
-from kv_transfer.transports.shared_memory import SharedMemoryLane
+from kv_transfer.transports.gloo import GlooChannel
+from kv_transfer.transports.shared_memory import SharedMemoryChannel
 
 RESULTS = Path("bench/results")
 # With as many messages as a link posts before it waits for the first.
-TRANSPORTS = {"shared_memory": SharedMemoryLane.ahead, "gloo": GlooLane.ahead}
+TRANSPORTS = {"shared_memory": SharedMemoryChannel.ahead, "gloo": GlooChannel.ahead}
 RAW_ROUNDS = 31
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Bytes per second of one transport's lane, and of the plain copy it is held against."""
+    """Bytes per second of one transport's channel, and of the plain copy it is held against."""
 
     transport: str
     rate: Spread
@@ -61,17 +61,17 @@ def plain_copies(other: Other) -> dict[str, Callable[[], float]]:
         "memcpy": time_memcpy,
         "TCP, each frame answered": partial(time_tcp, other.tell, other.hear, answered=True),
         "TCP, one stream": partial(time_tcp, other.tell, other.hear, answered=False),
-        "Gloo, one by one": partial(time_lane, "gloo", 1, other.tell, other.hear),
+        "Gloo, one by one": partial(time_channel, "gloo", 1, other.tell, other.hear),
     }
 
 
-def measure_lanes(other: Other) -> list[Lane]:
-    """The lanes alone, beside plain copies of the same frames, by turns."""
+def measure_channels(other: Other) -> list[Lane]:
+    """The channels alone, beside plain copies of the same frames, by turns."""
     rates: dict[str, list[float]] = {}
     plain = plain_copies(other)
     ways = dict(plain)
     for name, ahead in TRANSPORTS.items():
-        ways[name] = partial(time_lane, name, ahead, other.tell, other.hear)
+        ways[name] = partial(time_channel, name, ahead, other.tell, other.hear)
     for _ in range(RAW_ROUNDS):
         for name, way in ways.items():
             rates.setdefault(name, []).append(way())
@@ -82,24 +82,29 @@ def measure_lanes(other: Other) -> list[Lane]:
 
 
 async def measure_lent(other: Other) -> list[HandOver]:
-    """Hand-overs without a lane; none where this machine cannot build what copies them."""
+    """Hand-overs without a channel; none where this machine cannot build what copies them."""
     if kernels.why_not_loaded() is not None:
         return []
     cache, target = cache_for(BLOCKS, LENT), cache_for(BLOCKS, LENT)
     return await measure(LENT, partial(time_copy, cache, target), None, cache, other)
 
 
-def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
+def report(channels: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
     """Both tables in Markdown."""
     gigabyte = 1e9
 
     def rate(spread: Spread) -> str:
         return Spread(tuple(value / gigabyte for value in spread.values)).show(2)
 
-    header = ["data lane alone, GB/s, median [range]", "lane", "plain copy", "of it"]
+    header = ["data channel alone, GB/s, median [range]", "channel", "plain copy", "of it"]
     rows = [
-        [lane.transport, rate(lane.rate), f"{rate(lane.raw)} {lane.raw_name}", share(lane)]
-        for lane in lanes
+        [
+            channel.transport,
+            rate(channel.rate),
+            f"{rate(channel.raw)} {channel.raw_name}",
+            share(channel),
+        ]
+        for channel in channels
     ]
     second = ["hand-over", "MB", "ms, median [range]", "GB/s", "floor ms", "of the floor"]
     more = [
@@ -127,12 +132,12 @@ def report(lanes: list[Lane], hand_overs: list[HandOver], machine: str) -> str:
         if each.early
     ]
     notes = (
-        f"- Frames of up to 8 MiB between two processes; {BUFFERS} buffers on each side of a lane "
-        "and of a plain copy. The floor is gather, link, one checksum and scatter of the same "
+        f"- Frames of up to 8 MiB between two processes; {BUFFERS} buffers on each side of "
+        "a channel and of a plain copy. The floor is gather, link, one checksum and scatter of the same "
         "bytes, each timed alone and added up; a hand-over that does them at the same time can be "
         "below it. Where KV is lent the floor is one copy by one thread.\n"
-        f"- Medians of rounds in which each thing has its turn: {RAW_ROUNDS} for lanes and plain "
-        f"copies, {ROUNDS} for a hand-over, its parts and its link.\n"
+        f"- Medians of rounds in which each thing has its turn: {RAW_ROUNDS} for channels and "
+        f"plain copies, {ROUNDS} for a hand-over, its parts and its link.\n"
         f"- {parts_alone(hand_overs)}\n"
         f"- While it is computed: the computing is played by waiting, {CHUNK} tokens at a time at "
         f"{TOKENS_PER_S:,} tokens/s, layers reported every {1000 * SLICE_S:.0f} ms as by a "
@@ -156,9 +161,9 @@ def parts_alone(hand_overs: list[HandOver]) -> str:
     )
 
 
-def share(lane: Lane) -> str:
-    """The lane's rate as a part of the plain copy's."""
-    return f"{lane.rate.median / lane.raw.median:.0%}"
+def share(channel: Lane) -> str:
+    """The channel's rate as a part of the plain copy's."""
+    return f"{channel.rate.median / channel.raw.median:.0%}"
 
 
 async def run() -> None:
@@ -167,19 +172,22 @@ async def run() -> None:
     torch.set_num_threads(1)
     other = Other()
     try:
-        lanes = measure_lanes(other)
+        channels = measure_channels(other)
         hand_overs = await measure_lent(other)
-        for lane in lanes:
-            cache, time_link = cache_for(BLOCKS, lane.transport), plain_copies(other)[lane.raw_name]
+        for channel in channels:
+            cache, time_link = (
+                cache_for(BLOCKS, channel.transport),
+                plain_copies(other)[channel.raw_name],
+            )
             time_floor = partial(time_parts, cache)
-            hand_overs += await measure(lane.transport, time_floor, time_link, cache, other)
+            hand_overs += await measure(channel.transport, time_floor, time_link, cache, other)
     finally:
         other.close()
     machine = describe_machine()
-    text = report(lanes, hand_overs, as_line(machine))
+    text = report(channels, hand_overs, as_line(machine))
     found = {
         "machine": machine,
-        "lanes": [asdict(lane) for lane in lanes],
+        "channels": [asdict(channel) for channel in channels],
         "hand_overs": [asdict(each) for each in hand_overs],
     }
     (RESULTS / "transfer.json").write_text(json.dumps(found, indent=1) + "\n")

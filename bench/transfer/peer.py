@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from bench.transfer.floor import BUFFERS, Ahead
-from bench.transfer.shape import FRAME_BYTES, HOST, cache_for, lane_spec, transfer_config
+from bench.transfer.shape import FRAME_BYTES, HOST, cache_for, channel_spec, transfer_config
 from engine import kernels
 from engine.kv.cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK, Receipt, Wait
 
 
@@ -37,21 +37,21 @@ def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
                 connection.send(b"x")
 
 
-def receive_lane(
+def receive_channel(
     transport: str, port: int, prefix: str, warm: int, messages: int, ahead: int
 ) -> None:
-    """Take that many frames from a lane, into a few buffers by turns."""
-    lane = open_lane(lane_spec(transport, port, prefix, RECEIVER_RANK))
+    """Take that many frames from a channel, into a few buffers by turns."""
+    channel = open_channel(channel_spec(transport, port, prefix, RECEIVER_RANK))
     buffers = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(BUFFERS)]
 
     def post(index: int) -> Wait:
         staging = buffers[index % BUFFERS]
-        return partial(_take, lane.receive(staging, FRAME_BYTES), staging)
+        return partial(_take, channel.receive(staging, FRAME_BYTES), staging)
 
     receiver = Ahead(post, ahead)
     receiver.post(warm)
     receiver.post(messages)
-    lane.close()
+    channel.close()
 
 
 def _take(receipt: Receipt, staging: torch.Tensor, timeout_s: float) -> None:
@@ -98,8 +98,8 @@ async def obey(blocks: int) -> None:
         what, answer = order.pop("do"), {}
         if what == "tcp":
             await asyncio.to_thread(receive_tcp, **order)
-        elif what == "lane":
-            await asyncio.to_thread(receive_lane, **order)
+        elif what == "channel":
+            await asyncio.to_thread(receive_channel, **order)
         elif what == "kv":
             transport = order.pop("transport")
             if transport not in receiving:

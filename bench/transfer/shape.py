@@ -9,7 +9,7 @@ from bench.core.tandem_config import BLOCK_SIZE
 from engine.kv.cache import KvCache, KvFormat
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
-from kv_transfer.transports.transport import LaneSpec
+from kv_transfer.transports.transport import ChannelSpec
 
 HOST = "127.0.0.1"
 _SHAPE = Shape()
@@ -41,6 +41,6 @@ def cache_for(blocks: int, transport: str) -> KvCache:
     return cache
 
 
-def lane_spec(transport: str, port: int, prefix: str, rank: int) -> LaneSpec:
-    """One end of a lane on this host."""
-    return LaneSpec(transport, HOST, port, prefix, rank, HOST, torch.device("cpu"), 20.0)
+def channel_spec(transport: str, port: int, prefix: str, rank: int) -> ChannelSpec:
+    """One end of a channel on this host."""
+    return ChannelSpec(transport, HOST, port, prefix, rank, HOST, torch.device("cpu"), 20.0)

@@ -15,21 +15,21 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from cluster.admission.assignment import FirstToken, Placed
-from cluster.admission.offered_load import Demand
+from cluster.admission.assignment import Assignment, FirstTokenTiming
+from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.policy import Admission, Admit, Reason, Refuse, Wait, decided_by
-from cluster.admission.queue_position import Places, Tell
-from cluster.admission.refusals import Refusals, Refused
-from cluster.admission.unserved_demand import Unmet
-from cluster.admission.waiting_queue import Held
-from cluster.admission.waiting_request import Waiter, need_of
-from cluster.discovery.healthy_replicas import Pools
+from cluster.admission.queue_position import QueuePositionNotifier, Tell
+from cluster.admission.refusals import RefusalLog, Refused
+from cluster.admission.unserved_demand import UnservedDemand
+from cluster.admission.waiting_queue import WaitingQueue
+from cluster.admission.waiting_request import WaitingRequest, need_of
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.placement.cost_model import Pace
 from cluster.placement.placement import Placement
-from cluster.placement.types import Ask, Plan, one_of
+from cluster.placement.types import PlacementPlan, PlacementRequest, one_of
 from cluster.replica_record import Pool, ReplicaRecord
 from cluster.telemetry import router_metrics as metrics
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.fair_share import FairShare
 from engine.errors import Internal, TandemError
 
 log = logging.getLogger(__name__)
@@ -40,26 +40,26 @@ _AT_ONE_LOOK = 32
 _BOTH: tuple[Pool, ...] = ("prefill", "decode")
 
 
-class Gate:
-    """Admits requests to the pools; at most `max_held` wait here."""
+class AdmissionQueue:
+    """Admits requests to the pools; at most `max_waiting` wait here."""
 
     def __init__(
         self,
-        pools: Pools,
+        pools: HealthyReplicas,
         placement: Placement,
-        max_held: int,
-        fairness: Fairness | None = None,
+        max_waiting: int,
+        fairness: FairShare | None = None,
     ) -> None:
-        self._fairness = Fairness({}) if fairness is None else fairness
+        self._fairness = FairShare({}) if fairness is None else fairness
         self._pools = pools
         self._placement = placement
         self._admission = Admission()
-        self._places = Places(self._wait_s, lambda ask: bool(self._asleep(ask)))
-        self._refusals = Refusals()
-        self._unmet = Unmet()
-        self._demand = Demand()
-        self._max_held = max_held
-        self._held = Held(self._fairness.served)
+        self._places = QueuePositionNotifier(self._wait_s, lambda ask: bool(self._asleep(ask)))
+        self._refusals = RefusalLog()
+        self._unmet = UnservedDemand()
+        self._demand = OfferedLoad()
+        self._max_waiting = max_waiting
+        self._held = WaitingQueue(self._fairness.served)
         self._arrivals = 0
         self._look: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
@@ -83,14 +83,14 @@ class Gate:
     def unmet_batch(self, now: float) -> int:
         """Requests of the batch lane that wait for room in decode for long."""
         held = ((one.ask.arrived_s, one.reason) for one in self._held if one.ask.batch)
-        return Unmet().count(held, now)["decode"]
+        return UnservedDemand().count(held, now)["decode"]
 
     @property
     def held_s(self) -> float:
         """What all prefill replicas together take for the prompts that wait here."""
         return sum(waiter.alone_s or 0.0 for waiter in self._held)
 
-    async def enter(self, ask: Ask, tell: Tell | None = None) -> list[Placed]:
+    async def enter(self, ask: PlacementRequest, tell: Tell | None = None) -> list[Assignment]:
         """Wait for admission; one entry for each choice, to be released.
 
         Who waits for long hears by `tell`, twice a second at most, where and for how much longer.
@@ -105,17 +105,17 @@ class Gate:
         left = ask.prompt_tokens
         if self._held:
             left = self._placement.left(self._pools.healthy("prefill"), ask)
-        waiter = Waiter(ask, left, expected, self._arrivals, decided, listener)
+        waiter = WaitingRequest(ask, left, expected, self._arrivals, decided, listener)
         try:
             return await self._enter(waiter, now)
         finally:
             self._settle(waiter)
 
-    async def _enter(self, waiter: Waiter, now: float) -> list[Placed]:
+    async def _enter(self, waiter: WaitingRequest, now: float) -> list[Assignment]:
         ask, need = waiter.ask, waiter.need
         behind = self._held.any_before(waiter)
         if not behind:
-            room = len(self._held) < self._max_held
+            room = len(self._held) < self._max_waiting
             self._decide(waiter, now, self._held.ahead_s(waiter), late=room)
         if waiter.decided.done():
             return waiter.decided.result()
@@ -137,7 +137,7 @@ class Gate:
             self._fairness.leave(ask.tenant, need)
             self._held.remove(waiter)
 
-    def move(self, placed: Placed, ask: Ask, *, streaming: bool) -> None:
+    def move(self, placed: Assignment, ask: PlacementRequest, *, streaming: bool) -> None:
         """Give an admitted choice another place, whatever that means for others.
 
         One that is `streaming` goes to a decode replica, which computes what `ask` has as its
@@ -152,12 +152,12 @@ class Gate:
     def show(self) -> None:
         """Set the gauges to what is so now."""
         now = time.monotonic()
-        metrics.HELD.set(len(self._held))
+        metrics.WAITING.set(len(self._held))
         for record in self._pools.healthy("prefill"):
             queue_s = self._placement.queue_s(record.id, now)
             metrics.PREDICTED_QUEUE.set(queue_s, replica=record.id)
 
-    def computed(self, placed: Placed, first: FirstToken) -> None:
+    def computed(self, placed: Assignment, first: FirstTokenTiming) -> None:
         """A first token has left: learn what it cost, and how good the prediction was."""
         now, plan, ask = time.monotonic(), placed.plan, placed.ask
         replica = plan.pair.prefill.id
@@ -173,7 +173,7 @@ class Gate:
             late = now > plan.forecast.deadline_s + first.flush_s
             self._admission.learn(late, ask.budget_s)
 
-    def release(self, placed: Placed, output_tokens: int = 0) -> None:
+    def release(self, placed: Assignment, output_tokens: int = 0) -> None:
         """A choice has ended, with so many tokens."""
         pair = placed.plan.pair
         if not pair.prefill_only:
@@ -181,24 +181,24 @@ class Gate:
             self._placement.costs.learn_stream(pair.decode.id, stayed_s)
         placed.release(output_tokens)
 
-    def _hold(self, waiter: Waiter, now: float) -> None:
+    def _hold(self, waiter: WaitingRequest, now: float) -> None:
         """Give it a place to wait in; Refused where there is none, nor anybody to leave one."""
-        if len(self._held) >= self._max_held:
+        if len(self._held) >= self._max_waiting:
             other = self._held.gives_way(waiter)
             if other is None:
-                raise self._refusal(waiter.ask, "held_full", now)
+                raise self._refusal(waiter.ask, "queue_full", now)
             self._refuse_full(other, now)
         log.info("request held", extra={"request_id": waiter.ask.request_id})
         self._held.add(waiter)
-        metrics.HELD.set(len(self._held))
+        metrics.WAITING.set(len(self._held))
         if self._look is None:
             self._look_in(self._look_due_s(now))
 
-    def _refuse_full(self, waiter: Waiter, now: float) -> None:
+    def _refuse_full(self, waiter: WaitingRequest, now: float) -> None:
         """It leaves its place to another."""
         self._held.remove(waiter)
         try:
-            waiter.decided.set_exception(self._refusal(waiter.ask, "held_full", now))
+            waiter.decided.set_exception(self._refusal(waiter.ask, "queue_full", now))
         except TandemError as error:
             waiter.decided.set_exception(error)
 
@@ -237,16 +237,16 @@ class Gate:
             if waiter.ask.batch and not waiter.decided.done():
                 break
         self._held.drop_decided()
-        metrics.HELD.set(len(self._held))
+        metrics.WAITING.set(len(self._held))
         if self._held:
             self._look_in(self._look_due_s(now))
         self._places.tell([one.listener for one in held if not one.decided.done()], now)
 
-    def _asleep(self, ask: Ask) -> tuple[Pool, ...]:
+    def _asleep(self, ask: PlacementRequest) -> tuple[Pool, ...]:
         """The pools that this request needs, and that must be woken first."""
         return self._pools.asleep(("prefill",) if ask.scored_from is not None else _BOTH)
 
-    def _wait_s(self, ask: Ask, before: int, now: float) -> float | None:
+    def _wait_s(self, ask: PlacementRequest, before: int, now: float) -> float | None:
         """For how long a request is predicted to be held here; None where that is not known."""
         if asleep := self._asleep(ask):
             return self._pools.starts.left_s(asleep, now)
@@ -259,7 +259,9 @@ class Gate:
         replicas = len(self._pools.healthy("prefill"))
         return self._admission.wait_s(ask, plan.forecast, before, now, replicas=replicas)
 
-    def _decide(self, waiter: Waiter, now: float, ahead_s: float, *, late: bool = True) -> float:
+    def _decide(
+        self, waiter: WaitingRequest, now: float, ahead_s: float, *, late: bool = True
+    ) -> float:
         """Returns the computing that goes on waiting, of this request.
 
         `late`: it may be held though it fits.
@@ -307,13 +309,13 @@ class Gate:
             return 0.0
         return waiter.alone_s or 0.0
 
-    def _settle(self, waiter: Waiter) -> None:
+    def _settle(self, waiter: WaitingRequest) -> None:
         """What was promised to it is kept no longer: it is decided, or gone."""
         if waiter.expected:
             waiter.expected = False
             self._admission.settle(waiter.ask)
 
-    def _wake(self, waiter: Waiter, asleep: tuple[Pool, ...], now: float) -> None:
+    def _wake(self, waiter: WaitingRequest, asleep: tuple[Pool, ...], now: float) -> None:
         """Nobody is there for it: those whose pools are empty are called, and it waits, or not."""
         left_s = self._pools.starts.call(asleep, now)
         verdict = self._admission.until_started(waiter.ask, left_s, now)
@@ -322,19 +324,21 @@ class Gate:
         else:
             waiter.decided.set_exception(self._refused(waiter.ask, verdict, now))
 
-    def _capped(self, waiter: Waiter, now: float) -> bool:
+    def _capped(self, waiter: WaitingRequest, now: float) -> bool:
         """Whether it waits for its own tenant still, and need not be planned again."""
         if not waiter.capped or now >= decided_by(waiter.ask):
             return False
         return self._fairness.cap(waiter.ask.tenant, waiter.need) is not None
 
-    def _note_work(self, waiter: Waiter, alone_s: float, now: float) -> None:
+    def _note_work(self, waiter: WaitingRequest, alone_s: float, now: float) -> None:
         """What it takes of the replicas; the first time it counts as having come."""
         if waiter.alone_s is None and not waiter.ask.batch:
             self._demand.add(alone_s, now, waiter.ask.budget_s)
         waiter.alone_s = alone_s
 
-    def _plan(self, ask: Ask, now: float, prefill: Sequence[ReplicaRecord] | None = None) -> Plan:
+    def _plan(
+        self, ask: PlacementRequest, now: float, prefill: Sequence[ReplicaRecord] | None = None
+    ) -> PlacementPlan:
         return self._placement.plan(
             self._pools.healthy("prefill") if prefill is None else prefill,
             self._pools.healthy("decode"),
@@ -349,9 +353,9 @@ class Gate:
         """Of prompts beside streams, by what comes and waits."""
         return Pace.URGENT if self._demand.pressed(now) else self._held.least_pace
 
-    def _place(self, ask: Ask, plan: Plan, now: float) -> list[Placed]:
+    def _place(self, ask: PlacementRequest, plan: PlacementPlan, now: float) -> list[Assignment]:
         """Count every choice against a pair of its own; the first was planned."""
-        placed: list[Placed] = []
+        placed: list[Assignment] = []
         try:
             for choice in range(ask.choices):
                 one = one_of(ask)
@@ -362,7 +366,7 @@ class Gate:
             raise
         return placed
 
-    def _take(self, ask: Ask, plan: Plan, now: float) -> Placed:
+    def _take(self, ask: PlacementRequest, plan: PlacementPlan, now: float) -> Assignment:
         pair = plan.pair
         if not pair.local:
             self._placement.learn(pair.prefill, ask.digests)
@@ -370,9 +374,9 @@ class Gate:
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
         holds = self._placement.hold(plan, ask, now)
-        return Placed(ask, plan, holds, now, end)
+        return Assignment(ask, plan, holds, now, end)
 
-    def _refusal(self, ask: Ask, reason: Reason, now: float) -> Refused:
+    def _refusal(self, ask: PlacementRequest, reason: Reason, now: float) -> Refused:
         if asleep := self._asleep(ask):
             return self._refused(ask, Refuse(reason, self._pools.starts.left_s(asleep, now)), now)
         replicas = len(self._pools.healthy("prefill"))
@@ -380,12 +384,12 @@ class Gate:
         verdict = self._admission.refuse(reason, ask, forecast, now, replicas=replicas)
         return self._refused(ask, verdict, now)
 
-    def _refused(self, ask: Ask, verdict: Refuse, now: float) -> Refused:
+    def _refused(self, ask: PlacementRequest, verdict: Refuse, now: float) -> Refused:
         self._refusals.note(verdict, now)
         self._unmet.refused(verdict.reason, now)
         return Refused.by(verdict, now - ask.arrived_s)
 
-    def _withdraw(self, waiter: Waiter) -> None:
+    def _withdraw(self, waiter: WaitingRequest) -> None:
         """Who was admitted and is gone takes up no room."""
         decided = waiter.decided
         if decided.done() and not decided.cancelled() and decided.exception() is None:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.placement.cost_model import Pace
-from cluster.placement.replica_load import Hold
-from cluster.placement.types import Ask, Plan
-from engine.types.urgency import Haste
+from cluster.placement.replica_load import LoadShare
+from cluster.placement.types import PlacementPlan, PlacementRequest
+from engine.types.urgency import Urgency
 
-_HASTES = {Pace.PRESSED: Haste.PRESSED, Pace.URGENT: Haste.URGENT}
+_HASTES = {Pace.PRESSED: Urgency.PRESSED, Pace.URGENT: Urgency.URGENT}
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstTokenTiming:
     """What is known when a first token has left: how long computing and the way back took."""
 
     prefill_s: float
@@ -24,23 +24,23 @@ class FirstToken:
 
 
 @dataclass(slots=True)
-class Placed:
+class Assignment:
     """One admitted choice: its pair, and its share in their load until it is released.
 
     One that was `moved` lost the place that it was promised its first token at.
     """
 
-    ask: Ask
-    plan: Plan
-    holds: tuple[Hold, Hold]
+    ask: PlacementRequest
+    plan: PlacementPlan
+    holds: tuple[LoadShare, LoadShare]
     placed_s: float
     end: Callable[[int], None]
     moved: bool = False
 
     @property
-    def haste(self) -> Haste:
+    def haste(self) -> Urgency:
         """How long streams beside its prompt are to wait for it."""
-        return _HASTES.get(self.plan.forecast.pace, Haste.PROMPTS)
+        return _HASTES.get(self.plan.forecast.pace, Urgency.PROMPTS)
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

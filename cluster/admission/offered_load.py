@@ -13,7 +13,7 @@ _PRESSED = 1.5
 _RELIEVED = 1.0
 
 
-class Demand:
+class OfferedLoad:
     """Work that came lately, in seconds of what the replicas can do together for each second.
 
     It counts for about 2 s, or for its budget where that is longer, 32 s at most, and as much less

@@ -14,16 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.admission.retry_schedule import Reservations
-from cluster.placement.types import Ask, Forecast
+from cluster.admission.retry_schedule import RetrySchedule
+from cluster.placement.types import Forecast, PlacementRequest
 
 Reason = Literal[
     "ttft",
-    "token_gap",
+    "itl",
     "kv_blocks",
     "decode_batch",
     "batch_prompts",
-    "held_full",
+    "queue_full",
     "tenant_concurrent",
     "tenant_waiting",
     "tenant_kv",
@@ -76,7 +76,7 @@ class Admission:
     """Judges forecasts. `replicas` that compute prompts share what is reserved."""
 
     def __init__(self) -> None:
-        self._reserved = Reservations()
+        self._reserved = RetrySchedule()
         self._margins: dict[float, float] = {}  # by budget, of which each endpoint has one
 
     def margin_s(self, budget_s: float) -> float:
@@ -92,20 +92,20 @@ class Admission:
         margin = self._margins.get(budget_s, 0.0) + _STEP * ((1.0 if late else 0.0) - _LATE)
         self._margins[budget_s] = min(max(0.0, margin), _MOST_MARGIN)
 
-    def expected(self, ask: Ask, now: float) -> bool:
+    def expected(self, ask: PlacementRequest, now: float) -> bool:
         """Whether this request was refused before and told to come now. Says so only once.
 
         Whoever was expected is to be settled when it is decided, or gone.
         """
         return self._reserved.claim(ask.key, now)
 
-    def settle(self, ask: Ask) -> None:
+    def settle(self, ask: PlacementRequest) -> None:
         """One that was expected waits no longer."""
         self._reserved.settle(ask.key)
 
     def judge(
         self,
-        ask: Ask,
+        ask: PlacementRequest,
         forecast: Forecast,
         now: float,
         *,
@@ -131,12 +131,14 @@ class Admission:
             return Wait(reason, until_s)
         return self.refuse(reason, ask, forecast, now, replicas=replicas)
 
-    def wait(self, reason: Reason, ask: Ask, forecast: Forecast, now: float) -> Verdict:
+    def wait(
+        self, reason: Reason, ask: PlacementRequest, forecast: Forecast, now: float
+    ) -> Verdict:
         """What to do with a request that fits but must wait for another reason."""
         until_s = decided_by(ask)
         return Wait(reason, until_s) if now < until_s else self.refuse(reason, ask, forecast, now)
 
-    def until_started(self, ask: Ask, left_s: float, now: float) -> Wait | Refuse:
+    def until_started(self, ask: PlacementRequest, left_s: float, now: float) -> Wait | Refuse:
         """What to do with a request that nobody is there for yet, for `left_s` as predicted."""
         until_s = decided_by(ask)
         if now + left_s <= until_s:
@@ -144,7 +146,13 @@ class Admission:
         return Refuse("starting", left_s)
 
     def refuse(
-        self, reason: Reason, ask: Ask, forecast: Forecast, now: float, *, replicas: int = 1
+        self,
+        reason: Reason,
+        ask: PlacementRequest,
+        forecast: Forecast,
+        now: float,
+        *,
+        replicas: int = 1,
     ) -> Refuse:
         """Give a request a time to come back: when what is before it will have been computed.
 
@@ -156,7 +164,7 @@ class Admission:
             wait_s = max(wait_s, forecast.interval_s)
         if reason.startswith("tenant_"):
             return Refuse(reason, max(wait_s, _SOONEST_S))
-        if reason not in ("ttft", "held_full"):
+        if reason not in ("ttft", "queue_full"):
             seconds = max(seconds, forecast.interval_s)
         left_s = forecast.deadline_s - ask.arrived_s - self.margin_s(ask.budget_s)
         slack_s = float("inf") if ask.batch else max(0.0, left_s - forecast.alone_s)
@@ -165,7 +173,13 @@ class Admission:
         return Refuse(reason, at_s - now)
 
     def wait_s(
-        self, ask: Ask, forecast: Forecast, before: int, now: float, *, replicas: int = 1
+        self,
+        ask: PlacementRequest,
+        forecast: Forecast,
+        before: int,
+        now: float,
+        *,
+        replicas: int = 1,
     ) -> float:
         """For how long a held request is predicted to wait on, behind `before` that are like it."""
         reason = self._obstacle(ask, forecast, now, False, replicas)
@@ -176,7 +190,9 @@ class Admission:
             each_s = forecast.alone_s / replicas
         return (max(first_s, _SOONEST_S) if reason is not None else 0.0) + before * each_s
 
-    def _early(self, ask: Ask, forecast: Forecast, now: float, ahead_s: float) -> Reason | None:
+    def _early(
+        self, ask: PlacementRequest, forecast: Forecast, now: float, ahead_s: float
+    ) -> Reason | None:
         """Whether it need not have its place yet, so that shorter ones which come still can."""
         if ahead_s == 0.0 and forecast.work_s <= _SHALLOW * ask.budget_s:
             return None
@@ -188,14 +204,14 @@ class Admission:
         return None if end_s <= forecast.deadline_s else "ttft"
 
     def _obstacle(
-        self, ask: Ask, forecast: Forecast, now: float, expected: bool, replicas: int
+        self, ask: PlacementRequest, forecast: Forecast, now: float, expected: bool, replicas: int
     ) -> Reason | None:
         if forecast.requests and forecast.blocks_short:
             return "kv_blocks"
         if forecast.requests and forecast.places_short:
             return "decode_batch"
-        if forecast.requests and forecast.step_s > forecast.gap_s:
-            return "token_gap"
+        if forecast.requests and forecast.step_s > forecast.itl_s:
+            return "itl"
         if ask.batch:
             return "batch_prompts" if forecast.prompts_short else None
         if not forecast.fits:
@@ -206,7 +222,7 @@ class Admission:
         return "ttft" if late > _LATE_PROMISES else None
 
 
-def decided_by(ask: Ask) -> float:
+def decided_by(ask: PlacementRequest) -> float:
     """When a request is admitted or refused at the latest; one of the batch lane waits for ever."""
     if ask.batch:
         return float("inf")
@@ -214,7 +230,7 @@ def decided_by(ask: Ask) -> float:
     return ask.arrived_s + _DECIDED_IN * ask.budget_s - late_s
 
 
-def _worth_a_wait(reason: Reason, ask: Ask, forecast: Forecast) -> bool:
+def _worth_a_wait(reason: Reason, ask: PlacementRequest, forecast: Forecast) -> bool:
     """Whether a wait may help; a queue that is too long gets no shorter than the time left."""
     if reason != "ttft":
         return forecast.fits

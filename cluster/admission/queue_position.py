@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster.api import Progress, Stage
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 
 # How often somebody hears, and how many at once: each costs a plan.
 TELL_S = 0.5
@@ -14,30 +14,30 @@ _AT_ONCE = 4
 
 Tell = Callable[[Progress], None]
 # The predicted wait of a request behind so many others.
-Predict = Callable[[Ask, int, float], float | None]
+Predict = Callable[[PlacementRequest, int, float], float | None]
 
 
 @dataclass(slots=True)
-class Listener:
+class QueuePositionListener:
     """Who asked to hear, and when it is due to."""
 
-    ask: Ask
+    ask: PlacementRequest
     tell: Tell
     due_s: float
 
 
-class Places:
+class QueuePositionNotifier:
     """Tells listeners, those first who heard nothing for longest."""
 
-    def __init__(self, predict: Predict, starting: Callable[[Ask], bool]) -> None:
+    def __init__(self, predict: Predict, starting: Callable[[PlacementRequest], bool]) -> None:
         self._predict = predict
         self._starting = starting
 
-    def listener(self, ask: Ask, tell: Tell, now: float) -> Listener:
+    def listener(self, ask: PlacementRequest, tell: Tell, now: float) -> QueuePositionListener:
         """Somebody who begins to wait."""
-        return Listener(ask, tell, now + TELL_S)
+        return QueuePositionListener(ask, tell, now + TELL_S)
 
-    def tell(self, line: Sequence[Listener | None], now: float) -> None:
+    def tell(self, line: Sequence[QueuePositionListener | None], now: float) -> None:
         """Look at the line, the next one first; None is one who did not ask."""
         due = [(one, place) for place, one in enumerate(line) if one and one.due_s <= now]
         due.sort(key=lambda entry: entry[0].due_s)

@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 _LOG_EVERY_S = 5.0
 _WHY: dict[Reason, str] = {
     "ttft": "the first token would be late",
-    "token_gap": "tokens would be too far apart",
+    "itl": "tokens would be too far apart",
     "kv_blocks": "its answer might find no room in the KV cache",
     "decode_batch": "the decode batch has no place for it",
     "batch_prompts": "prompts of the batch lane wait already",
-    "held_full": "too many requests wait already",
+    "queue_full": "too many requests wait already",
     "tenant_concurrent": "this tenant has as many requests running as it may",
     "tenant_waiting": "this tenant has as many prompt tokens waiting as it may",
     "tenant_kv": "this tenant holds as much of the KV cache as it may",
@@ -60,7 +60,7 @@ class Refused(Overloaded):
         return cls(message, retry_after_s=wait_s, reason=reason, decided_s=decided_s)
 
 
-class Refusals:
+class RefusalLog:
     """Tells of refusals by reason: a line in the log at the first, then at most every 5 s."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class _Slot:
     here: bool = False
 
 
-class Reservations:
+class RetrySchedule:
     """Times given to refused requests. `returning` is the learned share that comes back."""
 
     def __init__(self) -> None:

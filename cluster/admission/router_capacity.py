@@ -12,7 +12,7 @@ _UNKNOWN_S = 1.0
 _SOONEST_S = 0.05
 
 
-class Vacancies:
+class RouterCapacity:
     """Learns how long requests stay, and says when there will be room for another."""
 
     def __init__(self) -> None:

@@ -12,13 +12,13 @@ from cluster.replica_record import Pool
 LATELY_S = 1.0
 _POOLS: dict[Reason, Pool] = {
     "ttft": "prefill",
-    "token_gap": "decode",
+    "itl": "decode",
     "kv_blocks": "decode",
     "decode_batch": "decode",
 }
 
 
-class Unmet:
+class UnservedDemand:
     """The requests that were refused lately, or wait for long, by the pool that has no room.
 
     What a tenant's own cap refuses, or a full router, is no pool's lack. Nor is it one that prompts

@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from cluster.admission.waiting_request import Waiter
+from cluster.admission.waiting_request import WaitingRequest
 from cluster.placement.cost_model import Pace
 
 
-class Held:
+class WaitingQueue:
     """The waiters; `served` says how much a tenant has had."""
 
     def __init__(self, served: Callable[[str], float]) -> None:
         self._served = served
-        self._waiters: list[Waiter] = []
+        self._waiters: list[WaitingRequest] = []
 
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def __iter__(self) -> Iterator[Waiter]:
+    def __iter__(self) -> Iterator[WaitingRequest]:
         return iter(self._waiters)
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingRequest) -> None:
         """It waits from now on."""
         self._waiters.append(waiter)
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingRequest) -> None:
         """It waits no longer, if it did."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
@@ -39,7 +39,7 @@ class Held:
         """Those that were decided wait no longer."""
         self._waiters = [waiter for waiter in self._waiters if not waiter.decided.done()]
 
-    def gives_way(self, waiter: Waiter) -> Waiter | None:
+    def gives_way(self, waiter: WaitingRequest) -> WaitingRequest | None:
         """Who should leave its place to this newcomer: of the batch lane, or of whom has most.
 
         As stochastic fairness queueing has it (McKenney, 1990). Nobody that was told to come for
@@ -57,11 +57,11 @@ class Held:
             return None
         return max((one for one in others if one.ask.tenant == tenant), key=self._order)
 
-    def in_order(self) -> list[Waiter]:
+    def in_order(self) -> list[WaitingRequest]:
         """All of them, who goes first to begin with."""
         return sorted(self._waiters, key=self._order)
 
-    def any_before(self, waiter: Waiter) -> bool:
+    def any_before(self, waiter: WaitingRequest) -> bool:
         """Whether somebody waits who goes first: a tenant that had less, or batch work before."""
         ask, served = waiter.ask, self._served(waiter.ask.tenant)
         return not waiter.expected and any(
@@ -70,7 +70,7 @@ class Held:
             if ask.batch or not other.ask.batch
         )
 
-    def ahead_s(self, waiter: Waiter) -> float:
+    def ahead_s(self, waiter: WaitingRequest) -> float:
         """The computing of those that go before it."""
         order = self._order(waiter)
         return sum(other.alone_s or 0.0 for other in self._waiters if self._order(other) < order)
@@ -85,7 +85,7 @@ class Held:
         )
         return max(paces, default=Pace.BESIDE)
 
-    def _order(self, waiter: Waiter) -> tuple[bool, bool, float, int, int]:
+    def _order(self, waiter: WaitingRequest) -> tuple[bool, bool, float, int, int]:
         ask = waiter.ask
         if ask.batch:
             return True, not waiter.expected, 0.0, 0, waiter.arrival

@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from cluster.admission.assignment import Placed
+from cluster.admission.assignment import Assignment
 from cluster.admission.policy import Reason
-from cluster.admission.queue_position import Listener
+from cluster.admission.queue_position import QueuePositionListener
 from cluster.config.tenant_limits import Need
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class WaitingRequest:
     """Who waits; `left` is what is to be computed of its prompt, as far as caches are known.
 
     `alone_s` is what that takes of the replicas; None until somebody is there to compute it. One
     that `fits` would be in time if it had its place now, and nobody late for it.
     """
 
-    ask: Ask
+    ask: PlacementRequest
     left: int
     expected: bool
     arrival: int
-    decided: asyncio.Future[list[Placed]]
-    listener: Listener | None = None
+    decided: asyncio.Future[list[Assignment]]
+    listener: QueuePositionListener | None = None
     reason: Reason | None = None
     alone_s: float | None = None
     fits: bool = True
@@ -48,6 +48,6 @@ class Waiter:
             self.alone_s = 0.0
 
 
-def need_of(ask: Ask) -> Need:
+def need_of(ask: PlacementRequest) -> Need:
     """What a request takes of its tenant's caps."""
     return Need(ask.choices, ask.prompt_tokens, ask.choices * ask.most_tokens)

@@ -45,7 +45,7 @@ DECIDED_HEADER = "x-decided-ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ErrorStatus:
     """One line of the table: gRPC status, HTTP status, OpenAI's `type` and `code`."""
 
     grpc: grpc.StatusCode
@@ -57,21 +57,21 @@ class Status:
 _CODE = grpc.StatusCode
 _REQUEST = "invalid_request_error"
 _SERVER = "server_error"
-TABLE: Mapping[type[TandemError], Status] = {
-    TandemError: Status(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
-    InvalidRequest: Status(_CODE.INVALID_ARGUMENT, 400, _REQUEST, None),
-    PromptTooLong: Status(_CODE.INVALID_ARGUMENT, 400, _REQUEST, "context_length_exceeded"),
-    NotFound: Status(_CODE.NOT_FOUND, 404, _REQUEST, "not_found"),
-    Unauthenticated: Status(_CODE.UNAUTHENTICATED, 401, _REQUEST, "invalid_api_key"),
-    ConfigError: Status(_CODE.FAILED_PRECONDITION, 500, _SERVER, "wrong_configuration"),
-    UnsupportedModel: Status(_CODE.FAILED_PRECONDITION, 501, _SERVER, "unsupported_model"),
-    Overloaded: Status(_CODE.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "overloaded"),
-    Unavailable: Status(_CODE.UNAVAILABLE, 503, _SERVER, "unavailable"),
-    ReplicaLost: Status(_CODE.UNAVAILABLE, 503, _SERVER, "replica_lost"),
-    TransferFailed: Status(_CODE.UNAVAILABLE, 503, _SERVER, "transfer_failed"),
-    DeadlineExceeded: Status(_CODE.DEADLINE_EXCEEDED, 504, _SERVER, "deadline_exceeded"),
-    Cancelled: Status(_CODE.CANCELLED, 499, "cancelled_error", "cancelled"),
-    Internal: Status(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
+TABLE: Mapping[type[TandemError], ErrorStatus] = {
+    TandemError: ErrorStatus(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
+    InvalidRequest: ErrorStatus(_CODE.INVALID_ARGUMENT, 400, _REQUEST, None),
+    PromptTooLong: ErrorStatus(_CODE.INVALID_ARGUMENT, 400, _REQUEST, "context_length_exceeded"),
+    NotFound: ErrorStatus(_CODE.NOT_FOUND, 404, _REQUEST, "not_found"),
+    Unauthenticated: ErrorStatus(_CODE.UNAUTHENTICATED, 401, _REQUEST, "invalid_api_key"),
+    ConfigError: ErrorStatus(_CODE.FAILED_PRECONDITION, 500, _SERVER, "wrong_configuration"),
+    UnsupportedModel: ErrorStatus(_CODE.FAILED_PRECONDITION, 501, _SERVER, "unsupported_model"),
+    Overloaded: ErrorStatus(_CODE.RESOURCE_EXHAUSTED, 429, "rate_limit_error", "overloaded"),
+    Unavailable: ErrorStatus(_CODE.UNAVAILABLE, 503, _SERVER, "unavailable"),
+    ReplicaLost: ErrorStatus(_CODE.UNAVAILABLE, 503, _SERVER, "replica_lost"),
+    TransferFailed: ErrorStatus(_CODE.UNAVAILABLE, 503, _SERVER, "transfer_failed"),
+    DeadlineExceeded: ErrorStatus(_CODE.DEADLINE_EXCEEDED, 504, _SERVER, "deadline_exceeded"),
+    Cancelled: ErrorStatus(_CODE.CANCELLED, 499, "cancelled_error", "cancelled"),
+    Internal: ErrorStatus(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
 }
 _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
     _CODE.INVALID_ARGUMENT: InvalidRequest,
@@ -86,7 +86,7 @@ _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
 }
 
 
-def status_of(error: TandemError) -> Status:
+def status_of(error: TandemError) -> ErrorStatus:
     """The table's line for `error`: its class's, or the nearest ancestor's."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 

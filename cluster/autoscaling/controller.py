@@ -1,7 +1,7 @@
 """When a replica takes another role for a while, and when a pool gets more or fewer. Pure.
 
-One controller with hysteresis. After `hold_s` of pressure (`cluster/autoscaling/load_signals.py`)
-a replica of the
+One controller with hysteresis. After `pressure_hold_s` of pressure
+(`cluster/autoscaling/load_signals.py`) a replica of the
 other pool is lent, wholly where others can carry its work, else in role `both`; where none can be
 lent, the pool is to have more replicas. After `calm_s` in which no pool was more than half pressed
 one that was lent goes home; after `spare_s` in which one replica less would be at most half
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.autoscaling.load_signals import Limits, pressure, shared, unmet, used
+from cluster.autoscaling.load_signals import LoadLimits, pressure, shared, unmet, used
 from cluster.config.autoscaling import ScalingConfig
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
 
@@ -52,7 +52,7 @@ class PoolController:
     """
 
     def __init__(
-        self, config: ScalingConfig, limits: Limits, wanted: Mapping[Pool, int] | None = None
+        self, config: ScalingConfig, limits: LoadLimits, wanted: Mapping[Pool, int] | None = None
     ) -> None:
         self._config = config
         self._limits = limits
@@ -165,7 +165,7 @@ class PoolController:
         self, workers: Sequence[ReplicaRecord], amounts: Mapping[Pool, float], now: float
     ) -> Flip | Resize | None:
         for pool, since in self._pressed_since.items():
-            if now - since < self._config.hold_s:
+            if now - since < self._config.pressure_hold_s:
                 continue
             lent = self._lend(pool, workers, amounts, now - since)
             if change := lent or self._grow(pool, now - since):

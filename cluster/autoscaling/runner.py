@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from cluster.autoscaling.controller import Flip, PoolController, Resize
-from cluster.autoscaling.load_signals import Limits
+from cluster.autoscaling.load_signals import LoadLimits
 from cluster.config.autoscaling import ScalingConfig
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Pool, ReplicaRecord
 from cluster.rpc.role_control import ask_role
@@ -29,15 +29,15 @@ _LOOK_S = 0.5
 Wake = Callable[[Pool], None]
 
 
-class PoolKeeper:
+class AutoscalingRunner:
     """Asks the controller twice a second while its router is the one with the least id."""
 
     def __init__(
         self,
         config: ScalingConfig,
-        limits: Limits,
+        limits: LoadLimits,
         router_id: str,
-        pools: Pools,
+        pools: HealthyReplicas,
         directory: Directory,
         wake: Wake | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ _ONE_REFUSAL_S = 1.0
 _FIRST = 4.0
 
 
-class Pace:
+class BatchConcurrency:
     """Between 1 and `most` at a time."""
 
     def __init__(self, most: int) -> None:

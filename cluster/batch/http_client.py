@@ -11,7 +11,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from cluster.batch.lines import Reply
+from cluster.batch.lines import BatchReply
 from engine.errors import ConfigError, Unavailable
 
 # Beyond what a server's own limit on a request should be (router.request_timeout_s).
@@ -20,15 +20,15 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BatchResponse:
     """A reply, and when the server said to come back, in seconds."""
 
-    reply: Reply
+    reply: BatchReply
     retry_after_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class BatchServer:
     """A server and what every request to it carries; `base` is a prefix of all paths."""
 
     host: str
@@ -47,15 +47,15 @@ class Server:
         port = parts.port or _PORTS[parts.scheme]
         return cls(parts.hostname, port, base, parts.scheme == "https", api_key)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def post(self, path: str, body: Mapping[str, Any]) -> BatchResponse:
         """The answer, whatever its status; raises Unavailable where none came."""
         return await self._ask("POST", path, json.dumps(body).encode())
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> BatchResponse:
         """The same, of a request without a body."""
         return await self._ask("GET", path, b"")
 
-    async def _ask(self, verb: str, path: str, data: bytes) -> Answer:
+    async def _ask(self, verb: str, path: str, data: bytes) -> BatchResponse:
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 whole = await self._exchange(self._head(verb, path, len(data)) + data)
@@ -100,7 +100,7 @@ class _Socket:
         return io.BytesIO(self._data)
 
 
-def _answer(whole: bytes) -> Answer:
+def _answer(whole: bytes) -> BatchResponse:
     """Read an answer to its end; raises HTTPException where it was cut off or is none."""
     if whole and not whole.startswith(b"HTTP/"):
         raise HTTPException("it speaks no HTTP/1.1; a router's gRPC port is not its HTTP port")
@@ -112,7 +112,7 @@ def _answer(whole: bytes) -> Answer:
     except ValueError:
         body = text
     request_id = response.getheader("x-request-id") or ""
-    return Answer(Reply(response.status, request_id, body), _retry_after_s(response))
+    return BatchResponse(BatchReply(response.status, request_id, body), _retry_after_s(response))
 
 
 def _retry_after_s(response: HTTPResponse) -> float | None:

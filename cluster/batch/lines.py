@@ -15,7 +15,7 @@ _OK = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BatchLine:
     """A request of the file, to be posted to `url`."""
 
     custom_id: str
@@ -24,7 +24,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadLine:
     """A line that is no request, and why."""
 
     custom_id: str | None
@@ -32,7 +32,7 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class BatchReply:
     """What a server answered; `body` is JSON, or else a string."""
 
     status: int
@@ -40,7 +40,7 @@ class Reply:
     body: Any
 
 
-def read_input(lines: Iterable[bytes], done: Collection[str]) -> Iterator[Work | Bad]:
+def read_input(lines: Iterable[bytes], done: Collection[str]) -> Iterator[BatchLine | BadLine]:
     """What is to be done for an input file, less what is `done`; empty lines are nothing.
 
     Of two lines with one custom_id the second is bad, and its error names none: a custom_id comes
@@ -53,11 +53,13 @@ def read_input(lines: Iterable[bytes], done: Collection[str]) -> Iterator[Work |
         try:
             work = _work(line)
         except InvalidRequest as error:
-            yield Bad(None, f"line {number}: {error.message}")
+            yield BadLine(None, f"line {number}: {error.message}")
             continue
         if work.custom_id in seen:
             first = seen[work.custom_id]
-            yield Bad(None, f"line {number}: custom_id {work.custom_id!r} is that of line {first}")
+            yield BadLine(
+                None, f"line {number}: custom_id {work.custom_id!r} is that of line {first}"
+            )
             continue
         seen[work.custom_id] = number
         if work.custom_id not in done:
@@ -77,7 +79,7 @@ def good_results(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
             yield custom_id, line
 
 
-def result_line(custom_id: str, reply: Reply) -> bytes:
+def result_line(custom_id: str, reply: BatchReply) -> bytes:
     """An answer, good or not, as a line of the output."""
     response = {"status_code": reply.status, "request_id": reply.request_id, "body": reply.body}
     return _line(custom_id, response, None)
@@ -98,7 +100,7 @@ def _line(custom_id: str | None, response: object, error: object) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
-def _work(line: bytes) -> Work:
+def _work(line: bytes) -> BatchLine:
     """The request in a line whose body is still to be checked; raises InvalidRequest."""
     try:
         found = json.loads(line)
@@ -109,22 +111,22 @@ def _work(line: bytes) -> Work:
     custom_id = found.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
         raise InvalidRequest("custom_id must be a text that is not empty")
-    return Work(custom_id, str(found.get("url")), found)
+    return BatchLine(custom_id, str(found.get("url")), found)
 
 
-def _checked(work: Work, number: int) -> Work | Bad:
+def _checked(work: BatchLine, number: int) -> BatchLine | BadLine:
     """The request with its own body, or what is wrong with it."""
     line, where = work.body, f"line {number}: "
     if line.get("method", "POST") != "POST":
-        return Bad(work.custom_id, f"{where}method must be POST")
+        return BadLine(work.custom_id, f"{where}method must be POST")
     if work.url not in URLS:
-        return Bad(work.custom_id, f"{where}url must be one of {', '.join(URLS)}")
+        return BadLine(work.custom_id, f"{where}url must be one of {', '.join(URLS)}")
     body = line.get("body")
     if not isinstance(body, dict):
-        return Bad(work.custom_id, f"{where}body must be an object")
+        return BadLine(work.custom_id, f"{where}body must be an object")
     if body.get("stream"):
-        return Bad(work.custom_id, f"{where}stream is not for batches")
-    return Work(work.custom_id, work.url, body)
+        return BadLine(work.custom_id, f"{where}stream is not for batches")
+    return BatchLine(work.custom_id, work.url, body)
 
 
 def _good_id(line: bytes) -> str | None:

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cluster.batch.concurrency import Pace
-from cluster.batch.http_client import Answer
-from cluster.batch.lines import Bad, Work, error_line, result_line
+from cluster.batch.concurrency import BatchConcurrency
+from cluster.batch.http_client import BatchResponse
+from cluster.batch.lines import BadLine, BatchLine, error_line, result_line
 from engine.errors import NotFound, TandemError, Unauthenticated, Unavailable
 
 _OK, _UNAUTHENTICATED, _TOO_MANY = 200, 401, 429
@@ -30,13 +30,13 @@ _SHOW_S = 2.0
 class Poster(Protocol):
     """What sends requests; `cluster.batch.http_client.Server` is one."""
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def post(self, path: str, body: Mapping[str, Any]) -> BatchResponse:
         """The answer, whatever its status; raises Unavailable where none came."""
         ...
 
 
 @dataclass(slots=True)
-class Tally:
+class BatchProgress:
     """How far a batch is. `before` were done by earlier runs."""
 
     before: int = 0
@@ -54,7 +54,7 @@ class Tally:
             f"{self.prompt_tokens} + {self.completion_tokens} tokens in {took_s:.0f} s"
         )
 
-    def count(self, answer: Answer) -> None:
+    def count(self, answer: BatchResponse) -> None:
         """An answer was written."""
         good = answer.reply.status == _OK
         self.good += good
@@ -73,20 +73,20 @@ class BatchRun:
         self,
         server: Poster,
         write: Callable[[bytes], None],
-        pace: Pace,
+        pace: BatchConcurrency,
         endpoint: str | None,
         *,
         before: int = 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.tally = Tally(before)
+        self.tally = BatchProgress(before)
         self._server = server
         self._write = write
         self._pace = pace
         self._endpoint = endpoint
         self._sleep = sleep
 
-    async def run(self, lines: Iterable[Work | Bad], show: Callable[[str], None]) -> None:
+    async def run(self, lines: Iterable[BatchLine | BadLine], show: Callable[[str], None]) -> None:
         """To the end; raises Unavailable or Unauthenticated where the others would fail, too.
 
         What was not written then is done by another run.
@@ -95,7 +95,7 @@ class BatchRun:
         running: set[asyncio.Task[None]] = set()
         try:
             for line in lines:
-                if isinstance(line, Bad):
+                if isinstance(line, BadLine):
                     self._fail(line.custom_id, "invalid_line", line.message)
                     continue
                 running.add(asyncio.create_task(self._do(line)))
@@ -108,7 +108,7 @@ class BatchRun:
                 task.cancel()
             await asyncio.gather(showing, *running, return_exceptions=True)
 
-    async def _do(self, work: Work) -> None:
+    async def _do(self, work: BatchLine) -> None:
         """Send a line's request until it has a result, and write that."""
         body = dict(work.body)
         if self._endpoint is not None:
@@ -192,7 +192,7 @@ def _wait_s(failures: int) -> float:
     return _FIRST_WAIT_S * float(2 ** (failures - 1))
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: BatchResponse) -> str:
     body = answer.reply.body
     error = body.get("error") if isinstance(body, dict) else None
     return str(error.get("message")) if isinstance(error, dict) else "the API key is not known"

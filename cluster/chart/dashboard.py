@@ -67,8 +67,8 @@ PANELS = (
         "Time per token",
         "s",
         (
-            quantile(router.TOKEN_GAP, 0.5, "endpoint"),
-            quantile(router.TOKEN_GAP, 0.95, "endpoint"),
+            quantile(router.INTER_TOKEN_LATENCY, 0.5, "endpoint"),
+            quantile(router.INTER_TOKEN_LATENCY, 0.95, "endpoint"),
             quantile(router.STREAM_PAUSE, 0.95, "endpoint", legend="longest pause p95"),
         ),
     ),
@@ -99,11 +99,15 @@ PANELS = (
             highest(router.ROUTERS),
         ),
     ),
-    Panel("Errors at the doors", "reqps", (per_second(router.DOOR_ERRORS, "door", "error"),)),
+    Panel(
+        "Errors of the front ends",
+        "reqps",
+        (per_second(router.FRONT_END_ERRORS, "front_end", "error"),),
+    ),
     Panel(
         "In the routers",
         "short",
-        (level(router.RUNNING, legend="running"), level(router.HELD, legend="held")),
+        (level(router.RUNNING, legend="running"), level(router.WAITING, legend="waiting")),
     ),
     Panel(
         "Predicted over actual TTFT",
@@ -151,7 +155,7 @@ PANELS = (
         "s",
         (
             quantile(decode.STEP_TIME, 0.95, legend="step"),
-            quantile(decode.TOKEN_GAP, 0.95, legend="gap"),
+            quantile(decode.INTER_TOKEN_LATENCY, 0.95, legend="gap"),
         ),
     ),
     Panel(

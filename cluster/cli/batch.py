@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from cluster.batch.concurrency import Pace
-from cluster.batch.http_client import Server
+from cluster.batch.concurrency import BatchConcurrency
+from cluster.batch.http_client import BatchServer
 from cluster.batch.lines import read_input
 from cluster.batch.output import BatchOutput
-from cluster.batch.run import BatchRun, Tally, endpoint_for
+from cluster.batch.run import BatchProgress, BatchRun, endpoint_for
 from engine.errors import ConfigError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -45,19 +45,21 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{source}: no such file")
     if output.exists() and output.samefile(source):
         raise ConfigError(f"{output} is the input")
-    server = Server.at(options.url, os.environ.get("TANDEM_API_KEY"))
+    server = BatchServer.at(options.url, os.environ.get("TANDEM_API_KEY"))
     tally = asyncio.run(_run(server, source, output, options))
     print(f"tandem: {tally}", file=sys.stderr)
     return 0 if not tally.failed else 1
 
 
-async def _run(server: Server, source: Path, output: Path, options: argparse.Namespace) -> Tally:
+async def _run(
+    server: BatchServer, source: Path, output: Path, options: argparse.Namespace
+) -> BatchProgress:
     answer = await server.get("/v1/models")
     if answer.reply.status != 200:
         raise Unavailable(f"{options.url}/v1/models answered with status {answer.reply.status}")
     endpoint = endpoint_for(answer.reply.body, options.endpoint)
     with BatchOutput(output) as results, source.open("rb") as lines:
-        pace, before = Pace(options.concurrency), len(results.done)
+        pace, before = BatchConcurrency(options.concurrency), len(results.done)
         batch = BatchRun(server, results.add, pace, endpoint, before=before)
         try:
             await batch.run(read_input(lines, results.done), _show)

@@ -38,7 +38,7 @@ class ScalingConfig:
     batch: bool = False
     queue_s: float = 1.0
     in_use: float = 0.9
-    hold_s: float = 2.0
+    pressure_hold_s: float = 2.0
     calm_s: float = 20.0
     rest_s: float = 5.0
     spare_s: float = 120.0
@@ -49,9 +49,9 @@ class ScalingConfig:
         require(self.queue_s > 0, "queue_s must be positive")
         require(0 < self.in_use <= 1, "in_use must be in (0, 1]")
         require(self.step >= 1, "step must be at least 1")
-        require(self.hold_s >= 0, "hold_s must not be negative")
-        require(self.calm_s >= self.hold_s, "calm_s must be at least hold_s")
-        require(self.spare_s >= self.hold_s, "spare_s must be at least hold_s")
+        require(self.pressure_hold_s >= 0, "pressure_hold_s must not be negative")
+        require(self.calm_s >= self.pressure_hold_s, "calm_s must be at least pressure_hold_s")
+        require(self.spare_s >= self.pressure_hold_s, "spare_s must be at least pressure_hold_s")
         require(self.rest_s >= 0, "rest_s must not be negative")
         require(self.idle_s > 0, "idle_s must be positive")
         require(self.start_s > 0, "start_s must be positive")

@@ -50,7 +50,7 @@ class CanaryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ArmStats:
     """What an arm did in the window: requests, how many failed, and TTFT's 95th percentile."""
 
     requests: int = 0
@@ -64,7 +64,7 @@ class Seen:
         return self.failed / self.requests if self.requests else 0.0
 
 
-class Canary:
+class CanaryJudge:
     """The two arms of one endpoint. `salt` draws anew whose requests the canary gets."""
 
     def __init__(self, config: CanaryConfig, salt: str = "") -> None:
@@ -88,21 +88,21 @@ class Canary:
         """A request has ended; `ttft_s` None where it had no first token."""
         self._seen[arm].append((now, ttft_s, failed))
 
-    def seen(self, arm: Arm, now: float) -> Seen:
+    def seen(self, arm: Arm, now: float) -> ArmStats:
         """What the arm did in the window that ends now."""
         found = self._seen[arm]
         while found and found[0][0] < now - self.config.guard.window_s:
             found.popleft()
         times = sorted(ttft_s for _, ttft_s, _ in found if ttft_s is not None)
         p95_s = times[-(-_PERCENT * len(times) // 100) - 1] if times else None
-        return Seen(len(found), sum(failed for *_, failed in found), len(times), p95_s)
+        return ArmStats(len(found), sum(failed for *_, failed in found), len(times), p95_s)
 
     def judge(self, now: float) -> str | None:
         """Why the canary must be rolled back; None: it need not, or nobody can tell yet."""
         return verdict(self.config.guard, self.seen("stable", now), self.seen("canary", now))
 
 
-def verdict(guard: GuardConfig, stable: Seen, canary: Seen) -> str | None:
+def verdict(guard: GuardConfig, stable: ArmStats, canary: ArmStats) -> str | None:
     """Why a canary that did this beside that is beyond its guard; None where it is not."""
     least = guard.min_requests
     if min(stable.requests, canary.requests) < least:

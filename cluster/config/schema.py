@@ -42,11 +42,11 @@ def _is_port(value: int) -> bool:
 class RouterConfig:
     """Where the router listens and how much it takes on. Port 0 means a free one.
 
-    `max_requests` bounds the requests in flight; `max_held` those of them that wait here for
+    `max_requests` bounds the requests in flight; `max_waiting` those of them that wait here for
     room; `max_message_bytes` one message or body. The metrics tell `metric_tenants` tenants apart
     and count the others together. Requests are promised `kv_overcommit` times the
-    decode pool's blocks. One whose replica was lost waits for another for `resume_s`; with 0 it
-    fails. `api_keys` is a file of hashed keys (`cluster/tenants/api_keys.py`),
+    decode pool's blocks. One whose replica was lost waits for another for `failover_timeout_s`;
+    with 0 it fails. `api_keys` is a file of hashed keys (`cluster/tenants/api_keys.py`),
     or `redis`, where the directory has them.
     """
 
@@ -55,11 +55,11 @@ class RouterConfig:
     grpc_port: int = 50051
     max_message_bytes: int = 4 * 1024 * 1024
     max_requests: int = 1024
-    max_held: int = 256
+    max_waiting: int = 256
     kv_overcommit: float = 1.0
     api_keys: str | None = None
     request_timeout_s: float = 600.0
-    resume_s: float = 60.0
+    failover_timeout_s: float = 60.0
     tokenizer_threads: int = 2
     metric_tenants: int = 16
 
@@ -73,10 +73,10 @@ class RouterConfig:
         )
         require(self.max_message_bytes >= 1024, "max_message_bytes must be at least 1024")
         require(self.max_requests >= 1, "max_requests must be at least 1")
-        require(self.max_held >= 0, "max_held must not be negative")
+        require(self.max_waiting >= 0, "max_waiting must not be negative")
         require(self.kv_overcommit > 0, "kv_overcommit must be positive")
         require(self.request_timeout_s > 0, "request_timeout_s must be positive")
-        require(self.resume_s >= 0, "resume_s must not be negative")
+        require(self.failover_timeout_s >= 0, "failover_timeout_s must not be negative")
         require(self.tokenizer_threads >= 1, "tokenizer_threads must be at least 1")
         require(self.metric_tenants >= 0, "metric_tenants must not be negative")
 
@@ -147,7 +147,7 @@ class EndpointConfig:
     """What one kind of traffic may expect and may ask for.
 
     Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
-    `token_gap_budget_ms` apart; those of the `batch` lane wait, however late they are. With
+    `itl_budget_ms` apart; those of the `batch` lane wait, however late they are. With
     `decode.batching: window` alone, a decode batch may wait for `batch_window_ms` to fill; None:
     for `decode.window_ms`. `stream` says in which pieces a streamed answer comes
     (`cluster/config/stream_mode.py`); `flush` makes `chunks`. A `canary` serves a share of them as
@@ -156,7 +156,7 @@ class EndpointConfig:
 
     lane: Lane = "interactive"
     ttft_budget_ms: float = 500.0
-    token_gap_budget_ms: float = 60.0
+    itl_budget_ms: float = 60.0
     batch_window_ms: float | None = None
     max_output_tokens: int = 1024
     stream: StreamMode = "chunks"
@@ -165,7 +165,7 @@ class EndpointConfig:
 
     def __post_init__(self) -> None:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
-        require(self.token_gap_budget_ms > 0, "token_gap_budget_ms must be positive")
+        require(self.itl_budget_ms > 0, "itl_budget_ms must be positive")
         require(
             self.batch_window_ms is None or self.batch_window_ms > 0,
             "batch_window_ms must be positive",
@@ -266,12 +266,12 @@ class TandemConfig:
         }
 
     @property
-    def local_tokens(self) -> int:
+    def local_prefill_tokens(self) -> int:
         """What a decode replica beside prefill replicas may compute of a prompt.
 
         Nothing where that would wait for a batch, so that first tokens do not.
         """
-        return self.prefill.local_tokens if self.decode.batching == "continuous" else 0
+        return self.prefill.local_prefill_tokens if self.decode.batching == "continuous" else 0
 
     @property
     def replicas(self) -> dict[Pool, int]:

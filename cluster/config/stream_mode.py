@@ -13,7 +13,7 @@ _MANY_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class StreamDelivery:
     """A replica holds a token for `hold_s`, and at most `hold_tokens`, to send them together.
 
     `at_end`: the client is given each choice's text in one piece, when all are done. `progress`:
@@ -26,15 +26,15 @@ class Delivery:
     progress: bool = False
 
 
-def delivery_of(endpoint: EndpointConfig, progress: bool = False) -> Delivery:
+def delivery_of(endpoint: EndpointConfig, progress: bool = False) -> StreamDelivery:
     """What a request of that endpoint gets; `progress` says whether it asked to be told."""
     match endpoint.stream:
         case "tokens":
-            return Delivery(0.0, 1, progress=progress)
+            return StreamDelivery(0.0, 1, progress=progress)
         case "chunks":
             flush = endpoint.flush
-            return Delivery(flush.ms / 1000, flush.tokens, progress=progress)
+            return StreamDelivery(flush.ms / 1000, flush.tokens, progress=progress)
         case "progress":
-            return Delivery(_SELDOM_S, _MANY_TOKENS, at_end=True, progress=True)
+            return StreamDelivery(_SELDOM_S, _MANY_TOKENS, at_end=True, progress=True)
         case "whole":
-            return Delivery(_SELDOM_S, _MANY_TOKENS, at_end=True, progress=progress)
+            return StreamDelivery(_SELDOM_S, _MANY_TOKENS, at_end=True, progress=progress)

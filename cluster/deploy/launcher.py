@@ -29,7 +29,7 @@ from cluster.config.schema import KEYS_IN_REDIS, TandemConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.ray_tuning import QUIET_RAY
-from cluster.deploy.startup_progress import Progress
+from cluster.deploy.startup_progress import StartupProgress
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
@@ -74,7 +74,7 @@ class Launcher:
         self._ports = Ports()
         self._config = config
         self._out = out
-        self._progress = Progress(out)
+        self._progress = StartupProgress(out)
         self._found: ReplicaRecord | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None

@@ -17,7 +17,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from cluster.chart.grafana_install import place_dashboard
 from cluster.config.schema import TandemConfig
 from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
-from cluster.deploy.startup_progress import DeploymentState, Progress, failure_reason
+from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from engine.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's
 class RayCluster:
     """Ray and the application on it; local unless `ray.address` says otherwise."""
 
-    def __init__(self, config: TandemConfig, progress: Progress) -> None:
+    def __init__(self, config: TandemConfig, progress: StartupProgress) -> None:
         self._config = config
         self._progress = progress
         self._local = config.ray.address is None

@@ -36,7 +36,7 @@ from cluster.telemetry.backends import RayBackend
 from cluster.telemetry.logging_setup import configure_logging
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
-from engine.startup_timer import Stages
+from engine.startup_timer import StartupTimer
 from kv_transfer.transports.dns_timeouts import RESOLVER
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class PoolReplica:
     async def __init__(  # type: ignore[misc]
         self, config: TandemConfig, role: ReplicaRole, memory_share: int
     ) -> None:
-        stages = Stages()
+        stages = StartupTimer()
         from cluster.replica.replica import Replica
 
         stages.ended("import")
@@ -158,7 +158,7 @@ async def _woken(handle: serve.handle.DeploymentHandle) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ResourceShare:
     """What each replica of a deployment may use of the machine, and asks of Ray."""
 
     threads: int
@@ -167,7 +167,7 @@ class Share:
     resources: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, replicas: int, cores: int, gpus: int) -> Share:
+    def of(cls, replicas: int, cores: int, gpus: int) -> ResourceShare:
         """An even share, in fractions that fit: two replicas on one GPU take half each."""
         per_gpu = -(-replicas // gpus) if gpus else 0
         return cls(
@@ -177,7 +177,7 @@ class Share:
         )
 
 
-def build(config: TandemConfig, share: Share) -> serve.Application:
+def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
     """The application; `config.directory.url` must be set.
 
     `share` is for the prefill and decode replicas that `config.ray.shares` says nothing of.
@@ -208,13 +208,13 @@ def build(config: TandemConfig, share: Share) -> serve.Application:
     return router.bind(config, *pools)
 
 
-def share_of_cluster(config: TandemConfig) -> Share:
+def share_of_cluster(config: TandemConfig) -> ResourceShare:
     """An even share of the Ray cluster that this process is connected to.
 
     Pools that scale may come to have all of their replicas there.
     """
     resources: Mapping[str, float] = ray.cluster_resources()
-    return Share.of(
+    return ResourceShare.of(
         sum(config.most_replicas.values()),
         cores=os.cpu_count() or 1,
         gpus=int(resources.get("GPU", 0)),
@@ -249,23 +249,23 @@ async def _end(shell: Any, served: Any) -> None:
         await directory.close()
 
 
-def _shares(config: TandemConfig, even: Share) -> dict[DeploymentName, Share]:
+def _shares(config: TandemConfig, even: ResourceShare) -> dict[DeploymentName, ResourceShare]:
     """Each deployment's share: its own where the configuration has one, else an even one."""
-    fallback: dict[DeploymentName, Share] = {
-        "router": Share(threads=1, gpus=0, per_device=1),
+    fallback: dict[DeploymentName, ResourceShare] = {
+        "router": ResourceShare(threads=1, gpus=0, per_device=1),
         "prefill": even,
         "decode": even,
     }
     given = config.ray.shares
     return {
-        name: Share(own.threads, own.gpus, own.per_device, own.resources)
+        name: ResourceShare(own.threads, own.gpus, own.per_device, own.resources)
         if (own := given.get(name)) is not None
         else share
         for name, share in fallback.items()
     }
 
 
-def _actor_options(share: Share, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+def _actor_options(share: ResourceShare, more: Mapping[str, str] | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "num_cpus": 0.1,
         "runtime_env": {"env_vars": _environment(share.threads) | dict(more or {})},

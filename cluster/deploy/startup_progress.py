@@ -36,7 +36,7 @@ class DeploymentState:
         return f"{self.name}: {reason}" if hopeless and reason else None
 
 
-class Progress:
+class StartupProgress:
     """Prints stages with the seconds since the start."""
 
     def __init__(self, out: TextIO) -> None:

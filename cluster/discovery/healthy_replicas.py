@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cluster.discovery.cold_start import ColdStarts
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole, served, whole
-from cluster.rpc.load_reports_client import Reports
+from cluster.rpc.load_reports_client import LoadReports
 
 SUSPECT_S = 3.0
 
@@ -25,7 +25,7 @@ class Members(Protocol):
         ...
 
 
-class Pools:
+class HealthyReplicas:
     """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn.
 
     With an `identity`, only replicas of that model are given work: while a version is rolled out,
@@ -36,7 +36,7 @@ class Pools:
         self,
         members: Members,
         clock: Callable[[], float] = time.monotonic,
-        reports: Reports | None = None,
+        reports: LoadReports | None = None,
         identity: str | None = None,
         starts: ColdStarts | None = None,
     ) -> None:

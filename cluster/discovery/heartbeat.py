@@ -21,7 +21,7 @@ _TRY_AGAIN_S = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Heartbeat:
+class LeaseHeartbeat:
     """Renews one replica's lease with its fresh load, through any outage of the directory."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Heartbeat:
         self._load = load
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
-        self._link = _Link(f"heartbeat of {record.id}")
+        self._link = _DirectoryStatus(f"heartbeat of {record.id}")
 
     @property
     def connected(self) -> bool:
@@ -107,7 +107,7 @@ class Heartbeat:
         return float(min(doubled, longest_pause_s(self._directory)))
 
 
-class Watch:
+class DirectoryWatch:
     """A copy of the members, read every `interval_s` and kept through an outage.
 
     `on_change` is called in the event loop after a reading that found a difference.
@@ -125,7 +125,7 @@ class Watch:
         # Whoever lives beats within its longest pause; one lease more covers slow answers.
         self._roster = Roster(grace_s=longest_pause_s(directory) + directory.lease_s)
         self._task: asyncio.Task[None] | None = None
-        self._link = _Link("watch")
+        self._link = _DirectoryStatus("watch")
 
     @property
     def connected(self) -> bool:
@@ -193,7 +193,7 @@ def longest_pause_s(directory: Directory) -> float:
     return directory.lease_s
 
 
-class _Link:
+class _DirectoryStatus:
     """Whether the directory answers: says so once when it is lost and once when it is back."""
 
     def __init__(self, who: str) -> None:

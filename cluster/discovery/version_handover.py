@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from cluster.discovery.heartbeat import Heartbeat
+from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import ReplicaRecord, served, whole
 from engine.errors import Unavailable
@@ -54,21 +54,21 @@ def elsewhere(router: str, members: Iterable[ReplicaRecord]) -> bool:
     return any(r.role == "router" and r.id != router and not r.leaving for r in members)
 
 
-async def take_turn(heartbeat: Heartbeat, timeout_s: float) -> None:
+async def take_turn(heartbeat: LeaseHeartbeat, timeout_s: float) -> None:
     """Wait, where another version serves, until this replica's is all there."""
     own = heartbeat.record
     if not await while_so(heartbeat.directory, partial(unready, own), timeout_s):
         log.warning("this version is not all there", extra={"replica": own.id})
 
 
-async def stay_while_needed(heartbeat: Heartbeat, timeout_s: float) -> None:
+async def stay_while_needed(heartbeat: LeaseHeartbeat, timeout_s: float) -> None:
     """Say that this replica leaves, and wait until routers have others to turn to."""
     await heartbeat.leave()
     identity = heartbeat.record.model_identity
     await while_so(heartbeat.directory, partial(needed, identity), timeout_s)
 
 
-async def sent_to_sleep(heartbeat: Heartbeat) -> bool:
+async def sent_to_sleep(heartbeat: LeaseHeartbeat) -> bool:
     """Whether this replica's pool is to have none: the next request wakes it."""
     home = heartbeat.record.home
     try:

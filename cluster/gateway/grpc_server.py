@@ -1,4 +1,4 @@
-"""The gRPC door: `tandem.v1.Inference` over a Generator, with health checks and reflection."""
+"""The gRPC front end: `tandem.v1.Inference` over a Generator, with health checks and reflection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
 from cluster.gateway.grpc_retry_info import detailed_trailers
 from cluster.sockets import cannot_listen, join
-from cluster.telemetry.router_metrics import DOOR_ERRORS
+from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
 from engine.kv.prefix_digest import DEFAULT_TENANT
@@ -267,6 +267,6 @@ async def _answering(context: Context) -> AsyncIterator[None]:
     except Exception:
         log.exception("a call ended in a fault")
         failure = Internal("internal error")
-    DOOR_ERRORS.inc(door="grpc", error=type(failure).__name__)
+    FRONT_END_ERRORS.inc(front_end="grpc", error=type(failure).__name__)
     code = status_of(failure).grpc
     await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))

@@ -1,4 +1,4 @@
-"""The HTTP door: OpenAI's API over a Generator, with health and metrics."""
+"""The HTTP front end: OpenAI's API over a Generator, with health and metrics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cluster.api.event_streams import unless
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
-from cluster.gateway.openai_requests import Call, ChatRequest, CompletionRequest
-from cluster.gateway.openai_response import Reply
+from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
+from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
-from cluster.telemetry.router_metrics import DOOR_ERRORS
+from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import Internal, NotFound, TandemError
 from engine.kv.prefix_digest import DEFAULT_TENANT
@@ -133,10 +133,10 @@ class HttpGateway:
         body, content_type = self._metrics()
         return Response(body, headers={"content-type": content_type})
 
-    async def _reply(self, request: Request, form: Form, call: Call) -> Response:
+    async def _reply(self, request: Request, form: Form, call: OpenAICall) -> Response:
         request.state.request_id = call.request_id
         headers = {"x-request-id": call.request_id}
-        reply = Reply(form, call, self._generator)
+        reply = OpenAIReply(form, call, self._generator)
         if call.stream:
             failed = partial(_failed, request)
             return EventStream(reply.events(), headers, self._stall_s, failed)
@@ -183,7 +183,7 @@ def _failed(request: Request, error: Exception) -> Response:
         place = f"{request.method} {request.url.path}"
         log.error("%s ended in a fault", place, exc_info=error)
         error = Internal("internal error")
-    DOOR_ERRORS.inc(door="http", error=type(error).__name__)
+    FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
     status, body, headers = http_error(error)
     return _json(body, status, headers | {"x-request-id": _request_id(request)})
 

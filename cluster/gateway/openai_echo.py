@@ -12,7 +12,7 @@ import time
 from cluster.api import Generator, ScorePrompt, TextPrompt
 from cluster.api.scoring import ScoredText, score_all
 from cluster.gateway.openai_chunks import COMPLETION, Json
-from cluster.gateway.openai_requests import Call
+from cluster.gateway.openai_requests import OpenAICall
 from cluster.gateway.sse import dump
 from engine.types.sequence import SampledToken
 
@@ -21,7 +21,7 @@ class EchoReply:
     """The reply to a call whose prompts are ScorePrompts; `longer`: with one token behind each."""
 
     def __init__(
-        self, call: Call, generator: Generator, *, logprobs: int | None, longer: bool
+        self, call: OpenAICall, generator: Generator, *, logprobs: int | None, longer: bool
     ) -> None:
         self._call = call
         self._generator = generator

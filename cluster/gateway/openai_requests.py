@@ -38,7 +38,7 @@ from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OpenAICall:
     """One HTTP request for tokens: a GenerateRequest per prompt, and the form of the reply."""
 
     requests: tuple[GenerateRequest, ...]
@@ -99,7 +99,7 @@ class _Request(BaseModel):
         except ValidationError as error:
             raise _first(error) from None
 
-    def call(self, request_id: str, tenant: str = DEFAULT_TENANT) -> Call:
+    def call(self, request_id: str, tenant: str = DEFAULT_TENANT) -> OpenAICall:
         """What `tenant` asks for; `request_id` is used where the request names none."""
         name = check_request_id(self.request_id) or request_id
         if self.stream_options is not None and not self.stream:
@@ -108,7 +108,7 @@ class _Request(BaseModel):
             )
         if self.progress and not self.stream:
             raise InvalidRequest("progress is allowed with stream only", field="progress")
-        return Call(
+        return OpenAICall(
             requests=self._requests(name, tenant),
             request_id=name,
             stream=self.stream,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from cluster.api import Event, Generator, Heartbeat, Progress, Started, Summary, Tokens
 from cluster.api.event_streams import closing, merge
 from cluster.gateway.openai_chunks import Form, Json, progress_json
-from cluster.gateway.openai_requests import Call
+from cluster.gateway.openai_requests import OpenAICall
 from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
 from engine.errors import Internal
 from engine.types.sequence import FinishReason
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ReplyChoice:
     """One choice as it grows."""
 
     texts: list[str] = field(default_factory=list)
@@ -27,16 +27,16 @@ class _Choice:
     opened: bool = False
 
 
-class Reply:
+class OpenAIReply:
     """One call's reply; take either `whole()` or `events()`."""
 
-    def __init__(self, form: Form, call: Call, generator: Generator) -> None:
+    def __init__(self, form: Form, call: OpenAICall, generator: Generator) -> None:
         self._form = form
         self._call = call
         self._generator = generator
         self._created = int(time.time())
         self._model = generator.model.name
-        self._choices = [_Choice() for _ in range(call.n * len(call.requests))]
+        self._choices = [_ReplyChoice() for _ in range(call.n * len(call.requests))]
         self._usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self._cached_tokens = 0
         self._summaries = 0
@@ -79,7 +79,7 @@ class Reply:
             yield data(envelope | {"usage": self._whole_usage()})
         yield DONE
 
-    def _whole_choice(self, number: int, choice: _Choice) -> Json:
+    def _whole_choice(self, number: int, choice: _ReplyChoice) -> Json:
         listing = self._form.join(choice.listings) if choice.listings else None
         whole = self._form.whole(number, "".join(choice.texts), listing, choice.finish)
         return whole | {"token_ids": choice.ids} if self._call.token_ids else whole
@@ -135,7 +135,7 @@ class Reply:
         tail = b'],"usage":null}\n\n' if self._call.include_usage else b"]}\n\n"
         return b"data: " + envelope.removesuffix(b"]}"), tail
 
-    def _logprobs(self, choice: _Choice, event: Tokens) -> Json | None:
+    def _logprobs(self, choice: _ReplyChoice, event: Tokens) -> Json | None:
         if self._call.requests[0].sampling.logprobs is None or not event.tokens:
             return None
         token_text = self._generator.token_text

@@ -24,7 +24,7 @@ Drain = Callable[[float], Awaitable[None]]
 _LEAST_GRACE_S = 1.0
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """Leaves the process's signals alone and says when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -60,7 +60,11 @@ class HttpServer:
     """A running HTTP server; `port` is the one it is bound to."""
 
     def __init__(
-        self, server: _Server, task: asyncio.Task[None], port: int, drain: Drain | None = None
+        self,
+        server: _UvicornServer,
+        task: asyncio.Task[None],
+        port: int,
+        drain: Drain | None = None,
     ) -> None:
         self.port = port
         self._drain = drain
@@ -127,7 +131,7 @@ async def start(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=grace_s,
     )
-    server = _Server(config)
+    server = _UvicornServer(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The WebSocket door: several generations at a time on one socket, each by the client's own id.
+"""The WebSocket front end: several generations on one socket, each by the client's id.
 
 A generation waits for the socket by itself, so what a slow client has not read is merged in the
 router, generation by generation (`cluster/router/event_buffer.py`). The end of the socket cancels
@@ -62,7 +62,7 @@ class SocketGateway:
         self._stall_s = stall_s
         self._keys = keys
         self._leaving = False
-        self._sessions: set[_Session] = set()
+        self._sessions: set[_SocketSession] = set()
 
     async def serve(self, socket: WebSocket) -> None:
         """Take a socket to its end, or refuse it with the answer that HTTP would have given."""
@@ -71,7 +71,7 @@ class SocketGateway:
             await socket.send_denial_response(refusal)
             return
         await socket.accept()
-        session = _Session(self, socket)
+        session = _SocketSession(self, socket)
         self._sessions.add(session)
         try:
             await session.run()
@@ -124,7 +124,7 @@ class SocketGateway:
         return None
 
 
-class _Session:
+class _SocketSession:
     """One socket and what runs on it."""
 
     def __init__(self, gateway: SocketGateway, socket: WebSocket) -> None:

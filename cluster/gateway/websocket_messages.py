@@ -18,7 +18,7 @@ from cluster.api.error_mapping import http_error
 from cluster.api.validation import check_request_id, shown
 from cluster.gateway.json_body import parse_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json, progress_json
-from cluster.gateway.openai_requests import Call, ChatRequest, CompletionRequest
+from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
 from engine.errors import Internal, InvalidRequest, TandemError
 from protos.status import retry_after_ms
 
@@ -66,7 +66,7 @@ def take_type(document: dict[str, Any]) -> str:
     return str(kind)
 
 
-def read_call(kind: str, document: dict[str, Any], request_id: str, tenant: str) -> Call:
+def read_call(kind: str, document: dict[str, Any], request_id: str, tenant: str) -> OpenAICall:
     """What a message of that type asks for, which is always streamed; InvalidRequest."""
     if document.setdefault("stream", True) is not True:
         raise InvalidRequest("stream must be true here, or absent", field="stream")
@@ -84,7 +84,7 @@ def failed(name: str | None, error: TandemError) -> Json:
 class Messages:
     """The messages of one generation that `name`, the client's id, stands for."""
 
-    def __init__(self, name: str, kind: str, call: Call, generator: Generator) -> None:
+    def __init__(self, name: str, kind: str, call: OpenAICall, generator: Generator) -> None:
         self._name = name
         self._form = _KINDS[kind][0]
         self._call = call

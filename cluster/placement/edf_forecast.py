@@ -16,7 +16,7 @@ _EXACT = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class EdfPrompt:
     """A prompt that takes so many seconds and has its deadline."""
 
     seconds: float
@@ -24,7 +24,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class EdfForecast:
     """When a prompt ends, and whether it `fits`: in time, and nobody is late for it.
 
     `work_s` is all that is to be done before it if it came last, `behind` how many it delays.
@@ -37,8 +37,8 @@ class Outlook:
 
 
 def outlook(
-    waiting: Sequence[Due], new: Due, lead_s: float, now: float, margin_s: float = 0.0
-) -> Outlook:
+    waiting: Sequence[EdfPrompt], new: EdfPrompt, lead_s: float, now: float, margin_s: float = 0.0
+) -> EdfForecast:
     """Where `new` comes behind those that wait, and behind `lead_s` of other work.
 
     First tokens are to come `margin_s` before they are due, or at least no later for `new`.
@@ -51,13 +51,13 @@ def outlook(
         known = {id(due) for due in kept}
         shorter = (due for due in waiting if id(due) not in known and due.seconds < new.seconds)
         ahead = sum(due.seconds for due in kept) + sum(due.seconds for due in shorter)
-        return Outlook(begin + ahead + new.seconds, False, work_s)
+        return EdfForecast(begin + ahead + new.seconds, False, work_s)
     together = sorted([*kept, new], key=lambda due: due.deadline_s)
     end_s, behind = _place_of(new, together, begin)
-    return Outlook(end_s, True, work_s, behind)
+    return EdfForecast(end_s, True, work_s, behind)
 
 
-def _fits(kept: Iterable[Due], new: Due, begin: float, margin_s: float) -> bool:
+def _fits(kept: Iterable[EdfPrompt], new: EdfPrompt, begin: float, margin_s: float) -> bool:
     """Whether all are in time where those due later than `new` come behind it."""
     end, behind = begin, []
     for due in kept:
@@ -72,12 +72,12 @@ def _fits(kept: Iterable[Due], new: Due, begin: float, margin_s: float) -> bool:
     return True
 
 
-def in_time(prompts: Iterable[Due], begin: float) -> list[Due]:
+def in_time(prompts: Iterable[EdfPrompt], begin: float) -> list[EdfPrompt]:
     """A largest set that can all meet their deadlines, by deadline.
 
     Whenever the next by deadline would be late, the longest so far is given up.
     """
-    longest: list[tuple[float, int, Due]] = []
+    longest: list[tuple[float, int, EdfPrompt]] = []
     end = begin
     for place, due in enumerate(sorted(prompts, key=lambda due: due.deadline_s)):
         heappush(longest, (-due.seconds, -place, due))
@@ -87,7 +87,7 @@ def in_time(prompts: Iterable[Due], begin: float) -> list[Due]:
     return sorted((entry[2] for entry in longest), key=lambda due: due.deadline_s)
 
 
-def _place_of(new: Due, prompts: list[Due], begin: float) -> tuple[float, int]:
+def _place_of(new: EdfPrompt, prompts: list[EdfPrompt], begin: float) -> tuple[float, int]:
     """When `new` ends, and how many come behind it.
 
     Shortest first, where all those that are due before can wait so long.
@@ -105,7 +105,7 @@ def _place_of(new: Due, prompts: list[Due], begin: float) -> tuple[float, int]:
     return clock, len(left) - 1
 
 
-def first_of(left: Sequence[Due], clock: float) -> Due:
+def first_of(left: Sequence[EdfPrompt], clock: float) -> EdfPrompt:
     """Who is computed first of prompts that can all be in time, given by deadline."""
     best, end, slack = left[0], clock, float("inf")
     for due in left:

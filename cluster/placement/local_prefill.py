@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from cluster.placement.cost_model import Pace
-from cluster.placement.edf_forecast import Outlook
+from cluster.placement.edf_forecast import EdfForecast
 from cluster.replica_record import ReplicaRecord
 
 # How much longer a prompt takes on a device where another replica begins to compute, at most.
@@ -44,7 +44,7 @@ class Computing:
     now: float
     deadline_s: float
     margin_s: float
-    outlook: Outlook
+    outlook: EdfForecast
     pace: Pace = Pace.ALONE
 
     @property

@@ -19,14 +19,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.placement.cost_model import CostModel, Pace, hurried
-from cluster.placement.decode_capacity import DecodeRoom, blocks_of
-from cluster.placement.edf_forecast import Due, outlook
+from cluster.placement.decode_capacity import DecodeCapacity, blocks_of
+from cluster.placement.edf_forecast import EdfPrompt, outlook
 from cluster.placement.eligibility import large_enough, pairs, with_partner
 from cluster.placement.local_prefill import Computing, Device, is_lent
 from cluster.placement.prefill_backlog import backlog
 from cluster.placement.prefix_affinity import KnownPrefixes
-from cluster.placement.replica_load import Hold, Holds, Prompt
-from cluster.placement.types import Ask, Forecast, Pair, Plan
+from cluster.placement.replica_load import LoadShare, PlacedPrompt, ReplicaLoadTracker
+from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
@@ -39,7 +39,7 @@ _LEAST_SLACK = 0.25
 class _Asked:
     """What is asked about, and when; `pace` as in the forecast."""
 
-    ask: Ask
+    ask: PlacementRequest
     now: float
     margin_s: float
     pace: Pace
@@ -48,28 +48,29 @@ class _Asked:
 class Placement:
     """Plans pairs from what is held and what it costs.
 
-    A decode replica beside a prefill pool computes at most `local_tokens` of a prompt (0: none),
+    A decode replica beside a prefill pool computes at most `local_prefill_tokens` of a prompt (0:
+    none),
     and only while it has fewer than `decode_batch` requests. `overcommit` and `places` are as in
-    DecodeRoom. Of the batch lane `batch_prompts` may wait on a replica for their computing.
+    DecodeCapacity. Of the batch lane `batch_prompts` may wait on a replica for their computing.
     """
 
     def __init__(
         self,
-        local_tokens: int = 0,
+        local_prefill_tokens: int = 0,
         decode_batch: int = 0,
         *,
         overcommit: float = 1.0,
         places: bool = True,
         batch_prompts: int = 64,
         costs: CostModel | None = None,
-        holds: Holds | None = None,
+        holds: ReplicaLoadTracker | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.costs = costs or CostModel()
-        self.holds = holds or Holds()
-        self._decode_room = DecodeRoom(self.holds, overcommit, places=places)
+        self.holds = holds or ReplicaLoadTracker()
+        self._decode_room = DecodeCapacity(self.holds, overcommit, places=places)
         self._batch_prompts = batch_prompts
-        self._local_tokens = local_tokens
+        self._local_prefill_tokens = local_prefill_tokens
         self._decode_batch = decode_batch
         self._chance = chance or random.Random()
         self._known = KnownPrefixes()
@@ -78,13 +79,13 @@ class Placement:
         self,
         prefill: Sequence[ReplicaRecord],
         decode: Sequence[ReplicaRecord],
-        ask: Ask,
+        ask: PlacementRequest,
         now: float,
         *,
         stale: Collection[str] = (),
         margin_s: float = 0.0,
         least: Pace = Pace.BESIDE,
-    ) -> Plan:
+    ) -> PlacementPlan:
         """The best pair whose pools can hold the prompt, and prompt with answer.
 
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
@@ -120,14 +121,16 @@ class Placement:
         chosen = min(rated, key=lambda one: self._room(one, ask))
         return self._planned(found, chosen, others, asked)
 
-    def plan_rest(self, decode: Sequence[ReplicaRecord], ask: Ask, now: float) -> Plan:
+    def plan_rest(
+        self, decode: Sequence[ReplicaRecord], ask: PlacementRequest, now: float
+    ) -> PlacementPlan:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
         able = large_enough("decode", decode, ask.most_tokens)
         chosen = min(able, key=lambda record: self._room(record, ask))
         asked = _Asked(ask, now, 0.0, Pace.BESIDE)
         return self._planned(self._computing(chosen, asked), chosen, able, asked)
 
-    def left(self, replicas: Sequence[ReplicaRecord], ask: Ask) -> int:
+    def left(self, replicas: Sequence[ReplicaRecord], ask: PlacementRequest) -> int:
         """Tokens of the prompt to be computed on the one that has most of it cached."""
         cached = max((self._cached(record, ask) for record in replicas), default=0)
         return ask.prompt_tokens - cached
@@ -136,10 +139,12 @@ class Placement:
         """The replica computes these blocks, or has them."""
         self._known.learn(replica.id, digests, replica.load.blocks_total)
 
-    def hold(self, plan: Plan, ask: Ask, now: float) -> tuple[Hold, Hold]:
+    def hold(
+        self, plan: PlacementPlan, ask: PlacementRequest, now: float
+    ) -> tuple[LoadShare, LoadShare]:
         """Count one choice against its pair: until its first token, and until its end."""
         pair = plan.pair
-        prompt = Prompt(
+        prompt = PlacedPrompt(
             ask.prompt_tokens - pair.cached_tokens,
             pair.cached_tokens,
             plan.forecast.deadline_s,
@@ -148,9 +153,9 @@ class Placement:
         )
         held = self.holds.prompt(pair.prefill.id, prompt, now)
         if pair.prefill_only:
-            return held, Hold(_nothing)
+            return held, LoadShare(_nothing)
         blocks = blocks_of(pair.decode, ask)
-        return held, self.holds.request(pair.decode.id, blocks, ask.gap_s)
+        return held, self.holds.request(pair.decode.id, blocks, ask.itl_s)
 
     def computed(
         self,
@@ -180,14 +185,14 @@ class Placement:
 
     def _plan_scoring(
         self, prefill: Sequence[ReplicaRecord], asked: _Asked, stale: Collection[str]
-    ) -> Plan:
+    ) -> PlacementPlan:
         """The replica that computes the prompt soonest, alone."""
         able = self._drawn(large_enough("prefill", prefill, asked.ask.prompt_tokens), stale)
         best = self._soonest(able, asked)
         if best.record.role == "both":
             return self._planned(best, best.record, [best.record], asked)
         pair = Pair(best.record, best.record, best.cached, prefill_only=True)
-        return Plan(pair, self._forecast(best, asked))
+        return PlacementPlan(pair, self._forecast(best, asked))
 
     def _drawn(
         self, records: Sequence[ReplicaRecord], stale: Collection[str]
@@ -197,7 +202,7 @@ class Placement:
             return self._chance.sample(records, 2)
         return records
 
-    def _pace(self, decode: Sequence[ReplicaRecord], ask: Ask, least: Pace) -> Pace:
+    def _pace(self, decode: Sequence[ReplicaRecord], ask: PlacementRequest, least: Pace) -> Pace:
         """Of a prompt that comes now."""
         if not any(map(self.holds.requests, decode)):
             return Pace.ALONE
@@ -229,7 +234,7 @@ class Placement:
         flush_s = self.costs.flush_s
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
         lead_s = cost.seconds(queue.others_of(record.load), pace=pace)
-        new, now, margin_s = Due(alone_s, due_s - flush_s), asked.now, asked.margin_s
+        new, now, margin_s = EdfPrompt(alone_s, due_s - flush_s), asked.now, asked.margin_s
         waiting = backlog(queue, cost, now, ask.batch, pace)
         found = outlook(waiting, new, lead_s, now, margin_s)
         due_s = new.deadline_s
@@ -247,7 +252,7 @@ class Placement:
         for record in decode:
             missing = ask.prompt_tokens - self._cached(record, ask)
             requests = self.holds.requests(record)
-            if missing > self._local_tokens or requests >= self._decode_batch:
+            if missing > self._local_prefill_tokens or requests >= self._decode_batch:
                 continue
             if self._decode_room.full(record, ask):
                 continue
@@ -268,13 +273,13 @@ class Placement:
                 found.setdefault(record.device, Device.SHARED_IDLE)
         return found
 
-    def _slower(self, record: ReplicaRecord, elsewhere: Computing, ask: Ask) -> float:
+    def _slower(self, record: ReplicaRecord, elsewhere: Computing, ask: PlacementRequest) -> float:
         """How much slower than its costs a decode replica computes prompts, before it has said."""
         cost = self.costs.prefill(record.id)
         if cost.learned:
             return 1.0
         step_s = self.costs.step_s(record.id, self.holds.requests(record))
-        slack = max(_LEAST_SLACK, 1 - step_s / ask.gap_s)
+        slack = max(_LEAST_SLACK, 1 - step_s / ask.itl_s)
         tokens = ask.prompt_tokens
         known_s = self.costs.prefill(elsewhere.record.id).seconds(tokens)
         return known_s / cost.seconds(tokens) / slack
@@ -287,7 +292,7 @@ class Placement:
         asked: _Asked,
         *,
         apart: bool = False,
-    ) -> Plan:
+    ) -> PlacementPlan:
         """The first choice on that replica; all may go to `others`, it among them."""
         room = self._decode_room
         requests, ask = self.holds.requests(decode), asked.ask
@@ -296,13 +301,15 @@ class Placement:
         forecast = replace(
             self._forecast(computing, asked),
             step_s=self.costs.step_s(decode.id, requests + -(-ask.choices // len(others))),
-            gap_s=min(ask.gap_s, self.holds.gap_s(decode.id)),
+            itl_s=min(ask.itl_s, self.holds.itl_s(decode.id)),
             blocks_short=room.blocks_short(judged, ask),
             places_short=room.places_short(judged, ask),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )
-        return Plan(Pair(computing.record, decode, computing.cached, apart=apart), forecast)
+        return PlacementPlan(
+            Pair(computing.record, decode, computing.cached, apart=apart), forecast
+        )
 
     def _forecast(self, computing: Computing, asked: _Asked) -> Forecast:
         """What is predicted of its prompt."""
@@ -318,21 +325,21 @@ class Placement:
             learned=self.costs.prefill(computing.record.id).learned,
         )
 
-    def _prompts_short(self, record: ReplicaRecord, ask: Ask) -> int:
+    def _prompts_short(self, record: ReplicaRecord, ask: PlacementRequest) -> int:
         """How many too many prompts of the batch lane would wait there, from here."""
         if not ask.batch:
             return 0
         waiting = self.holds.queue(record.id).batch_prompts + ask.choices
         return max(0, waiting - max(self._batch_prompts, ask.choices))
 
-    def _room(self, record: ReplicaRecord, ask: Ask) -> tuple[bool, int, int]:
+    def _room(self, record: ReplicaRecord, ask: PlacementRequest) -> tuple[bool, int, int]:
         """Where decode goes: whether it is full, then its load."""
         return self._decode_room.full(record, ask), *self._used(record)
 
     def _used(self, record: ReplicaRecord) -> tuple[int, int]:
         return self.holds.requests(record), self.holds.last(record.id)
 
-    def _cached(self, record: ReplicaRecord, ask: Ask) -> int:
+    def _cached(self, record: ReplicaRecord, ask: PlacementRequest) -> int:
         """Tokens of the prompt that need not be computed there, as far as is known; never all."""
         if not ask.digests:
             return 0
@@ -354,7 +361,7 @@ def _hurried(best: Callable[[_Asked], Computing], asked: _Asked) -> Computing:
     return found if _in_budget(found, asked.ask) or not first.outlook.fits else first
 
 
-def _in_budget(computing: Computing, ask: Ask) -> bool:
+def _in_budget(computing: Computing, ask: PlacementRequest) -> bool:
     """Whether it is in time, and not because it needs more than its budget even alone."""
     return computing.outlook.fits and computing.deadline_s <= ask.arrived_s + ask.budget_s
 

@@ -20,7 +20,7 @@ _TRAVEL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PlacedPrompt:
     """A prompt that was placed: `tokens` of it to be computed behind `cached` ones.
 
     `deadline_s` is when its first token is due; `batch` work gives way to all other; `pace` is how
@@ -34,7 +34,7 @@ class Prompt:
     pace: Pace = Pace.ALONE
 
 
-class Hold:
+class LoadShare:
     """One request's share in a replica's load."""
 
     def __init__(self, release: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Left:
     `pace` is its own, or that of one behind it.
     """
 
-    prompt: Prompt
+    prompt: PlacedPrompt
     tokens: int
     placed_s: float
     pace: Pace
@@ -62,12 +62,12 @@ class Left:
 
 @dataclass(slots=True)
 class _Waiting:
-    prompt: Prompt
+    prompt: PlacedPrompt
     placed_s: float
     pace: Pace
 
 
-class PromptQueue:
+class PrefillBacklog:
     """The prompts placed on a replica from here, and how many tokens of others are due there.
 
     `reported`: the replica has said lately what is due there; `progressed_s` is when it last said
@@ -83,7 +83,7 @@ class PromptQueue:
         self._waiting: dict[int, _Waiting] = {}
         self._next = 0
 
-    def add(self, prompt: Prompt, now: float) -> int:
+    def add(self, prompt: PlacedPrompt, now: float) -> int:
         """Count it from now on; returns the key to `drop` it by.
 
         Those that wait there take part in its haste, as replicas have it.
@@ -198,46 +198,46 @@ class Tally:
 
 
 @dataclass(slots=True)
-class _Held:
-    queue: PromptQueue = field(default_factory=PromptQueue)
+class _ReplicaLoad:
+    queue: PrefillBacklog = field(default_factory=PrefillBacklog)
     requests: Tally = field(default_factory=Tally)
     blocks: Tally = field(default_factory=Tally)
     gaps: Counter[float] = field(default_factory=Counter)
     last: int = 0
 
 
-class Holds:
+class ReplicaLoadTracker:
     """Everything that is known to be on the replicas."""
 
     def __init__(self) -> None:
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _ReplicaLoad] = {}
         self._turn = 0
 
-    def prompt(self, replica: str, prompt: Prompt, now: float) -> Hold:
+    def prompt(self, replica: str, prompt: PlacedPrompt, now: float) -> LoadShare:
         """A prompt was placed there, until its first token."""
         queue = self._of(replica).queue
         key = queue.add(prompt, now)
-        return Hold(lambda: queue.drop(key))
+        return LoadShare(lambda: queue.drop(key))
 
-    def request(self, replica: str, blocks: int, gap_s: float) -> Hold:
+    def request(self, replica: str, blocks: int, itl_s: float) -> LoadShare:
         """A request was placed there, until its end.
 
-        It may come to need so many blocks, and its tokens are to be at most `gap_s` apart.
+        It may come to need so many blocks, and its tokens are to be at most `itl_s` apart.
         """
         held = self._of(replica)
         self._turn += 1
         held.last = self._turn
         one, promised = held.requests.add(1), held.blocks.add(blocks)
-        held.gaps[gap_s] += 1
+        held.gaps[itl_s] += 1
 
         def release() -> None:
             held.requests.drop(one)
             held.blocks.drop(promised)
-            held.gaps[gap_s] -= 1
-            if not held.gaps[gap_s]:
-                del held.gaps[gap_s]
+            held.gaps[itl_s] -= 1
+            if not held.gaps[itl_s]:
+                del held.gaps[itl_s]
 
-        return Hold(release)
+        return LoadShare(release)
 
     def report(self, replica: str, load: ReplicaLoad, now: float) -> None:
         """A replica has just said what it is doing."""
@@ -252,7 +252,7 @@ class Holds:
         for known in (held.queue, held.requests, held.blocks):
             known.unreport()
 
-    def queue(self, replica: str) -> PromptQueue:
+    def queue(self, replica: str) -> PrefillBacklog:
         """The prompts that wait there for their first token."""
         return self._of(replica).queue
 
@@ -268,7 +268,7 @@ class Holds:
         tally = self._of(record.id).blocks
         return round(tally.total) if tally.reported else max(tally.own, record.load.blocks_promised)
 
-    def gap_s(self, replica: str) -> float:
+    def itl_s(self, replica: str) -> float:
         """The smallest token gap that a request placed there from here was promised."""
         return min(self._of(replica).gaps, default=float("inf"))
 
@@ -283,7 +283,7 @@ class Holds:
             name: held for name, held in self._held.items() if held.requests.own or name in living
         }
 
-    def _of(self, replica: str) -> _Held:
+    def _of(self, replica: str) -> _ReplicaLoad:
         if replica not in self._held:
-            self._held[replica] = _Held()
+            self._held[replica] = _ReplicaLoad()
         return self._held[replica]

@@ -10,7 +10,7 @@ from cluster.replica_record import ReplicaRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlacementRequest:
     """What a request needs and was promised.
 
     `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
@@ -24,7 +24,7 @@ class Ask:
     choices: int = 1
     arrived_s: float = 0.0
     budget_s: float = float("inf")
-    gap_s: float = float("inf")
+    itl_s: float = float("inf")
     batch: bool = False
     key: Hashable = None
     tenant: str = "default"
@@ -58,7 +58,7 @@ class Forecast:
 
     `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
     for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
-    with it, `gap_s` the most that it may be; `blocks_short` and `places_short` say how many of its
+    with it, `itl_s` the most that it may be; `blocks_short` and `places_short` say how many of its
     choices find no KV, and no KV or no place in a decode batch, that was not promised already,
     `prompts_short` how many prompts too many of the batch lane wait before it; `pace` is what else
     is served meanwhile; `learned`: this rests on what was observed.
@@ -70,7 +70,7 @@ class Forecast:
     work_s: float = 0.0
     fits: bool = True
     step_s: float = 0.0
-    gap_s: float = float("inf")
+    itl_s: float = float("inf")
     blocks_short: int = 0
     places_short: int = 0
     prompts_short: int = 0
@@ -81,13 +81,13 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """A pair, and what is predicted of it."""
 
     pair: Pair
     forecast: Forecast
 
 
-def one_of(ask: Ask) -> Ask:
+def one_of(ask: PlacementRequest) -> PlacementRequest:
     """The share of one of its choices."""
     return ask if ask.choices == 1 else replace(ask, choices=1)

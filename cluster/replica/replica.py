@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
-from cluster.discovery.heartbeat import Heartbeat, join_directory
+from cluster.discovery.heartbeat import LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import sent_to_sleep, stay_while_needed, take_turn
 from cluster.replica.prefix_warmup import warm
@@ -28,7 +28,7 @@ from cluster.sockets import join
 from cluster.telemetry import replica_metrics
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import make_batching
-from decode_pool.gap import TokenGap
+from decode_pool.gap import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
@@ -41,8 +41,8 @@ from engine.model.loading import describe
 from engine.runtime.engine import Engine
 from engine.runtime.engine_thread import EngineWorker, engine_thread
 from engine.scheduling.prompt_order import PromptOrder
-from engine.startup_timer import Stages
-from engine.text.completion import Completion
+from engine.startup_timer import StartupTimer
+from engine.text.completion import ChoiceText
 from engine.text.tokenizer import Tokenizer
 from engine.types.sequence import Sequence
 from kv_transfer.config import TransferConfig, frame_bytes_for
@@ -103,7 +103,7 @@ class Replica:
         self._receiver: KvReceiver | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._start_s: dict[str, float] = {}
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: LeaseHeartbeat | None = None
         self._improving: asyncio.Task[None] | None = None
 
     @classmethod
@@ -115,19 +115,19 @@ class Replica:
         host: str,
         directory: Directory,
         share: int = 1,
-        stages: Stages | None = None,
+        stages: StartupTimer | None = None,
     ) -> Replica:
         """Load the model, serve on a free port of `host`, register; raises a TandemError.
 
         `share` replicas share the memory of this one's device; `stages` has what came before.
         """
-        stages = stages or Stages()
+        stages = stages or StartupTimer()
         thread = engine_thread()
         loop = asyncio.get_running_loop()
         engine, tokenizer = await loop.run_in_executor(thread, _load, config, share, stages)
         replica = cls(config, role, replica_id, host, engine, thread, tokenizer)
         await replica._serve()
-        stages.ended("doors")
+        stages.ended("front_ends")
         replica._improving = asyncio.create_task(replica._improve())
         if engine.is_improved_first:
             await replica._improving
@@ -246,7 +246,7 @@ class Replica:
             batch_streams=self._decode.batch_streams if self._decode else 0,
             batch_limit=self._decode.batch.limit if self._decode else 0,
             step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
-            gap_s=self._decode_loop.gap.gap_s() if self._decode_loop else None,
+            itl_s=self._decode_loop.gap.itl_s() if self._decode_loop else None,
         )
 
     async def _serve(self) -> None:
@@ -284,7 +284,7 @@ class Replica:
 
     def _serve_decode(self) -> DecodeLoop:
         kv, prefill, decode = self._config.kv, self._config.prefill, self._config.decode
-        budget_s = decode.token_gap_budget_ms / 1000
+        budget_s = decode.itl_budget_ms / 1000
         self._decode = DecodeScheduler(
             self._pool,
             PromptOrder(prefill.chunk_tokens, prefill.lanes),
@@ -296,7 +296,7 @@ class Replica:
             batching=make_batching(decode.batching, decode.window_ms / 1000),
         )
         most_jobs = decode.max_batch + decode.max_waiting
-        gap = TokenGap(budget_s, decode.gap_factor)
+        gap = ItlBudget(budget_s, decode.itl_factor)
         loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs, gap)
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
@@ -334,7 +334,7 @@ class Replica:
             load=self.load(),
         )
         await join_directory(directory, record)
-        self._heartbeat = Heartbeat(
+        self._heartbeat = LeaseHeartbeat(
             directory, record, self.load, self._config.directory.heartbeat_s
         )
         self._heartbeat.start()
@@ -364,9 +364,9 @@ class Replica:
         scheduler = self._prefill if self.role == "prefill" else self._decode
         return scheduler.order.tokens_per_s if scheduler is not None else None
 
-    def _new_completion(self, sequence: Sequence) -> Completion:
+    def _new_completion(self, sequence: Sequence) -> ChoiceText:
         description = self._engine.description
-        return Completion(
+        return ChoiceText(
             self._tokenizer,
             sequence.tokens[: sequence.prompt_tokens],
             sequence.sampling,
@@ -382,7 +382,7 @@ class Replica:
         self._evictions_told = self._pool.evictions
 
 
-def _load(config: TandemConfig, share: int, stages: Stages) -> tuple[Engine, Tokenizer]:
+def _load(config: TandemConfig, share: int, stages: StartupTimer) -> tuple[Engine, Tokenizer]:
     """The engine and the tokenizer; blocks for as long as loading takes."""
     description = describe(config.model)
     tokenizer = Tokenizer.load(str(description.folder))

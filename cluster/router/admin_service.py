@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import UNDER_WAY, RolloutRequest, RolloutState
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
-from cluster.router.canary_routing import Canaries, CanaryState
+from cluster.router.canary_routing import CanaryRouting, CanaryState
 from cluster.rpc.role_control import ask_role, check_flip, working_role
 from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2, router_pb2_grpc
@@ -35,10 +35,10 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
 
     def __init__(
         self,
-        pools: Pools,
+        pools: HealthyReplicas,
         directory: Directory,
         wanted: Mapping[Pool, int],
-        canaries: Canaries | None = None,
+        canaries: CanaryRouting | None = None,
         config: str = "",
         *,
         guarded: bool = False,
@@ -46,7 +46,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self._config = config
         self._guarded = guarded
         self._pools = pools
-        self._canaries = canaries or Canaries({})
+        self._canaries = canaries or CanaryRouting({})
         self._wanted = wanted
         self._directory = directory
         self._flipping = asyncio.Lock()

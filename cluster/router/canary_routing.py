@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from cluster.config.canary import Arm, Canary, Seen
+from cluster.config.canary import Arm, ArmStats, CanaryJudge
 from cluster.config.schema import EndpointConfig
 from cluster.telemetry import router_metrics as metrics
 
@@ -24,7 +24,7 @@ _JUDGE_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class CanaryRoute:
     """How a request to an endpoint is served: as one of `served_as`; `arm` None: no canary.
 
     `config` is the version of the configuration that says so (`cluster/config/version.py`).
@@ -44,11 +44,11 @@ class CanaryState:
     served_as: str
     share: float
     reason: str | None
-    stable: Seen
-    canary: Seen
+    stable: ArmStats
+    canary: ArmStats
 
 
-class Canaries:
+class CanaryRouting:
     """The canaries of all endpoints."""
 
     def __init__(
@@ -59,26 +59,28 @@ class Canaries:
     ) -> None:
         self._clock = clock
         self._config_version = config_version
-        self._canaries: dict[str, Canary] = {}
+        self._canaries: dict[str, CanaryJudge] = {}
         self._versions: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._judged_s: dict[str, float] = {}
         for name, endpoint in endpoints.items():
             if endpoint.canary is not None:
                 version = _version(name, endpoint, endpoints[endpoint.canary.endpoint])
-                self._canaries[name] = Canary(endpoint.canary, version)
+                self._canaries[name] = CanaryJudge(endpoint.canary, version)
                 self._versions[name] = version
 
-    def route(self, endpoint: str, tenant: str, request_id: str) -> Route:
+    def route(self, endpoint: str, tenant: str, request_id: str) -> CanaryRoute:
         """How a request is to be served."""
         canary, version = self._canaries.get(endpoint), self._config_version
         if canary is None:
-            return Route(endpoint, endpoint, None, version)
+            return CanaryRoute(endpoint, endpoint, None, version)
         if endpoint in self._reasons or canary.arm(tenant, request_id) == "stable":
-            return Route(endpoint, endpoint, "stable", version)
-        return Route(endpoint, canary.config.endpoint, "canary", version)
+            return CanaryRoute(endpoint, endpoint, "stable", version)
+        return CanaryRoute(endpoint, canary.config.endpoint, "canary", version)
 
-    def ended(self, route: Route, outcome: str, ttft_s: float | None, *, failed: bool) -> None:
+    def ended(
+        self, route: CanaryRoute, outcome: str, ttft_s: float | None, *, failed: bool
+    ) -> None:
         """A request has ended; its canary is rolled back where that was the last straw."""
         if route.arm is None:
             return

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.admission.assignment import FirstToken
+from cluster.admission.assignment import FirstTokenTiming
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.api.error_mapping import error_from_failure
 from cluster.placement.types import Pair
 from cluster.replica_record import ReplicaRecord
-from cluster.router.resume_state import Continuation
-from cluster.rpc.client_stream import Call, CallStream
+from cluster.router.resume_state import ResumeState
+from cluster.rpc.client_stream import CallStream, ReplicaCall
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
 from protos import decode_pb2, inference_pb2, prefill_pb2
@@ -38,7 +38,7 @@ _VERDICT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Hooks:
+class ChoiceHooks:
     """Who hears of a choice.
 
     `emit` gets its events, `lost` a replica that was lost, `computed` the times of its first token;
@@ -48,18 +48,18 @@ class Hooks:
     emit: Emit
     lost: Callable[[ReplicaRecord], None]
     prefilled: Callable[[], None]
-    computed: Callable[[FirstToken], None]
+    computed: Callable[[FirstTokenTiming], None]
 
 
-class _Side:
+class _ReplicaCall:
     """The call to one of the two replicas: what it gives goes to the run, until it has ended."""
 
-    def __init__(self, run: ChoiceRun, replica: ReplicaRecord) -> None:
+    def __init__(self, run: ChoiceStream, replica: ReplicaRecord) -> None:
         self.replica = replica
         self.placed_s = time.monotonic()
         self.ended = False
         self._run = run
-        self._call: Call | None = None
+        self._call: ReplicaCall | None = None
 
     def begin(
         self, stream: CallStream, request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest
@@ -89,7 +89,7 @@ class _Side:
         self._run.side_ended(self, error)
 
 
-class ChoiceRun:
+class ChoiceStream:
     """Drives the two calls of a choice, from where its record says that it is.
 
     Where it has begun to stream, all that follows comes from the pair's decode replica.
@@ -97,10 +97,10 @@ class ChoiceRun:
 
     def __init__(
         self,
-        record: Continuation,
+        record: ResumeState,
         pair: Pair,
         streams: tuple[CallStream, CallStream],
-        hooks: Hooks,
+        hooks: ChoiceHooks,
     ) -> None:
         self._record = record
         self._pair = pair
@@ -109,7 +109,7 @@ class ChoiceRun:
         # Never the same twice: a client may send a request id again while its past is remembered.
         self._transfer = f"{record.name}.{secrets.token_hex(4)}"
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sides: list[_Side] = []
+        self._sides: list[_ReplicaCall] = []
         self._early: list[inference_pb2.Tokens] = []
         self._verdict: asyncio.TimerHandle | None = None
         self._echo: TandemError | None = None
@@ -132,7 +132,7 @@ class ChoiceRun:
                 side.cancel()
         return self._record.times.summary(self._record.choice, self._pair)
 
-    def take(self, side: _Side, kind: str, event: CallEvent) -> None:
+    def take(self, side: _ReplicaCall, kind: str, event: CallEvent) -> None:
         """What a replica says, less its end."""
         if self._outcome.done():
             return
@@ -141,7 +141,7 @@ class ChoiceRun:
         except TandemError as error:
             self._settle(error)
 
-    def side_ended(self, side: _Side, error: TandemError | None) -> None:
+    def side_ended(self, side: _ReplicaCall, error: TandemError | None) -> None:
         """A call is over, and nothing of it is held there any more, or the replica is lost."""
         if isinstance(error, ReplicaLost):
             self._hooks.lost(side.replica)
@@ -164,13 +164,13 @@ class ChoiceRun:
     def _begin(self) -> None:
         prefill, decode = self._streams
         if not self._pair.local:
-            self._sides.append(_Side(self, self._pair.prefill))
+            self._sides.append(_ReplicaCall(self, self._pair.prefill))
             self._sides[-1].begin(prefill, self._record.prefill_request(self._transfer, self._pair))
         if self._pair.local or self._record.prepared.sampling.max_tokens != 1:
-            self._sides.append(_Side(self, self._pair.decode))
+            self._sides.append(_ReplicaCall(self, self._pair.decode))
             self._sides[-1].begin(decode, self._record.decode_request(self._transfer, self._pair))
 
-    def _act(self, side: _Side, kind: str, event: CallEvent) -> None:
+    def _act(self, side: _ReplicaCall, kind: str, event: CallEvent) -> None:
         if kind == "tokens":
             # The other stream's first token may still be on its way.
             if self._record.output:
@@ -214,7 +214,7 @@ class ChoiceRun:
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens
         flush_s = times.ttft_s - times.queue_s - times.prefill_s
-        known = FirstToken(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
+        known = FirstTokenTiming(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
         # The client's turn comes first: its token does not wait for what is learned from it.
         asyncio.get_running_loop().call_soon(self._hooks.computed, known)
         for tokens in self._early:

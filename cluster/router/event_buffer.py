@@ -18,7 +18,7 @@ HEARTBEAT_S = 10.0
 
 
 @dataclass(slots=True)
-class _Run:
+class _TokenRun:
     """Tokens of one choice that several events brought."""
 
     choice: int
@@ -35,7 +35,7 @@ class _Run:
         self.finish_reason = tokens.finish_reason
 
     @classmethod
-    def of(cls, tokens: Tokens) -> _Run:
+    def of(cls, tokens: Tokens) -> _TokenRun:
         ids, sampled = list(tokens.ids), list(tokens.sampled)
         reason = tokens.finish_reason
         return cls(tokens.choice, tokens.index, ids, [tokens.text], sampled, reason)
@@ -45,7 +45,7 @@ class _Run:
         return Tokens(self.choice, self.index, tuple(self.ids), text, self.finish_reason, sampled)
 
 
-class Outbox:
+class EventBuffer:
     """Takes events without waiting; a slow reader gets larger ones. Ends with `end_with`.
 
     What it holds is bounded by the request's `max_tokens` for each choice. A Heartbeat is added
@@ -53,10 +53,10 @@ class Outbox:
     """
 
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._events: deque[Event | _Run | TandemError] = deque()
+        self._events: deque[Event | _TokenRun | TandemError] = deque()
         self._at_end = False
         # Where each choice's unread tokens are; a lone event becomes a run when another comes.
-        self._runs: dict[int, Tokens | _Run] = {}
+        self._runs: dict[int, Tokens | _TokenRun] = {}
         self._waiting: asyncio.Future[None] | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ class Outbox:
             self._waiting = self._loop.create_future()
             await self._waiting
         event = self._events.popleft()
-        if isinstance(event, _Run):
+        if isinstance(event, _TokenRun):
             event = event.whole()
         if isinstance(event, Tokens):
             del self._runs[event.choice]
@@ -123,7 +123,7 @@ class Outbox:
                 self._events.append(tokens)
             return
         if isinstance(run, Tokens):
-            lone, run = run, _Run.of(run)
+            lone, run = run, _TokenRun.of(run)
             self._runs[tokens.choice] = run
             if not self._at_end:
                 self._events[self._events.index(lone)] = run

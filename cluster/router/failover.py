@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from cluster.admission.admission_queue import Gate
-from cluster.admission.assignment import FirstToken, Placed
+from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary
 from cluster.replica_record import ReplicaRecord
-from cluster.router.choice_stream import ChoiceRun, Emit, Hooks
-from cluster.router.resume_state import Continuation
+from cluster.router.choice_stream import ChoiceHooks, ChoiceStream, Emit
+from cluster.router.resume_state import ResumeState
 from cluster.rpc.client_pool import CallStreams
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import (
@@ -37,7 +37,7 @@ _MOST_LOSSES = 4
 _LOOK_S = 0.1
 
 
-class Carrier:
+class Failover:
     """Runs placed choices. `patience_s` is how long one waits for another place; 0: not at all.
 
     `suspect` hears of replicas that were lost.
@@ -45,7 +45,7 @@ class Carrier:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: AdmissionQueue,
         streams: CallStreams,
         suspect: Callable[[ReplicaRecord], None],
         patience_s: float,
@@ -57,10 +57,10 @@ class Carrier:
 
     async def carry(
         self,
-        record: Continuation,
-        placed: Placed,
+        record: ResumeState,
+        placed: Assignment,
         emit: Emit,
-        computed: Callable[[FirstToken], None],
+        computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceSummary:
         """Stream a choice to its end; raises a TandemError. Its place may be another after it."""
         losses, until_s = 0, 0.0
@@ -84,19 +84,19 @@ class Carrier:
 
     def _run(
         self,
-        record: Continuation,
-        placed: Placed,
+        record: ResumeState,
+        placed: Assignment,
         emit: Emit,
-        computed: Callable[[FirstToken], None],
-    ) -> ChoiceRun:
+        computed: Callable[[FirstTokenTiming], None],
+    ) -> ChoiceStream:
         record.prepared = replace(record.prepared, haste=placed.haste)
         pair, prompt = placed.plan.pair, placed.holds[0]
         streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
-        hooks = Hooks(emit, self._suspect, prompt.release, computed)
-        return ChoiceRun(record, pair, streams, hooks)
+        hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)
+        return ChoiceStream(record, pair, streams, hooks)
 
     async def _move(
-        self, record: Continuation, placed: Placed, cause: TandemError, until_s: float
+        self, record: ResumeState, placed: Assignment, cause: TandemError, until_s: float
     ) -> None:
         """Find another place, as soon as there is one; raises the cause where there is none."""
         ask, sent = record.asks(placed.ask), len(record.output)

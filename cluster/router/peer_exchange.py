@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cluster.discovery.redis_directory import Directory
-from cluster.router.canary_routing import Canaries
-from cluster.router.peer_state import Statement
+from cluster.router.canary_routing import CanaryRouting
+from cluster.router.peer_state import PeerState
 from cluster.telemetry import router_metrics as metrics
-from cluster.tenants.cap_shares import GONE_S, Said, Shares
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
+from cluster.tenants.fair_share import FairShare
 from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -31,22 +31,22 @@ _START_S = GONE_S + 2.0
 _TURN_S = 1.0
 
 
-class RouterExchange:
+class PeerExchange:
     """Keeps one router's shares and counters in step with the others'."""
 
     def __init__(
         self,
         directory: Directory,
         router: str,
-        shares: Shares,
-        fairness: Fairness,
-        canaries: Canaries | None = None,
+        shares: CapShares,
+        fairness: FairShare,
+        canaries: CanaryRouting | None = None,
     ) -> None:
         self._directory = directory
         self._router = router
         self._shares = shares
         self._fairness = fairness
-        self._canaries = canaries or Canaries({})
+        self._canaries = canaries or CanaryRouting({})
         self._task: asyncio.Task[None] | None = None
         self._heard: set[str] = set()
         self._dead: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class RouterExchange:
             return
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        farewell = Statement(Said(time.time_ns(), left=True))
+        farewell = PeerState(PeerCapUse(time.time_ns(), left=True))
         with suppress(Unavailable):
             await self._directory.exchange(self._router, farewell.to_json())
 
@@ -81,7 +81,7 @@ class RouterExchange:
         self._quiet = not uses and charged == self._charged
         self._charged = charged
         said = self._shares.say(uses, int(time.time() / _TURN_S))
-        statement = Statement(said, charged, here, self._canaries.say())
+        statement = PeerState(said, charged, here, self._canaries.say())
         alone, routers = self._shares.alone, self._shares.routers
         try:
             texts = await self._directory.exchange(self._router, statement.to_json())
@@ -147,9 +147,9 @@ def router_name(router_id: str, generation: int) -> str:
     return f"{router_id}@{generation}"
 
 
-def _read(router: str, text: str) -> Statement | None:
+def _read(router: str, text: str) -> PeerState | None:
     try:
-        return Statement.from_json(text)
+        return PeerState.from_json(text)
     except ValueError as error:
         log.warning("unreadable statement", extra={"router": router, "reason": str(error)})
         return None

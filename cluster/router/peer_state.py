@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.tenants.cap_shares import Said
+from cluster.tenants.cap_shares import PeerCapUse
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class PeerState:
     """A router's shares of the caps, what it has charged each tenant, and who is there.
 
     `charged` are totals since the router began, `here` the tenants with requests in it.
     `rolled_back` has why an endpoint's canary was rolled back, by endpoint and its version.
     """
 
-    said: Said
+    said: PeerCapUse
     charged: Mapping[str, float] = field(default_factory=dict)
     here: frozenset[str] = frozenset()
     rolled_back: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Statement:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Statement:
+    def from_json(cls, text: str) -> PeerState:
         """Read a statement; what this version does not know is passed over. ValueError if bad."""
         try:
             return _read(json.loads(text))
@@ -48,8 +48,8 @@ class Statement:
             raise ValueError(f"not a router's statement: {error}") from None
 
 
-def _read(data: Any) -> Statement:
-    said = Said(
+def _read(data: Any) -> PeerState:
+    said = PeerCapUse(
         sequence=int(data["sequence"]),
         among=int(data["among"]),
         portions={
@@ -60,7 +60,7 @@ def _read(data: Any) -> Statement:
     )
     if said.among < 0:
         raise ValueError("not a router's statement: among is negative")
-    return Statement(
+    return PeerState(
         said,
         charged={str(name): float(total) for name, total in data.get("charged", {}).items()},
         here=frozenset(str(name) for name in data.get("here", ())),

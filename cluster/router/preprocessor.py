@@ -22,20 +22,20 @@ from cluster.api import (
 from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
 from cluster.config.schema import EndpointConfig
-from cluster.config.stream_mode import Delivery, delivery_of
+from cluster.config.stream_mode import StreamDelivery, delivery_of
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
 from engine.text.tokenizer import Tokenizer
 from engine.types.lane import Lane
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_token
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 _MAX_SEED = 2**63
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A request that can be served: token ids, complete sampling, its endpoint's promises.
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
@@ -48,14 +48,14 @@ class Prepared:
     sampling: SamplingParams
     choices: int
     ttft_budget_s: float
-    token_gap_s: float = 0.06
+    itl_s: float = 0.06
     lane: Lane = "interactive"
-    delivery: Delivery = field(default_factory=Delivery)
+    delivery: StreamDelivery = field(default_factory=StreamDelivery)
     tenant: str = DEFAULT_TENANT
     chain: Chain | None = None
     scored_from: int | None = None
     top: int = 0
-    haste: Haste = Haste.PROMPTS
+    haste: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
 
     @property
@@ -74,7 +74,7 @@ class Prepared:
         return chain.digests
 
 
-class Door:
+class Preprocessor:
     """Checks requests against a model, its tokenizer and the endpoints.
 
     `new_chain` makes the empty chain of a tenant; None: there is no prefix cache.
@@ -96,7 +96,7 @@ class Door:
 
     async def prepare(
         self, request: GenerateRequest, request_id: str, capacity_tokens: int | None
-    ) -> Prepared:
+    ) -> PreparedRequest:
         """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
 
         `capacity_tokens` is what the decode pool can hold for one request, where that is known.
@@ -114,13 +114,13 @@ class Door:
         if sampling.max_tokens is None and capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
-        return Prepared(
+        return PreparedRequest(
             request_id=request_id,
             prompt_ids=ids,
             sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_ms / 1000,
-            token_gap_s=endpoint.token_gap_budget_ms / 1000,
+            itl_s=endpoint.itl_budget_ms / 1000,
             lane=endpoint.lane,
             delivery=delivery_of(endpoint, request.progress),
             batch_window_s=endpoint.batch_window_s,
@@ -142,14 +142,14 @@ class Door:
         prompt: ScorePrompt,
         request_id: str,
         endpoint: EndpointConfig,
-    ) -> Prepared:
+    ) -> PreparedRequest:
         request.sampling.check(self._card.vocabulary)
         check_tenant(request.tenant)
         if not 0 <= prompt.top <= MAX_LOGPROBS:
             raise InvalidRequest(f"at most {MAX_LOGPROBS} of the likeliest tokens", field="top")
         ids, scored_from = await self._tokenize_scored(prompt)
         self._room(len(ids), answer=0)
-        return Prepared(
+        return PreparedRequest(
             request_id=request_id,
             prompt_ids=ids,
             sampling=replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0),

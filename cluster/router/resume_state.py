@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cluster.placement.types import Ask, Pair
-from cluster.router.preprocessor import Prepared
+from cluster.placement.types import Pair, PlacementRequest
+from cluster.router.preprocessor import PreparedRequest
 from cluster.router.stage_times import StageTimes
 from protos import decode_pb2, prefill_pb2
 from protos.convert import haste_to_proto, sampling_to_proto
 
 
 @dataclass(slots=True)
-class Continuation:
+class ResumeState:
     """A prepared request's choice, with the tokens that were sent, and whether that was the last.
 
     `times` are those of the summary so far.
     """
 
-    prepared: Prepared
+    prepared: PreparedRequest
     choice: int
     times: StageTimes
     output: list[int] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Continuation:
         """The fields by which a line of the log is found again."""
         return {"request_id": self.prepared.request_id, "choice": self.choice}
 
-    def asks(self, ask: Ask) -> Ask:
+    def asks(self, ask: PlacementRequest) -> PlacementRequest:
         """What it needs now of a replica, having asked for that at first."""
         if not self.output:
             return ask

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from cluster.admission.admission_queue import Gate
-from cluster.admission.assignment import FirstToken, Placed
+from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.admission.refusals import Refused, is_fault
-from cluster.admission.router_capacity import Vacancies
+from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import (
     ChoiceSummary,
     Event,
@@ -27,25 +27,25 @@ from cluster.api import (
 )
 from cluster.api.gather import together
 from cluster.config.schema import RouterConfig
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.placement.eligibility import capacity
 from cluster.placement.placement import Placement
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad
-from cluster.router.canary_routing import Canaries, Route
+from cluster.router.canary_routing import CanaryRoute, CanaryRouting
 from cluster.router.choice_stream import Emit
 from cluster.router.decode_progress import DecodeProgress
-from cluster.router.event_buffer import Outbox
-from cluster.router.failover import Carrier
-from cluster.router.preprocessor import Door, Prepared
-from cluster.router.resume_state import Continuation
+from cluster.router.event_buffer import EventBuffer
+from cluster.router.failover import Failover
+from cluster.router.preprocessor import PreparedRequest, Preprocessor
+from cluster.router.resume_state import ResumeState
 from cluster.router.stage_times import StageTimes
-from cluster.router.stream_metrics import StreamRecord
+from cluster.router.stream_metrics import StreamMetrics
 from cluster.rpc.client_pool import CallStreams
 from cluster.telemetry import request_log as ledger
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.fair_share import FairShare
 from engine.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -68,7 +68,7 @@ class _Running:
     tenant: str
     labels: Labels
     began_s: float = field(default_factory=time.monotonic)
-    events: Outbox = field(default_factory=Outbox)
+    events: EventBuffer = field(default_factory=EventBuffer)
     task: asyncio.Task[None] | None = None
     ttft_s: float | None = None
 
@@ -80,12 +80,12 @@ class Router:
         self,
         config: RouterConfig,
         card: ModelCard,
-        door: Door,
-        pools: Pools,
+        door: Preprocessor,
+        pools: HealthyReplicas,
         placement: Placement,
-        fairness: Fairness,
+        fairness: FairShare,
         labels: RequestLabels,
-        canaries: Canaries,
+        canaries: CanaryRouting,
     ) -> None:
         self._config = config
         self._canaries = canaries
@@ -93,15 +93,15 @@ class Router:
         self._door = door
         self._pools = pools
         self._placement = placement
-        self._gate = Gate(pools, placement, config.max_held, fairness)
+        self._gate = AdmissionQueue(pools, placement, config.max_waiting, fairness)
         self._labels = labels
         self._streams = CallStreams()
-        patience_s = config.resume_s
-        self._carrier = Carrier(self._gate, self._streams, pools.suspect, patience_s)
+        patience_s = config.failover_timeout_s
+        self._carrier = Failover(self._gate, self._streams, pools.suspect, patience_s)
         # By whom it counts for, and the id, which is that tenant's own.
         self._running: dict[tuple[str, str], _Running] = {}
         self._choices = 0
-        self._vacancies = Vacancies()
+        self._vacancies = RouterCapacity()
 
     @property
     def model(self) -> ModelCard:
@@ -271,16 +271,16 @@ class Router:
         request_id: str,
         outcome: str,
         last: Event | TandemError,
-        route: Route,
-    ) -> ledger.Row:
+        route: CanaryRoute,
+    ) -> ledger.RequestRow:
         reason = last.message if isinstance(last, TandemError) else None
-        row = ledger.Row(request_id, route.endpoint, route.config, outcome, tenant)
+        row = ledger.RequestRow(request_id, route.endpoint, route.config, outcome, tenant)
         decided_s = last.decided_s if isinstance(last, Refused) else None
         return replace(row, reason=reason, decided_s=decided_s, arm=route.arm)
 
     def _note(
         self,
-        route: Route,
+        route: CanaryRoute,
         running: _Running,
         outcome: str,
         last: Event | TandemError,
@@ -317,7 +317,7 @@ class Router:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
 
     async def _run_choices(
-        self, prepared: Prepared, placed: list[Placed], running: _Running, began_s: float
+        self, prepared: PreparedRequest, placed: list[Assignment], running: _Running, began_s: float
     ) -> Summary:
         runs = [
             self._run_choice(prepared, choice, one, running, began_s)
@@ -332,7 +332,12 @@ class Router:
         )
 
     async def _run_choice(
-        self, prepared: Prepared, choice: int, placed: Placed, running: _Running, began_s: float
+        self,
+        prepared: PreparedRequest,
+        choice: int,
+        placed: Assignment,
+        running: _Running,
+        began_s: float,
     ) -> tuple[ChoiceSummary, int]:
         """Stream one placed choice; returns its summary and its number of tokens."""
         delivery = prepared.delivery
@@ -342,13 +347,13 @@ class Router:
         if prepared.lane != "batch":
             left_s = max(0.0, placed.plan.forecast.deadline_s - time.monotonic())
             prepared = replace(prepared, ttft_budget_s=left_s)
-        stream = StreamRecord(running.labels, placed, began_s, emit)
-        record = Continuation(prepared, choice, StageTimes(began_s))
+        stream = StreamMetrics(running.labels, placed, began_s, emit)
+        record = ResumeState(prepared, choice, StageTimes(began_s))
         pair, names = placed.plan.pair, record.named_in_log
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         log.info("request placed", extra=names | where)
 
-        def computed(first: FirstToken) -> None:
+        def computed(first: FirstTokenTiming) -> None:
             log.info("first token passed on", extra=names | {"ttft_s": first.ttft_s})
             running.ttft_s = first.ttft_s if running.ttft_s is None else running.ttft_s
             stream.first(first)
@@ -367,19 +372,19 @@ class Router:
             self._gate.release(placed, len(output))
 
 
-def ask_of(prepared: Prepared, began_s: float, tenant: str) -> Ask:
+def ask_of(prepared: PreparedRequest, began_s: float, tenant: str) -> PlacementRequest:
     """What admission and placement need to know of a request that came at `began_s`.
 
     `tenant` is the one that it counts for.
     """
-    return Ask(
+    return PlacementRequest(
         prompt_tokens=len(prepared.prompt_ids),
         most_tokens=prepared.most_tokens,
         digests=prepared.digests(),
         choices=prepared.choices,
         arrived_s=began_s,
         budget_s=prepared.ttft_budget_s,
-        gap_s=prepared.token_gap_s,
+        itl_s=prepared.itl_s,
         batch=prepared.lane == "batch",
         key=hash((prepared.tenant, prepared.prompt_ids)),
         tenant=tenant,

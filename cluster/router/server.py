@@ -8,15 +8,15 @@ import time
 from typing import get_args
 
 from cluster.api import ModelCard
-from cluster.autoscaling.load_signals import Limits
-from cluster.autoscaling.runner import PoolKeeper, Wake
+from cluster.autoscaling.load_signals import LoadLimits
+from cluster.autoscaling.runner import AutoscalingRunner, Wake
 from cluster.config.reserved_ports import reachable
 from cluster.config.schema import TandemConfig
 from cluster.config.tenant_limits import caps_of
 from cluster.config.version import config_version
 from cluster.discovery.cold_start import ColdStarts
-from cluster.discovery.healthy_replicas import Pools
-from cluster.discovery.heartbeat import Heartbeat, Watch, join_directory
+from cluster.discovery.healthy_replicas import HealthyReplicas
+from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import elsewhere
 from cluster.gateway import grpc_server as gateway_grpc
@@ -27,16 +27,16 @@ from cluster.gateway.uvicorn_server import HttpServer
 from cluster.placement.placement import Placement
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.router.admin_service import AdminServicer
-from cluster.router.canary_routing import Canaries
-from cluster.router.peer_exchange import RouterExchange, router_name
-from cluster.router.preprocessor import Door
+from cluster.router.canary_routing import CanaryRouting
+from cluster.router.peer_exchange import PeerExchange, router_name
+from cluster.router.preprocessor import Preprocessor
 from cluster.router.router import Router
-from cluster.rpc.load_reports_client import Reports
+from cluster.rpc.load_reports_client import LoadReports
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from cluster.telemetry.labels import RequestLabels
-from cluster.tenants.cap_shares import Shares
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.cap_shares import CapShares
+from cluster.tenants.fair_share import FairShare
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine import telemetry
 from engine.errors import Internal
@@ -76,27 +76,29 @@ class RouterServer:
         self._directory = directory
         self._keys = keys_of(config.router.api_keys, directory)
         self._metrics = PrometheusBackend()
-        self._watch = Watch(directory, on_change=self._membership_changed)
+        self._watch = DirectoryWatch(directory, on_change=self._membership_changed)
         self._placement = Placement(
-            config.local_tokens,
+            config.local_prefill_tokens,
             config.decode.max_batch,
             overcommit=config.router.kv_overcommit,
             places=config.decode.batching == "continuous",
             batch_prompts=most_of(config.prefill.max_waiting, batch=True),
         )
-        self._reports = Reports(self._heard, self._placement.holds.unreport)
+        self._reports = LoadReports(self._heard, self._placement.holds.unreport)
         starts = ColdStarts(config.sleepers, config.scaling.start_s)
-        self._pools = Pools(self._watch, reports=self._reports, identity=identity, starts=starts)
+        self._pools = HealthyReplicas(
+            self._watch, reports=self._reports, identity=identity, starts=starts
+        )
         self._generation = time.time_ns()
         name = router_name(router_id, self._generation)
-        shares = Shares(name, caps_of(config.tenants))
-        self._fairness = Fairness(config.tenants, shares)
-        self._canaries = Canaries(config.endpoints, config_version(config))
-        self._exchange = RouterExchange(directory, name, shares, self._fairness, self._canaries)
+        shares = CapShares(name, caps_of(config.tenants))
+        self._fairness = FairShare(config.tenants, shares)
+        self._canaries = CanaryRouting(config.endpoints, config_version(config))
+        self._exchange = PeerExchange(directory, name, shares, self._fairness, self._canaries)
         self._router: Router | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: LeaseHeartbeat | None = None
         self._tidying: set[asyncio.Task[None]] = set()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -174,14 +176,16 @@ class RouterServer:
     def _keep_pools(self) -> None:
         scaling = self._config.scaling
         if scaling.active:
-            limits = Limits(
+            limits = LoadLimits(
                 scaling.queue_s,
                 scaling.in_use,
-                self._config.decode.token_gap_budget_ms / 1000,
+                self._config.decode.itl_budget_ms / 1000,
                 self._config.router.kv_overcommit,
                 scaling.batch,
             )
-            keeper = PoolKeeper(scaling, limits, self.id, self._pools, self._directory, self._wake)
+            keeper = AutoscalingRunner(
+                scaling, limits, self.id, self._pools, self._directory, self._wake
+            )
             self._keeping = asyncio.create_task(keeper.run(), name=f"pools by {self.id}")
 
     def _new_router(self, description: ModelDescription, tokenizer: Tokenizer) -> Router:
@@ -201,7 +205,7 @@ class RouterServer:
         def new_chain(tenant: str) -> Chain:
             return Chain(tenant, description.identity, config.kv.block_size)
 
-        door = Door(
+        door = Preprocessor(
             card,
             tokenizer,
             config.promised_endpoints,
@@ -282,7 +286,7 @@ class RouterServer:
             started_at=time.time(),
         )
         await join_directory(self._directory, record)
-        self._heartbeat = Heartbeat(
+        self._heartbeat = LeaseHeartbeat(
             self._directory, record, self._load, self._config.directory.heartbeat_s
         )
         self._heartbeat.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cluster.admission.assignment import FirstToken, Placed
+from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels
@@ -13,7 +13,7 @@ from cluster.telemetry.labels import Labels
 _LEAST_S = 1e-3
 
 
-class StreamRecord:
+class StreamMetrics:
     """Passes a choice's tokens on to `emit` and notes when they came.
 
     `began_s` is when the request arrived (monotonic).
@@ -22,7 +22,7 @@ class StreamRecord:
     def __init__(
         self,
         labels: Labels,
-        placed: Placed,
+        placed: Assignment,
         began_s: float,
         emit: Callable[[Scored | Tokens | Progress], None],
     ) -> None:
@@ -61,7 +61,7 @@ class StreamRecord:
             self._meaningful = True
             metrics.TTFMT.observe(now - self._began_s, **self._labels)
 
-    def first(self, first: FirstToken) -> None:
+    def first(self, first: FirstTokenTiming) -> None:
         """The first token has left, and it is known where its time went."""
         labels, ask = self._labels, self._placed.ask
         metrics.TTFT.observe(first.ttft_s, **labels)
@@ -86,8 +86,8 @@ class StreamRecord:
         """Nothing more comes, whether it finished or not."""
         metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
         if self._first_s is not None and self._count > 1:
-            gap_s = (self._last_s - self._first_s) / (self._count - 1)
-            metrics.TOKEN_GAP.observe(gap_s, **self._labels)
+            itl_s = (self._last_s - self._first_s) / (self._count - 1)
+            metrics.INTER_TOKEN_LATENCY.observe(itl_s, **self._labels)
             metrics.STREAM_PAUSE.observe(self._pause_s, **self._labels)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from cluster.rpc.client_stream import CallStream
-from cluster.rpc.fair_dispatch import Turns
+from cluster.rpc.fair_dispatch import FairDispatcher
 
 
 class CallStreams:
@@ -15,7 +15,7 @@ class CallStreams:
     def __init__(self) -> None:
         self._streams: dict[str, CallStream] = {}
         # One for all, however many replicas there are.
-        self._turns = Turns()
+        self._turns = FairDispatcher()
 
     def to(self, address: str) -> CallStream:
         """The stream to that address."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from cluster.rpc.fair_dispatch import Turns
+from cluster.rpc.fair_dispatch import FairDispatcher
 from cluster.rpc.framing import Wire
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import Internal, ReplicaLost, TandemError
@@ -30,7 +30,7 @@ _MOST_WAITING = 512
 _COUNTED = 256
 
 
-class Receiver(Protocol):
+class CallReceiver(Protocol):
     """Who began a call."""
 
     def take(self, event: CallEvent) -> None:
@@ -42,7 +42,7 @@ class Receiver(Protocol):
         ...
 
 
-class Call:
+class ReplicaCall:
     """A call that was begun."""
 
     def __init__(self, connection: _Connection, number: int) -> None:
@@ -57,12 +57,12 @@ class Call:
 class CallStream:
     """All calls to one replica. The connection is made for the first, and again after it broke."""
 
-    def __init__(self, address: str, turns: Turns) -> None:
+    def __init__(self, address: str, turns: FairDispatcher) -> None:
         self._address = address
         self._turns = turns
         self._connection: _Connection | None = None
 
-    def begin(self, request: PrefillRequest | DecodeRequest, receiver: Receiver) -> Call:
+    def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
         """Begin a call; what it gives, its end and its failure all go to the receiver."""
         if self._connection is None or self._connection.over:
             self._connection = _Connection(self._address, self._turns)
@@ -77,10 +77,10 @@ class CallStream:
 class _Connection:
     """One connection, from when it is asked for until it breaks or is closed."""
 
-    def __init__(self, address: str, turns: Turns) -> None:
+    def __init__(self, address: str, turns: FairDispatcher) -> None:
         self.over = False
         self._turns = turns
-        self._receivers: dict[int, Receiver] = {}
+        self._receivers: dict[int, CallReceiver] = {}
         self._begun = 0
         self._unsent: list[Command] | None = []
         self._waiting = 0
@@ -91,7 +91,7 @@ class _Connection:
         self._wire = Wire(self._take, self._lost, self._opened)
         self._opening = asyncio.create_task(self._open(address))
 
-    def begin(self, request: PrefillRequest | DecodeRequest, receiver: Receiver) -> Call:
+    def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
         self._begun += 1
         number = self._begun
         if isinstance(request, PrefillRequest):
@@ -101,7 +101,7 @@ class _Connection:
         self._receivers[number] = receiver
         self._empty.clear()
         self._send(command)
-        return Call(self, number)
+        return ReplicaCall(self, number)
 
     def cancel(self, number: int) -> None:
         if number in self._receivers:
@@ -181,7 +181,7 @@ class _Connection:
             metrics.GENERATED.inc(self._tokens)
             self._tokens = 0
 
-    def _give(self, receiver: Receiver, event: CallEvent) -> None:
+    def _give(self, receiver: CallReceiver, event: CallEvent) -> None:
         try:
             receiver.take(event)
         except Exception:

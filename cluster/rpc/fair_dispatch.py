@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Turns:
+class FairDispatcher:
     """Calls what it is given in order, one at each turn of the loop."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class _Followed:
     merged: ReplicaRecord | None = None
 
 
-class Reports:
+class LoadReports:
     """Follows the replicas it is told to. `heard` gets each report, `stale` who has not reported.
 
     Both are called in the event loop.

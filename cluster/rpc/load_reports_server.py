@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.replica_record import ReplicaLoad
-from engine.loop_wakeup import Wake
+from engine.loop_wakeup import LoopWakeup
 from protos import report_pb2, report_pb2_grpc
 
 # As often as something changes, and as often as nothing does.
@@ -22,7 +22,7 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
     without a `wake` it is looked at as often as ever.
     """
 
-    def __init__(self, state: Callable[[], ReplicaLoad], wake: Wake | None = None) -> None:
+    def __init__(self, state: Callable[[], ReplicaLoad], wake: LoopWakeup | None = None) -> None:
         self._state = state
         self._wake = wake
 

@@ -16,15 +16,15 @@ _GRID_S = 0.005
 _MESSAGE_BYTES = 1 << 20
 
 
-class Outbound:
+class QueuedMessage:
     """The events of all calls to one router. `next` gives what may leave now."""
 
     def __init__(self) -> None:
         # In the order in which they leave; dicts for their keys. Those with single events first,
         # so that a first token never stands behind the tokens of a crowd.
-        self._urgent: dict[CallOutlet, None] = {}
-        self._ready: dict[CallOutlet, None] = {}
-        self._held: dict[int, list[CallOutlet]] = {}
+        self._urgent: dict[SendQueue, None] = {}
+        self._ready: dict[SendQueue, None] = {}
+        self._held: dict[int, list[SendQueue]] = {}
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -38,9 +38,9 @@ class Outbound:
         """Whether there is something to send now."""
         return bool(self._urgent or self._ready)
 
-    def outlet(self, call: int) -> CallOutlet:
+    def outlet(self, call: int) -> SendQueue:
         """The outlet of a new call."""
-        return CallOutlet(call, self)
+        return SendQueue(call, self)
 
     async def next(self) -> list[CallEvent]:
         """Everything that is due, once there is something."""
@@ -51,12 +51,12 @@ class Outbound:
             self._gather(events)
         return events
 
-    def release(self, outlet: CallOutlet, urgent: bool = False) -> None:
+    def release(self, outlet: SendQueue, urgent: bool = False) -> None:
         """Send what the outlet has with the next message."""
         (self._urgent if urgent else self._ready)[outlet] = None
         self._wake.set()
 
-    def hold(self, outlet: CallOutlet, due_s: float) -> None:
+    def hold(self, outlet: SendQueue, due_s: float) -> None:
         """Send what the outlet has when it is due, a few milliseconds early at most."""
         slot = outlet.slot = math.floor(due_s / _GRID_S)
         waiting = self._held.get(slot)
@@ -86,11 +86,11 @@ class Outbound:
 
 
 @dataclass(slots=True, eq=False)
-class CallOutlet:
+class SendQueue:
     """One call's outlet; see `protos.outlet.Outlet`. `slot` is when its tokens are due, if held."""
 
     call: int
-    _outbound: Outbound
+    _outbound: QueuedMessage
     slot: int | None = None
     _collect: Collect | None = None
     _events: list[CallEvent] = field(default_factory=list)

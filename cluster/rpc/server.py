@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from cluster.api.event_streams import end
 from cluster.rpc.framing import MOST_BYTES, Wire
-from cluster.rpc.send_queue import CallOutlet, Outbound
+from cluster.rpc.send_queue import QueuedMessage, SendQueue
 from cluster.sockets import join, listening_socket
 from engine.errors import Internal, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
@@ -52,7 +52,7 @@ class CallServer:
 
     def __init__(self, serves: Mapping[str, Serve]) -> None:
         self._serves = serves
-        self._sessions: set[_Session] = set()
+        self._sessions: set[_RouterSession] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int = 0) -> str:
@@ -89,23 +89,23 @@ class CallServer:
         return all(session.idle for session in self._sessions)
 
     def _accept(self) -> Wire:
-        session = _Session(self._serves, self._sessions.discard)
+        session = _RouterSession(self._serves, self._sessions.discard)
         self._sessions.add(session)
         return session.wire
 
 
-class _Session:
+class _RouterSession:
     """The calls of one router, until its connection ends; then those that run are cancelled."""
 
     def __init__(
-        self, serves: Mapping[str, Serve], ended: Callable[[_Session], None] = lambda _: None
+        self, serves: Mapping[str, Serve], ended: Callable[[_RouterSession], None] = lambda _: None
     ) -> None:
         self.wire = Wire(self.take, self.lost)
         self.over = asyncio.Event()
         self._serves = serves
         self._on_end = ended
         self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
-        self._outbound = Outbound()
+        self._outbound = QueuedMessage()
         self._sending = False
         self._writing = asyncio.create_task(self._write())
         self._ending: asyncio.Task[None] | None = None
@@ -159,7 +159,7 @@ class _Session:
             self._calls[command.call] = call
             call.add_done_callback(lambda done: self._ended(outlet, done))
 
-    async def _run(self, kind: str, request: Any, outlet: CallOutlet) -> TandemError | None:
+    async def _run(self, kind: str, request: Any, outlet: SendQueue) -> TandemError | None:
         """One call to its end; returns what it failed with."""
         try:
             serve = self._serves.get(kind)
@@ -181,7 +181,7 @@ class _Session:
             return Internal(f"internal error: {type(error).__name__}")
         return None
 
-    def _ended(self, outlet: CallOutlet, done: asyncio.Task[TandemError | None]) -> None:
+    def _ended(self, outlet: SendQueue, done: asyncio.Task[TandemError | None]) -> None:
         """Tell the router, also of a call that was cancelled, even before it began."""
         del self._calls[outlet.call]
         failure = None if done.cancelled() else done.result()

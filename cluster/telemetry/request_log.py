@@ -17,7 +17,7 @@ _STAGES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RequestRow:
     """What became of a request: how it came in, how it ended, and where its time went.
 
     `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
@@ -43,7 +43,7 @@ class Row:
     ttft_s: float | None = None
     total_s: float | None = None
 
-    def finished(self, summary: Summary) -> Row:
+    def finished(self, summary: Summary) -> RequestRow:
         """The same row, with what the summary of a finished request says."""
         row = replace(
             self,
@@ -57,7 +57,7 @@ class Row:
         return replace(row, **{name: getattr(first, name) for name in _STAGES})
 
 
-def write(row: Row) -> None:
+def write(row: RequestRow) -> None:
     """Log the row; fields that are not known are left out."""
     if log.isEnabledFor(logging.INFO):
         known = {name: value for name, value in asdict(row).items() if value is not None}

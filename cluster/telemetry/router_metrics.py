@@ -14,19 +14,19 @@ REQUESTS = Counter(
 REFUSED = Counter(
     "tandem_refused_total", "Requests refused for lack of room.", (*REQUEST, "reason")
 )
-DOOR_ERRORS = Counter(
-    "tandem_door_errors_total",
-    "Calls that a door (`grpc`, `http`) answered with an error, by its class; also those that "
+FRONT_END_ERRORS = Counter(
+    "tandem_front_end_errors_total",
+    "Calls that a front end (`grpc`, `http`) answered with an error, by its class; also those that "
     "never reached the router, as with a wrong key.",
-    ("door", "error"),
+    ("front_end", "error"),
 )
 MOVED = Counter(
-    "tandem_requests_moved_total",
+    "tandem_failovers_total",
     "Choices that went on elsewhere, as a replica or their KV on the way was lost.",
     ("reason",),
 )
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
-HELD = Gauge("tandem_router_held_requests", "Requests that wait in this router for room.")
+WAITING = Gauge("tandem_router_waiting_requests", "Requests that wait in this router for room.")
 ARM_REQUESTS = Counter(
     "tandem_canary_requests_total",
     "Requests that ended, of endpoints with a canary, by arm and outcome.",
@@ -41,9 +41,9 @@ ROLLED_BACK = Gauge(
     "tandem_canary_rolled_back", "1 once an endpoint's canary was rolled back.", ("endpoint",)
 )
 SHARING = Gauge(
-    "tandem_router_shares_caps", "1 while this router shares caps with the others, 0 while alone."
+    "tandem_router_cap_sharing", "1 while this router shares caps with the others, 0 while alone."
 )
-ROUTERS = Gauge("tandem_routers_sharing", "Routers that share the caps, as this one knows.")
+ROUTERS = Gauge("tandem_cap_sharing_routers", "Routers that share the caps, as this one knows.")
 PREDICTED_QUEUE = Gauge(
     "tandem_predicted_queue_seconds",
     "Prompts from this router that wait on a replica, as predicted.",
@@ -57,7 +57,7 @@ PREDICTION = Histogram(
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 10.0),
 )
 WANTED = Gauge(
-    "tandem_pool_wanted_replicas", "Replicas that a pool that scales should have.", ("pool",)
+    "tandem_pool_desired_replicas", "Replicas that a pool that scales should have.", ("pool",)
 )
 TTFT = Histogram("tandem_ttft_seconds", "From arrival to the first token sent.", REQUEST)
 TTFT_OF_BUDGET = Histogram(
@@ -77,8 +77,8 @@ STAGE = Histogram(
     "`transfer` (exposed time) and `decode_admission` come before its second token.",
     (*REQUEST, "stage"),
 )
-TOKEN_GAP = Histogram(
-    "tandem_token_gap_seconds",
+INTER_TOKEN_LATENCY = Histogram(
+    "tandem_inter_token_latency_seconds",
     "Time per token after the first, over a whole choice; one observation for each.",
     REQUEST,
 )

@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CapUse:
     """What a tenant has of a cap at a router, and what that would be with all that waits."""
 
     used: int = 0
@@ -41,7 +41,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PeerCapUse:
     """What a router publishes: `portions` has what it asks for and wants, by cap.
 
     Of each cap that is not there it asks for an even share `among` so many, 0: for nothing.
@@ -64,18 +64,18 @@ class Said:
         return 0 if found is None else found[1]
 
 
-class Shares:
+class CapShares:
     """One router's limits. `cap` gives the whole of each cap, None where there is none."""
 
     def __init__(self, router: str, cap: Callable[[Key], int | None]) -> None:
         self.alone = False
         self._router = router
         self._cap = cap
-        self._others: dict[str, Said] = {}
+        self._others: dict[str, PeerCapUse] = {}
         self._changed_s: dict[str, float] = {}
         self._limits: dict[Key, int] = {}
-        self._said = Said()
-        self._uses: Mapping[Key, Use] = {}
+        self._said = PeerCapUse()
+        self._uses: Mapping[Key, CapUse] = {}
         # An even share among so many is in effect; 0: of nothing yet.
         self._among = 0
         self._heard_s: float | None = None
@@ -103,7 +103,7 @@ class Shares:
         found = self._limits.get(key)
         return _even(whole, self._among) if found is None else min(found, whole)
 
-    def say(self, uses: Mapping[Key, Use], turn: int = 0) -> Said:
+    def say(self, uses: Mapping[Key, CapUse], turn: int = 0) -> PeerCapUse:
         """What to publish now; a limit that falls is in effect when this returns.
 
         Of what cannot be shared evenly, who gets more changes with `turn`.
@@ -114,7 +114,7 @@ class Shares:
         among = n if self._heard_s is not None else 0
         portions: dict[Key, tuple[int, int]] = {}
         for key in {*uses, *self._limits, *self._mentioned()}:
-            whole, use = self._cap(key), uses.get(key, Use())
+            whole, use = self._cap(key), uses.get(key, CapUse())
             if whole is None:
                 continue
             limit = self.limit(key, whole)
@@ -126,10 +126,12 @@ class Shares:
                 del self._limits[key]
             else:
                 portions[key] = asks, use.wants
-        self._said = Said(self._said.sequence + 1, among, portions)
+        self._said = PeerCapUse(self._said.sequence + 1, among, portions)
         return self._said
 
-    def hear(self, said: Mapping[str, Said], now: float, dead: Collection[str] = ()) -> list[str]:
+    def hear(
+        self, said: Mapping[str, PeerCapUse], now: float, dead: Collection[str] = ()
+    ) -> list[str]:
         """What all routers had published when `say` was; returns those to be forgotten.
 
         Those that are `dead`, by what else is known, are so sooner, unless they say something.
@@ -158,7 +160,9 @@ class Shares:
             self.alone, self._among = True, self.routers
             self._limits.clear()
 
-    def _take(self, others: Mapping[str, Said], now: float, dead: Collection[str]) -> list[str]:
+    def _take(
+        self, others: Mapping[str, PeerCapUse], now: float, dead: Collection[str]
+    ) -> list[str]:
         """Note who said something new; after a missed exchange all have time to do so."""
         for name, one in others.items():
             known = self._others.get(name)
@@ -180,7 +184,7 @@ class Shares:
         whole, limit = self._cap(key), self._limits.get(key)
         if whole is None or limit is None:
             return False
-        target, use = self._target(key, whole), self._uses.get(key, Use())
+        target, use = self._target(key, whole), self._uses.get(key, CapUse())
         if limit < target:
             return limit < use.wants
         wanted = any(other.wants(key) > other.asks(key, whole) for other in self._others.values())
@@ -189,7 +193,7 @@ class Shares:
     def _mentioned(self) -> Iterable[Key]:
         return (key for other in self._others.values() for key in other.portions)
 
-    def _next(self, key: Key, whole: int, use: Use, limit: int, turn: int) -> int:
+    def _next(self, key: Key, whole: int, use: CapUse, limit: int, turn: int) -> int:
         """What to ask for: less at once where others want it, more where it is free."""
         target = self._target(key, whole, use.wants, turn)
         if target <= limit:

@@ -23,7 +23,7 @@ from cluster.config.tenant_limits import (
     TenantConfig,
     config_of,
 )
-from cluster.tenants.cap_shares import Key, Use
+from cluster.tenants.cap_shares import CapUse, Key
 from cluster.tenants.charges import Charges
 from engine.errors import InvalidRequest
 
@@ -35,7 +35,7 @@ _UNMET_FOR = 10
 Cap = Literal["tenant_concurrent", "tenant_waiting", "tenant_kv"]
 
 
-class Limits(Protocol):
+class CapLimits(Protocol):
     """How much of a cap may be used here."""
 
     def limit(self, key: Key, whole: int) -> int:
@@ -71,10 +71,12 @@ class _Tenant:
         return self.present or self.elsewhere
 
 
-class Fairness:
+class FairShare:
     """Counters and caps by tenant; one without an entry in `tenants` has that of `default`."""
 
-    def __init__(self, tenants: Mapping[str, TenantConfig], limits: Limits | None = None) -> None:
+    def __init__(
+        self, tenants: Mapping[str, TenantConfig], limits: CapLimits | None = None
+    ) -> None:
         self._configs = dict(tenants)
         self._limits = limits or _Undivided()
         self._charges = Charges()
@@ -157,18 +159,18 @@ class Fairness:
         self._charge(tenant, known, _OUTPUT_COST * output_tokens)
         self._tidy(tenant)
 
-    def say(self) -> tuple[dict[Key, Use], dict[str, float], frozenset[str]]:
+    def say(self) -> tuple[dict[Key, CapUse], dict[str, float], frozenset[str]]:
         """For the other routers: what is used, what was charged in all, and who is here."""
-        uses: dict[Key, Use] = {}
+        uses: dict[Key, CapUse] = {}
         for name, one in self._tenants.items():
             if not one.present:
                 continue
-            uses[name, CONCURRENT] = Use(one.running, one.running + one.waiting)
-            uses[name, WAITING_TOKENS] = Use(one.waiting_tokens, one.waiting_tokens)
-            uses[name, KV_TOKENS] = Use(one.kv_tokens, one.kv_tokens + one.waiting_kv)
+            uses[name, CONCURRENT] = CapUse(one.running, one.running + one.waiting)
+            uses[name, WAITING_TOKENS] = CapUse(one.waiting_tokens, one.waiting_tokens)
+            uses[name, KV_TOKENS] = CapUse(one.kv_tokens, one.kv_tokens + one.waiting_kv)
         for name, (tokens, left) in list(self._unmet.items()):
-            use = uses.get((name, WAITING_TOKENS), Use())
-            uses[name, WAITING_TOKENS] = Use(use.used, use.wants + tokens)
+            use = uses.get((name, WAITING_TOKENS), CapUse())
+            uses[name, WAITING_TOKENS] = CapUse(use.used, use.wants + tokens)
             self._unmet[name] = tokens, left - 1
             if left <= 1:
                 del self._unmet[name]

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 
 from engine import kernels
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 # How long after its last step an engine still counts as busy, and how long a step can last.
 _RECENT_S = 0.01
@@ -69,14 +69,14 @@ class _Neighbour:
         began, ended, _ = _STATE.unpack_from(self.file)
         return bool(began > ended and now - began >= _LONGEST_STEP_S)
 
-    def haste(self, now: float) -> Haste:
+    def haste(self, now: float) -> Urgency:
         if not self.busy(now):
-            return Haste.NONE
+            return Urgency.NONE
         # Of a newer version on this host there may be more.
-        return Haste(min(_STATE.unpack_from(self.file)[2], Haste.URGENT))
+        return Urgency(min(_STATE.unpack_from(self.file)[2], Urgency.URGENT))
 
 
-class Cores:
+class CoreSharing:
     """One engine's view of the host. Steps are one thread's; any may ask for `haste`."""
 
     def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
@@ -87,7 +87,7 @@ class Cores:
         self._scanned_s = 0.0
         self._threads: int | None = None
         self._began_s = 0.0
-        self._haste = Haste.NONE
+        self._haste = Urgency.NONE
         self._own: mmap.mmap | None = None
         self._step: torch.Tensor | None = None
         self._name = ""
@@ -96,7 +96,7 @@ class Cores:
             with suppress(OSError):
                 self._join(self._folder)
 
-    def enter(self, haste: Haste = Haste.NONE) -> None:
+    def enter(self, haste: Urgency = Urgency.NONE) -> None:
         """Before a step: say that one begins, and set torch's threads to this engine's share."""
         self._began_s, self._haste = time.monotonic(), haste
         self._tell(0.0)
@@ -142,11 +142,11 @@ class Cores:
             return ""
 
     @property
-    def haste(self) -> Haste:
+    def haste(self) -> Urgency:
         """The greatest haste of those who compute here beside this engine."""
         now = time.monotonic()
         every = (neighbour.haste(now) for neighbour in self._neighbours.values())
-        return max(every, default=Haste.NONE)
+        return max(every, default=Urgency.NONE)
 
     def _tell(self, ended_s: float) -> None:
         if self._own is not None:

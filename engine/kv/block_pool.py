@@ -31,7 +31,7 @@ class OutOfBlocks(Overloaded):
     """The pool has fewer free blocks than asked for; nothing was taken."""
 
 
-class Phase(Enum):
+class BlockPhase(Enum):
     """What an owner does with its blocks."""
 
     RUNNING = "running"
@@ -58,12 +58,12 @@ class BlockCounts:
 
 @dataclass(slots=True)
 class _Holding:
-    phase: Phase
+    phase: BlockPhase
     blocks: list[int]
 
 
 # A block's holders in one number, with a digit for each phase: the highest digit is its state.
-_HOLDER = {Phase.QUARANTINED: 1, Phase.LEASED: 1 << 20, Phase.RUNNING: 1 << 40}
+_HOLDER = {BlockPhase.QUARANTINED: 1, BlockPhase.LEASED: 1 << 20, BlockPhase.RUNNING: 1 << 40}
 _FLOORS = tuple(_HOLDER.values())
 _UNHELD, _QUARANTINED, _LEASED, _RUNNING = range(4)
 
@@ -143,7 +143,7 @@ class BlockPool:
                 self._free.append(block)
         return released
 
-    def set_phase(self, owner: str, phase: Phase) -> None:
+    def set_phase(self, owner: str, phase: BlockPhase) -> None:
         """Move all of the owner's blocks to another phase; KeyError for an unknown owner."""
         holding = self._holdings[owner]
         change = _HOLDER[phase] - _HOLDER[holding.phase]
@@ -159,7 +159,7 @@ class BlockPool:
         is ever named.
         """
         holding = self._holdings[owner]
-        if holding.phase is not Phase.RUNNING:
+        if holding.phase is not BlockPhase.RUNNING:
             raise ValueError(f"{owner} is {holding.phase.value}: its blocks cannot be named")
         block = holding.blocks[index]
         if digest in self._names or block in self._condemned:
@@ -244,7 +244,7 @@ class BlockPool:
         return block
 
     def _hold(self, owner: str, blocks: Sequence[int]) -> None:
-        holding = self._holdings.setdefault(owner, _Holding(Phase.RUNNING, []))
+        holding = self._holdings.setdefault(owner, _Holding(BlockPhase.RUNNING, []))
         for block in blocks:
             self._count(block, _HOLDER[holding.phase])
         holding.blocks.extend(blocks)

@@ -30,7 +30,7 @@ def word_at(number: int) -> int:
     return HEAD.size + number * WORD.size
 
 
-class Segment(mmap.mmap):
+class SharedSegment(mmap.mmap):
     """One segment of this process. It lives as long as the tensor that was made of it."""
 
     descriptor: int
@@ -38,7 +38,7 @@ class Segment(mmap.mmap):
     generation: int
 
     @classmethod
-    def make(cls, size: int) -> Segment:
+    def make(cls, size: int) -> SharedSegment:
         """A segment for `size` bytes of data."""
         descriptor = os.memfd_create("tandem-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -67,18 +67,18 @@ class Segment(mmap.mmap):
 
 
 # By the address of the data.
-_segments: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
+_segments: weakref.WeakValueDictionary[int, SharedSegment] = weakref.WeakValueDictionary()
 
 
 def shared_tensor(size: int) -> torch.Tensor:
     """A flat uint8 tensor in a segment of its own; OSError where the memory is refused."""
-    segment = Segment.make(size)
+    segment = SharedSegment.make(size)
     data = torch.frombuffer(segment, dtype=torch.uint8, offset=HEADER_BYTES)
     _segments[data.data_ptr()] = segment
     return data
 
 
-def segment_of(data: torch.Tensor) -> tuple[Segment, int] | None:
+def segment_of(data: torch.Tensor) -> tuple[SharedSegment, int] | None:
     """The segment in which a tensor lies, and where in its data; None for private memory."""
     start = data.untyped_storage().data_ptr()
     segment = _segments.get(start)

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 from engine.kv.cache import KvCache
-from engine.model.packed_batch import PackedBatch, Segment
+from engine.model.packed_batch import PackedBatch, QuerySegment
 from engine.types.sequence import Span
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class StaticBatch:
             starts=self._starts[: rows + 1],
             firsts=firsts[every],
             tables=tables[every],
-            segments=(Segment(every, every, 1, self._width),),
+            segments=(QuerySegment(every, every, 1, self._width),),
             order=tuple(range(rows)),
         )
 

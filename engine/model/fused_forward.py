@@ -14,7 +14,7 @@ from engine.kv.cache import KvCache, KvFormat
 from engine.model.cuda_graphs import DecodeReplays
 from engine.model.fused_weights import Decoder, Layer
 from engine.model.packed_batch import PackedBatch
-from engine.model.runner import Computed
+from engine.model.runner import ForwardOutput
 
 Tensor = torch.Tensor
 
@@ -65,7 +65,9 @@ class _Stage:
 
 
 class CompactRunner:
-    """Runs a Decoder; see engine.runner.Runner. Who computes can change from layer to layer."""
+    """Runs a Decoder; see engine.model.runner.Runner. Who computes can change from layer to
+    layer.
+    """
 
     def __init__(self, decoder: Decoder, by: Layers) -> None:
         self.kv_format = by.kv_format
@@ -79,7 +81,7 @@ class CompactRunner:
         """See Runner."""
         return f"compact, {self._head.by.name}"
 
-    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
+    def layers(self, batch: PackedBatch) -> Generator[int, None, ForwardOutput]:
         """See Runner. Steps of single tokens are not cut."""
         decoder, whole = self._decoder, batch.segments[-1].queries == 1
         most = len(self._stages) if whole else 1
@@ -98,7 +100,7 @@ class CompactRunner:
             x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch, wanted)
             done = end
             yield done
-        return Computed(
+        return ForwardOutput(
             self._logits(x if narrow else x[batch.last]), lambda rows: self._logits(x[rows])
         )
 

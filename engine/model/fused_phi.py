@@ -59,7 +59,7 @@ def read(model: Any, positions: int) -> Decoder:
 
 
 class PhiOps(TorchOps):
-    """See engine.compact.Layers."""
+    """See engine.model.fused_forward.Layers."""
 
     name = "torch operations, Phi's layers"
 

@@ -32,7 +32,7 @@ def why_not(decoder: Decoder, block_size: int) -> str | None:
 
 
 class CpuLayers:
-    """See engine.compact.Layers. The operations of `build` must have been loaded.
+    """See engine.model.fused_forward.Layers. The operations of `build` must have been loaded.
 
     Weights are packed into panels, and the plain ones are given up.
     """

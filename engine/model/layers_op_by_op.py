@@ -35,7 +35,7 @@ class ReadyLayer:
 
 
 class OpByOp(ABC):
-    """See engine.compact.Layers. Operations may reuse what they are given."""
+    """See engine.model.fused_forward.Layers. Operations may reuse what they are given."""
 
     name: str
     kv_format: KvFormat = "plain"

@@ -13,7 +13,7 @@ from engine.types.sequence import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class QuerySegment:
     """Consecutive spans of equally many queries, which attend together.
 
     `spans` and `tokens` are their ranges in the batch; `width` is how many blocks they reach.
@@ -46,7 +46,7 @@ class PackedBatch:
     starts: torch.Tensor
     firsts: torch.Tensor
     tables: torch.Tensor
-    segments: tuple[Segment, ...]
+    segments: tuple[QuerySegment, ...]
     order: tuple[int, ...]
     scored: bool = False
     halted: torch.Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int32))
@@ -95,13 +95,13 @@ def pack(spans: list[Span], cache: KvCache) -> PackedBatch:
     )
 
 
-def _segments(packed: list[Span], starts: list[int], widths: list[int]) -> Iterable[Segment]:
+def _segments(packed: list[Span], starts: list[int], widths: list[int]) -> Iterable[QuerySegment]:
     singles = sum(span.count == 1 for span in packed)
     if singles:
-        yield Segment(slice(0, singles), slice(0, singles), 1, max(widths[:singles]))
+        yield QuerySegment(slice(0, singles), slice(0, singles), 1, max(widths[:singles]))
     for index in range(singles, len(packed)):
         rows = slice(starts[index], starts[index + 1])
-        yield Segment(slice(index, index + 1), rows, packed[index].count, widths[index])
+        yield QuerySegment(slice(index, index + 1), rows, packed[index].count, widths[index])
 
 
 def _tables(packed: list[Span], width: int, padding: int) -> list[list[int]]:

@@ -20,7 +20,7 @@ from engine.model.packed_batch import PackedBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ForwardOutput:
     """A batch behind its last layer: `logits` [len(batch.last), vocabulary], and those of others.
 
     `logits_of` gives them for indices of tokens of the batch, [rows] to [rows, vocabulary].
@@ -44,7 +44,7 @@ class Runner(Protocol):
         """What computes, for the log."""
         ...
 
-    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
+    def layers(self, batch: PackedBatch) -> Generator[int, None, ForwardOutput]:
         """Store the batch's keys and values, pausing behind layers where that can be done.
 
         At a pause it says how many layers have stored; all have before the logits are computed.
@@ -65,21 +65,21 @@ class TransformersRunner:
         self._model = model
         self._head = ModuleHead(model)
 
-    def layers(self, batch: PackedBatch) -> Generator[int, None, Computed]:
+    def layers(self, batch: PackedBatch) -> Generator[int, None, ForwardOutput]:
         """See Runner; a module runs in one go."""
         yield from ()
         model, last = self._model, batch.last
         logits = run_module(model, batch.tokens, batch.positions, last, tandem_batch=batch)
-        return Computed(logits, self._head.behind_last_call())
+        return ForwardOutput(logits, self._head.behind_last_call())
 
 
-def whole(run: Generator[int, None, Computed]) -> torch.Tensor:
+def whole(run: Generator[int, None, ForwardOutput]) -> torch.Tensor:
     """The logits that a pass gives, without pauses."""
     while True:
         try:
             next(run)
         except StopIteration as end:
-            computed: Computed = end.value
+            computed: ForwardOutput = end.value
             return computed.logits
 
 

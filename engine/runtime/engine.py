@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.config import KvConfig, ModelConfig
-from engine.cpu.core_sharing import Cores
+from engine.cpu.core_sharing import CoreSharing
 from engine.device import best_device
 from engine.errors import ConfigError, Internal
 from engine.free_memory import free_bytes
@@ -21,9 +21,9 @@ from engine.model.loading import ModelDescription, load_weights
 from engine.model.runner import Runner
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
 from engine.runtime.forward_pass import Pass
-from engine.startup_timer import Stages
+from engine.startup_timer import StartupTimer
 from engine.types.sequence import Outcome, Span
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Engine:
         cache: KvCache,
         *,
         improvement: Improvement | None = None,
-        cores: Cores | None = None,
+        cores: CoreSharing | None = None,
     ) -> None:
         self.description = description
         self.cache = cache
@@ -62,7 +62,7 @@ class Engine:
         device: torch.device | None = None,
         most_tokens: int,
         share: int = 1,
-        stages: Stages | None = None,
+        stages: StartupTimer | None = None,
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
@@ -70,7 +70,7 @@ class Engine:
         device's memory. `stages` are told what took how long.
         """
         device = device or best_device()
-        stages = stages or Stages()
+        stages = stages or StartupTimer()
         model: Any = load_weights(description, device)
         stages.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
@@ -95,7 +95,7 @@ class Engine:
             blocks * block_bytes(layout) / 2**20,
             stages,
         )
-        cores = Cores(weight_bytes) if device.type == "cpu" else None
+        cores = CoreSharing(weight_bytes) if device.type == "cpu" else None
         return cls(description, runner, cache, improvement=improvement, cores=cores)
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
@@ -125,9 +125,9 @@ class Engine:
         return "" if self._cores is None else self._cores.shared_name
 
     @property
-    def haste(self) -> Haste:
+    def haste(self) -> Urgency:
         """How urgently other engines compute on this host, so that this one's rest helps them."""
-        return Haste.NONE if self._cores is None else self._cores.haste
+        return Urgency.NONE if self._cores is None else self._cores.haste
 
     def rest(self) -> None:
         """Nothing is computed for a while: other engines on this host may have its cores."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from engine.device import best_device
 from engine.kv.block_pool import BlockPool
 from engine.types.sequence import Outcome, Span
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Steps(Protocol):
         ...
 
     @property
-    def haste(self) -> Haste:
+    def haste(self) -> Urgency:
         """See `Engine.haste`."""
         ...
 
@@ -170,7 +170,7 @@ class EngineWorker:
         return bool(self._engine.shared_cores)
 
     @property
-    def haste(self) -> Haste:
+    def haste(self) -> Urgency:
         """How urgently others compute on this host."""
         return self._engine.haste
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Generator, Sequence
 
 import torch
 
-from engine.cpu.core_sharing import Cores
+from engine.cpu.core_sharing import CoreSharing
 from engine.errors import Internal
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
-from engine.model.runner import Computed, Runner
+from engine.model.runner import ForwardOutput, Runner
 from engine.sampling.sampler import sample
 from engine.sampling.scorer import Scorer
 from engine.types.scores import Scores
-from engine.types.sequence import Outcome, SampledToken, Scored, Span, haste_of
+from engine.types.sequence import Outcome, SampledToken, ScoredSpan, Span, haste_of
 
 
 class Pass:
@@ -35,7 +35,7 @@ class Pass:
         runner: Runner,
         cache: KvCache,
         spans: list[Span],
-        cores: Cores | None,
+        cores: CoreSharing | None,
         stored: Callable[[], None] | None = None,
     ) -> None:
         self.spans = spans
@@ -118,12 +118,14 @@ class Pass:
         yield from scorer.run(computed.logits_of)
         return [_joined(one, scorer.found(index)) for index, one in enumerate(results)]
 
-    def _layers(self, layers: Generator[int, None, Computed]) -> Generator[None, None, Computed]:
+    def _layers(
+        self, layers: Generator[int, None, ForwardOutput]
+    ) -> Generator[None, None, ForwardOutput]:
         while True:
             try:
                 done = next(layers)
             except StopIteration as end:
-                computed: Computed = end.value
+                computed: ForwardOutput = end.value
                 return computed
             if not self._unwanted:
                 self._layers_launched = done
@@ -155,4 +157,4 @@ def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal |
     """What a span gives; a fault of either is a fault of the sequence."""
     if scores is None or isinstance(sampled, Internal):
         return sampled
-    return scores if isinstance(scores, Internal) else Scored(scores, sampled)
+    return scores if isinstance(scores, Internal) else ScoredSpan(scores, sampled)

@@ -47,7 +47,7 @@ class LaneShares:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class PendingPrompt:
     """A prompt as its order sees it; `place` tells apart what is equal, and rises by arrival."""
 
     owner: str
@@ -92,12 +92,12 @@ class PromptOrder:
 
     def chunk(
         self,
-        prompts: Collection[Due],
+        prompts: Collection[PendingPrompt],
         now: float,
-        admit: Callable[[Due], int],
+        admit: Callable[[PendingPrompt], int],
         under_way: UnderWay | None = None,
         most_tokens: int | None = None,
-    ) -> list[tuple[Due, int]]:
+    ) -> list[tuple[PendingPrompt, int]]:
         """The prompts of the next pass, with how many of their tokens; charged to their lane.
 
         `admit` gives the tokens of a prompt that are to be computed, fewer where some were cached;
@@ -116,20 +116,22 @@ class PromptOrder:
                 return found
         return []
 
-    def lanes(self, prompts: Collection[Due], now: float) -> list[list[tuple[Due, int]]]:
+    def lanes(
+        self, prompts: Collection[PendingPrompt], now: float
+    ) -> list[list[tuple[PendingPrompt, int]]]:
         """The prompts of each lane in their order, each with the tokens that come before it.
 
         Those are of its own lane, and of the others what their shares let pass meanwhile.
         """
-        due: dict[Lane, list[Due]] = {}
+        due: dict[Lane, list[PendingPrompt]] = {}
         for prompt in prompts:
             due.setdefault(prompt.lane, []).append(prompt)
         totals = {lane: sum(one.remaining for one in own) for lane, own in due.items()}
         return [self._behind_each(lane, own, totals, now) for lane, own in due.items()]
 
     def _behind_each(
-        self, lane: Lane, own: list[Due], totals: Mapping[Lane, int], now: float
-    ) -> list[tuple[Due, int]]:
+        self, lane: Lane, own: list[PendingPrompt], totals: Mapping[Lane, int], now: float
+    ) -> list[tuple[PendingPrompt, int]]:
         # Ranking many takes long, and their exact order is not worth that.
         ranked = self._ranked(own, now) if len(own) <= _EXACT else sorted(own, key=_age)
         found, before, share = [], 0, getattr(self._shares, lane)
@@ -145,13 +147,13 @@ class PromptOrder:
 
     def _fill(
         self,
-        ranked: Iterator[Due],
-        admit: Callable[[Due], int],
+        ranked: Iterator[PendingPrompt],
+        admit: Callable[[PendingPrompt], int],
         under_way: UnderWay | None,
         budget: int,
-    ) -> list[tuple[Due, int]] | None:
+    ) -> list[tuple[PendingPrompt, int]] | None:
         """A pass's prompts from the ranked ones; None where what is under way comes first."""
-        chunk: list[tuple[Due, int]] = []
+        chunk: list[tuple[PendingPrompt, int]] = []
         total = 0
         for due in ranked:
             if under_way is not None and not chunk and not self._overtakes(due, under_way):
@@ -168,7 +170,7 @@ class PromptOrder:
                 break
         return chunk
 
-    def _overtakes(self, due: Due, under_way: UnderWay) -> bool:
+    def _overtakes(self, due: PendingPrompt, under_way: UnderWay) -> bool:
         """Whether a pass may be held up for this prompt: much shorter, or of a better lane."""
         if due.owner in under_way.owners:
             return False
@@ -187,7 +189,11 @@ class PromptOrder:
         return max(self._served[lane], self._clock)
 
     def _charge(
-        self, lane: Lane, chunk: list[tuple[Due, int]], prompts: Collection[Due], now: float
+        self,
+        lane: Lane,
+        chunk: list[tuple[PendingPrompt, int]],
+        prompts: Collection[PendingPrompt],
+        now: float,
     ) -> None:
         tokens = sum(count for _, count in chunk)
         self._clock = self._start(lane)
@@ -199,7 +205,7 @@ class PromptOrder:
         else:
             self._owed[lane] = 0.0
 
-    def _ranked(self, prompts: Sequence[Due], now: float) -> Iterator[Due]:
+    def _ranked(self, prompts: Sequence[PendingPrompt], now: float) -> Iterator[PendingPrompt]:
         """The prompts of one lane, best first."""
         overdue = sorted((due for due in prompts if _overdue(due, now)), key=_age)
         if overdue and self._owed[overdue[0].lane] >= self._chunk_tokens:
@@ -212,24 +218,26 @@ class PromptOrder:
         yield from sorted((due for due in prompts if due.owner not in kept), key=_length)
 
 
-def _overdue(due: Due, now: float) -> bool:
+def _overdue(due: PendingPrompt, now: float) -> bool:
     return now - due.deadline_s > PATIENCE_S
 
 
-def _age(due: Due) -> tuple[float, int]:
+def _age(due: PendingPrompt) -> tuple[float, int]:
     return due.deadline_s, due.place
 
 
-def _length(due: Due) -> tuple[int, float, int]:
+def _length(due: PendingPrompt) -> tuple[int, float, int]:
     return due.remaining, due.deadline_s, due.place
 
 
-def _most_in_time(prompts: Sequence[Due], now: float, token_s: float) -> list[Due]:
+def _most_in_time(
+    prompts: Sequence[PendingPrompt], now: float, token_s: float
+) -> list[PendingPrompt]:
     """A largest set of prompts that can all meet their deadlines, by deadline.
 
     Whenever the next by deadline would be late, the longest so far is given up.
     """
-    longest: list[tuple[int, int, Due]] = []
+    longest: list[tuple[int, int, PendingPrompt]] = []
     end = now
     for due in sorted(prompts, key=_age):
         heappush(longest, (-due.remaining, -due.place, due))
@@ -240,7 +248,9 @@ def _most_in_time(prompts: Sequence[Due], now: float, token_s: float) -> list[Du
     return sorted((entry[2] for entry in longest), key=_age)
 
 
-def _shortest_within_slack(in_time: list[Due], now: float, token_s: float) -> Iterator[Due]:
+def _shortest_within_slack(
+    in_time: list[PendingPrompt], now: float, token_s: float
+) -> Iterator[PendingPrompt]:
     """Shortest first, where all those that are due before it can wait for so long."""
     left = list(in_time)
     while left:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from engine.scheduling.prompt_order import Due, PromptOrder, UnderWay
+from engine.scheduling.prompt_order import PendingPrompt, PromptOrder, UnderWay
 from engine.types.sequence import Sequence, Span
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 # Each that overtakes holds up those below it, and their memory.
 MOST_PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Prompt:
+class _QueuedPrompt:
     sequence: Sequence
     deadline_s: float
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePosition:
     """Where a prompt is among those of its lane that wait (1: the next), and for how long it waits.
 
     `wait_s` is a prediction, None before there was a prompt to learn from.
@@ -43,7 +43,7 @@ class _Begun:
         return sum(span.count for span in self.spans)
 
 
-class PromptTurns:
+class PromptQueue:
     """Says whose turn it is by an order; a pass is known by the list of spans it was begun with.
 
     A prompt is one until its sequence has output.
@@ -51,7 +51,7 @@ class PromptTurns:
 
     def __init__(self, order: PromptOrder) -> None:
         self.order = order
-        self._prompts: dict[str, _Prompt] = {}
+        self._prompts: dict[str, _QueuedPrompt] = {}
         self._begun: list[_Begun] = []
         self._arrivals = 0
         self._changed = False
@@ -86,7 +86,7 @@ class PromptTurns:
         """A prompt has come; its budget begins."""
         self._arrivals += 1
         deadline_s = now + sequence.ttft_budget_s
-        self._prompts[sequence.owner] = _Prompt(sequence, deadline_s, self._arrivals)
+        self._prompts[sequence.owner] = _QueuedPrompt(sequence, deadline_s, self._arrivals)
         self._hasten(sequence)
         self._changed = True
 
@@ -137,7 +137,7 @@ class PromptTurns:
         self._begun = [begun for begun in self._begun if begun.spans is not spans]
         self._changed = True
 
-    def places(self, now: float) -> dict[str, Place]:
+    def places(self, now: float) -> dict[str, QueuePosition]:
         """The places of all prompts of which nothing is computed yet, as things are now."""
         found = {}
         token_s = 1 / self.order.tokens_per_s if self.order.tokens_per_s else None
@@ -146,7 +146,7 @@ class PromptTurns:
             for due, ahead in lane:
                 if self._prompts[due.owner].sequence.cached_tokens is None:
                     wait_s = None if token_s is None else ahead * token_s
-                    found[due.owner] = Place(position, wait_s)
+                    found[due.owner] = QueuePosition(position, wait_s)
                     position += 1
         return found
 
@@ -156,11 +156,11 @@ class PromptTurns:
             return
         waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
         most = max((one.haste for one in waiting), default=newcomer.haste)
-        newcomer.haste = max(newcomer.haste, min(most, Haste.PRESSED))
+        newcomer.haste = max(newcomer.haste, min(most, Urgency.PRESSED))
         for one in waiting:
             one.haste = max(one.haste, newcomer.haste)
 
-    def _waiting(self) -> list[_Prompt]:
+    def _waiting(self) -> list[_QueuedPrompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]
 
     def _under_way(self) -> UnderWay | None:
@@ -169,7 +169,7 @@ class PromptTurns:
         last = self._begun[-1]
         return UnderWay(self.owners, last.spans[0].sequence.lane, last.tokens)
 
-    def _dues(self, without: Collection[str]) -> list[Due]:
+    def _dues(self, without: Collection[str]) -> list[PendingPrompt]:
         behind = self._behind()
         dues = []
         for prompt in self._waiting():
@@ -177,7 +177,7 @@ class PromptTurns:
             if sequence.owner not in without:
                 remaining = sequence.remaining - behind.get(sequence.owner, 0)
                 place = prompt.deadline_s, prompt.place
-                dues.append(Due(sequence.owner, sequence.lane, remaining, *place))
+                dues.append(PendingPrompt(sequence.owner, sequence.lane, remaining, *place))
         return dues
 
     def _behind(self) -> dict[str, int]:

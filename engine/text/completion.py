@@ -25,7 +25,7 @@ class Piece:
     finish_reason: FinishReason | None = None
 
 
-class Completion:
+class ChoiceText:
     """The text of one choice. Without a stop string, all pieces joined are the decoded output.
 
     It ends with "stop" on an end-of-sequence token (unless ignored), a stop token (neither gives

@@ -11,7 +11,7 @@ from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores, Scoring
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 FinishReason = Literal["stop", "length"]
 
@@ -44,7 +44,7 @@ class Sequence:
     chain: Chain | None = None
     lane: Lane = "interactive"
     ttft_budget_s: float = 0.5
-    haste: Haste = Haste.PROMPTS
+    haste: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
     request_id: str = ""
     scoring: Scoring | None = None
@@ -52,7 +52,7 @@ class Sequence:
     @property
     def pressed(self) -> bool:
         """Whether streams beside the prompt have their budget alone, not the gap that they had."""
-        return self.haste >= Haste.PRESSED
+        return self.haste >= Urgency.PRESSED
 
     @property
     def named_in_log(self) -> dict[str, object]:
@@ -105,7 +105,7 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredSpan:
     """The scores of a span's tokens, and the token that was sampled behind them, if one was."""
 
     scores: Scores
@@ -113,19 +113,19 @@ class Scored:
 
 
 # What a step gives for a span: a token, a fault of this sequence alone, or nothing was sampled.
-Outcome = SampledToken | Scored | Internal | None
+Outcome = SampledToken | ScoredSpan | Internal | None
 
 
-def haste_of(spans: Iterable[Span]) -> Haste:
+def haste_of(spans: Iterable[Span]) -> Urgency:
     """The most haste of the prompts in a pass; those of the batch lane are in none."""
     sequences = (span.sequence for span in spans)
     prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
-    return max((prompt.haste for prompt in prompts), default=Haste.NONE)
+    return max((prompt.haste for prompt in prompts), default=Urgency.NONE)
 
 
 def collected(span: Span, outcome: Outcome) -> SampledToken | Internal | None:
     """What a step gave for a span, after its scores have gone to the sequence's `scoring`."""
-    if not isinstance(outcome, Scored):
+    if not isinstance(outcome, ScoredSpan):
         return outcome
     if span.sequence.scoring is not None:
         span.sequence.scoring.take(span.scored.start, outcome.scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Haste(IntEnum):
+class Urgency(IntEnum):
     """Of a prompt, or of a step: the most counts of those that are computed together.
 
     How far apart steps are then is in decode_pool/gap.py.

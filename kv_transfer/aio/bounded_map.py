@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Remembered(Generic[K, V]):
+class BoundedMap(Generic[K, V]):
     """Keys with a value each; beyond `limit` the oldest is forgotten."""
 
     def __init__(self, limit: int) -> None:

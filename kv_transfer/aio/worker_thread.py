@@ -24,7 +24,7 @@ T = TypeVar("T")
 _EXIT_S = 1.0
 
 
-class Worker:
+class WorkerThread:
     """One daemon thread that runs calls in the order given.
 
     Calls in two halves overlap: the first half of the next is run before the second half of the
@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
         # The thread must not hold the worker itself, only its queue.
-        arguments = (self._jobs, _Outbox())
+        arguments = (self._jobs, _ResultQueue())
         thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
         thread.start()
         _threads[thread] = self._jobs
@@ -107,20 +107,20 @@ class _Halves:
         self.ahead = ahead
         self.urgent = urgent
 
-    def begin(self, outbox: _Outbox) -> bool:
+    def begin(self, outbox: _ResultQueue) -> bool:
         """Run the first half; False if that failed and there is no second."""
         self._call, error = _outcome(self._call)
         if error is not None:
             outbox.add(self._then, None, error, tell=True)
         return error is None
 
-    def end(self, outbox: _Outbox) -> None:
+    def end(self, outbox: _ResultQueue) -> None:
         """Run the second half."""
         result, error = _outcome(self._call)
         outbox.add(self._then, result, error, tell=self.urgent or error is not None)
 
 
-class _Outbox:
+class _ResultQueue:
     """Results on their way from a worker's thread to the event loop, some at a time.
 
     Each time the event loop is woken it takes the interpreter's lock from the thread.
@@ -176,7 +176,7 @@ def _finish_calls() -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(jobs: _Jobs, outbox: _Outbox) -> None:
+def _work(jobs: _Jobs, outbox: _ResultQueue) -> None:
     # A second pool of OpenMP threads in the process would make the engine's own sleep between any
     # two operations instead of spinning: half as many tokens a second.
     torch.set_num_threads(1)
@@ -201,5 +201,5 @@ def _work(jobs: _Jobs, outbox: _Outbox) -> None:
                 outbox.tell()
                 return
             job.run()
-        # Else the last job's lane and buffer would live until the next job comes.
+        # Else the last job's channel and buffer would live until the next job comes.
         del job

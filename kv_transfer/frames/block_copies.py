@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kv_transfer.aio.waits import succeed
 
 
-class Gate:
+class CopyGuard:
     """Copies of one transfer's blocks pass while it is open. They are made on other threads."""
 
     def __init__(self) -> None:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from engine.kv.cache import KvCache
 from engine.kv.memory import block_bytes, stacks_in
 from engine.kv.shared_segments import WORDS, segment_of
-from kv_transfer.errors import LaneBroken, Withdrawn
-from kv_transfer.transports.mapped_memory import Mapped, Place
+from kv_transfer.errors import ChannelBroken, Withdrawn
+from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
+class BorrowedBlocks:
     """A transfer's blocks in the sender's cache, lent while that word holds that number."""
 
     word: int
@@ -27,7 +27,7 @@ class Loan:
     blocks: tuple[int, ...]
 
 
-class Lender:
+class BlockLender:
     """Lends blocks of a cache; it can only where that lies in shared memory and all is in pairs."""
 
     def __init__(self, cache: KvCache) -> None:
@@ -37,53 +37,55 @@ class Lender:
         self._free = list(range(WORDS))
         self._number = 0
 
-    def place(self) -> Place | None:
+    def place(self) -> MappedExtent | None:
         """Where another process finds the cache; None where it does not."""
         if self._segment is None:
             return None
         segment, size = self._segment, self._cache.memory.numel()
         pid, identity = os.getpid(), segment.identity
-        return Place(pid, segment.descriptor, identity, segment.generation, 0, size)
+        return MappedExtent(pid, segment.descriptor, identity, segment.generation, 0, size)
 
-    def lend(self, blocks: Sequence[int]) -> Loan | None:
+    def lend(self, blocks: Sequence[int]) -> BorrowedBlocks | None:
         """Those blocks until `end`; None where it cannot, or too much is lent already."""
         if self._segment is None or not self._free or not self._cache.in_pairs:
             return None
         self._number += 1
-        loan = Loan(self._free.pop(), self._number, tuple(blocks))
+        loan = BorrowedBlocks(self._free.pop(), self._number, tuple(blocks))
         self._segment.write_word(loan.word, loan.number)
         return loan
 
-    def end(self, loan: Loan) -> None:
+    def end(self, loan: BorrowedBlocks) -> None:
         """What is copied of it from now on is refused; once for each loan."""
         assert self._segment is not None
         self._segment.write_word(loan.word, 0)
         self._free.append(loan.word)
 
 
-class Borrower:
-    """Copies out of a sender's cache, `blocks` in all; LaneBroken where that cannot be read."""
+class BlockBorrower:
+    """Copies out of a sender's cache, `blocks` in all; ChannelBroken where that cannot be read."""
 
-    def __init__(self, cache: KvCache, place: Place, blocks: int) -> None:
+    def __init__(self, cache: KvCache, place: MappedExtent, blocks: int) -> None:
         size = (blocks + 1) * block_bytes(cache.layout)
         if place.size != size:
-            raise LaneBroken(f"{blocks} blocks in {place.size} bytes")
+            raise ChannelBroken(f"{blocks} blocks in {place.size} bytes")
         self._cache = cache
         self._blocks = blocks
-        self._mapped = Mapped(place)
+        self._mapped = MappedMemory(place)
         self._stacks = stacks_in(self._mapped.view(place), cache.layout, blocks + 1)
 
-    def takes(self, loan: Loan, blocks: int) -> bool:
+    def takes(self, loan: BorrowedBlocks, blocks: int) -> bool:
         """Whether that loan can be copied as one of so many blocks."""
         inside = max(loan.blocks, default=self._blocks) < self._blocks and loan.word < WORDS
         return inside and len(loan.blocks) == blocks and self._cache.in_pairs
 
-    def copy(self, loan: Loan, blocks: Sequence[int], places: range, layers: range) -> None:
+    def copy(
+        self, loan: BorrowedBlocks, blocks: Sequence[int], places: range, layers: range
+    ) -> None:
         """Copy these places of the loan's block list into the same places of `blocks`."""
         here = slice(places.start, places.stop)
         self._cache.copy_pairs(self._stacks, loan.blocks[here], blocks[here], layers)
 
-    def check(self, loan: Loan) -> None:
+    def check(self, loan: BorrowedBlocks) -> None:
         """Withdrawn if it has ended: then nothing that was copied of it is worth anything."""
         if self._mapped.word(loan.word) != loan.number:
             raise Withdrawn("its sender has taken the blocks back")

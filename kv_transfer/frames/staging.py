@@ -1,7 +1,7 @@
-"""Staging buffers: all that a data lane ever touches; pool blocks are copied to and from them.
+"""Staging buffers: all that a data channel ever touches; pool blocks are copied to and from them.
 
-A buffer goes pool → link → lane thread → link → pool. What a thread still holds when its link ends
-is quarantined until that thread is done with it.
+A buffer goes pool → link → channel thread → link → pool. What a thread still holds when its link
+ends is quarantined until that thread is done with it.
 """
 
 from __future__ import annotations

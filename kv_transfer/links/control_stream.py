@@ -26,7 +26,7 @@ _READ_KNOWS_S = 0.2
 _LAST_WORDS_S = 0.2
 
 
-class Control(Generic[In, Out]):
+class ControlStream(Generic[In, Out]):
     """Sends and dispatches messages until the stream, or the peer, or somebody here ends it."""
 
     def __init__(self, config: TransferConfig, beat: Out) -> None:

@@ -1,4 +1,4 @@
-"""What comes is written into pool blocks, on the lane's thread: frames, and what is lent."""
+"""What comes is written into pool blocks, on the channel's thread: frames, and what is lent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 from engine.errors import Internal, TandemError
 from kv_transfer.errors import ChecksumMismatch, Withdrawn
-from kv_transfer.frames.borrowed_blocks import Borrower
+from kv_transfer.frames.borrowed_blocks import BlockBorrower
 from kv_transfer.frames.checksum import inspect
 from kv_transfer.frames.frame_plan import Extent, plan_frames
-from kv_transfer.links.incoming_transfer import Incoming
+from kv_transfer.links.incoming_transfer import IncomingTransfer
 from kv_transfer.links.link import Shared
 from protos import kv_transfer_pb2 as pb
 
@@ -20,7 +20,7 @@ Outcome = bool | TandemError
 
 
 def write(
-    shared: Shared, incoming: Incoming | None, frame: pb.Frame, message: torch.Tensor
+    shared: Shared, incoming: IncomingTransfer | None, frame: pb.Frame, message: torch.Tensor
 ) -> Outcome:
     """Write the frame if it is right and wanted; False if it is not wanted."""
     # Asked here: it may have been given up while the bytes were on their way.
@@ -38,7 +38,9 @@ def write(
         return Internal(f"writing KV blocks: {error}")
 
 
-def copy(shared: Shared, incoming: Incoming, extent: Extent, borrower: Borrower) -> Outcome:
+def copy(
+    shared: Shared, incoming: IncomingTransfer, extent: Extent, borrower: BlockBorrower
+) -> Outcome:
     """Copy an extent of what is lent; False if it is not wanted any more.
 
     In pieces as large as frames: others copy between them, and who gives up waits for one at most.
@@ -61,7 +63,9 @@ def copy(shared: Shared, incoming: Incoming, extent: Extent, borrower: Borrower)
     return True
 
 
-def _scatter(shared: Shared, incoming: Incoming, frame: pb.Frame, message: torch.Tensor) -> None:
+def _scatter(
+    shared: Shared, incoming: IncomingTransfer, frame: pb.Frame, message: torch.Tensor
+) -> None:
     blocks = incoming.blocks[frame.block_start : frame.block_stop]
     data = message[: frame.bytes]
     with shared.copying:

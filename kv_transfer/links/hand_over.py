@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from engine.errors import DeadlineExceeded, TandemError
 from engine.kv.layout import KvLayout
-from kv_transfer.links.outgoing_transfer import Outgoing
+from kv_transfer.links.outgoing_transfer import OutgoingTransfer
 
 
 class HandOver:
@@ -15,10 +15,10 @@ class HandOver:
 
     def __init__(
         self,
-        outgoing: Outgoing,
+        outgoing: OutgoingTransfer,
         layout: KvLayout,
-        progress: Callable[[Outgoing], None],
-        end: Callable[[Outgoing, str], Awaitable[None]],
+        progress: Callable[[OutgoingTransfer], None],
+        end: Callable[[OutgoingTransfer, str], Awaitable[None]],
     ) -> None:
         self._outgoing = outgoing
         self._layout = layout

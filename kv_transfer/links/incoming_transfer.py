@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from kv_transfer.aio.waits import quietly, succeed
-from kv_transfer.frames.block_copies import Gate
-from kv_transfer.frames.borrowed_blocks import Loan
+from kv_transfer.frames.block_copies import CopyGuard
+from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
 from kv_transfer.frames.frame_plan import Coverage, FramePart
 from protos import kv_transfer_pb2 as pb
 
@@ -47,7 +47,7 @@ def _bytes_future() -> asyncio.Future[int]:
     return quietly(asyncio.get_running_loop().create_future())
 
 
-class Incoming:
+class IncomingTransfer:
     """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error).
 
     `offered` has the first offer, `complete_offer` the one that is made when all is computed;
@@ -62,7 +62,7 @@ class Incoming:
         self.finished: asyncio.Future[int] = _bytes_future()
         self.blocks: tuple[int, ...] = ()
         self.generation = 0
-        self.loan: Loan | None = None
+        self.loan: BorrowedBlocks | None = None
         self.coverage: Coverage | None = None
         self.covered_s = 0.0
         self.plan: list[FramePart] = []
@@ -71,7 +71,7 @@ class Incoming:
         self.first_token: int | None = None
         self.committed = False
         self.void = False
-        self.gate = Gate()
+        self.gate = CopyGuard()
 
     def take_offer(self, offer: pb.Offer) -> None:
         """Note an offer; the same may come twice, early and complete."""

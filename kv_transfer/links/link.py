@@ -1,4 +1,4 @@
-"""What both ends of a link have in common: its life, its lane, its threads and its staging."""
+"""What both ends of a link have in common: its life, its channel, its threads and its staging."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from engine.errors import TransferFailed
 from engine.kv.cache import KvCache
 from kv_transfer import metrics
 from kv_transfer.aio.waits import first_cause, until
-from kv_transfer.aio.worker_thread import Worker
+from kv_transfer.aio.worker_thread import WorkerThread
 from kv_transfer.config import TransferConfig
 from kv_transfer.counters import LinkCounters
-from kv_transfer.errors import LaneBroken, LinkBroken, LinkClosed
-from kv_transfer.frames.borrowed_blocks import Lender
+from kv_transfer.errors import ChannelBroken, LinkBroken, LinkClosed
+from kv_transfer.frames.borrowed_blocks import BlockLender
 from kv_transfer.frames.checksum import SEAL_BYTES
 from kv_transfer.frames.staging import LinkStaging, StagingPool
-from kv_transfer.links.control_stream import Control
-from kv_transfer.transports.transport import Lane, LaneOpener, LaneSpec
+from kv_transfer.links.control_stream import ControlStream
+from kv_transfer.transports.transport import Channel, ChannelOpener, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
-# A call on a lane must end by its own timeout; this much later its thread is given up.
+# A call on a channel must end by its own timeout; this much later its thread is given up.
 GRACE_S = 0.5
 # So many frames may be announced for each staging buffer: those that have none yet wait in the
-# lane thread's queue, and the control stream has less to say.
+# channel thread's queue, and the control stream has less to say.
 FRAMES_PER_BUFFER = 4
 
 In = TypeVar("In", pb.SenderMessage, pb.ReceiverMessage)
@@ -50,15 +50,15 @@ class Shared:
 
     cache: KvCache
     config: TransferConfig
-    open_lane: LaneOpener
+    open_channel: ChannelOpener
     staging: StagingPool
     copying: threading.Lock
     counters: LinkCounters
-    lender: Lender
+    lender: BlockLender
 
 
 def make_shared(
-    cache: KvCache, config: TransferConfig, open_lane: LaneOpener, *, sends: bool
+    cache: KvCache, config: TransferConfig, open_channel: ChannelOpener, *, sends: bool
 ) -> Shared:
     """Fresh staging and counters for one side of a replica.
 
@@ -66,12 +66,12 @@ def make_shared(
     """
     pinned = cache.device.type == "cuda"
     shared = sends and not pinned and config.transport in ("auto", "shared_memory")
-    # Links at their bound, and as many again whose threads are still inside a dead lane.
+    # Links at their bound, and as many again whose threads are still inside a dead channel.
     limit = 2 * config.max_links * config.staging_buffers
     size = config.frame_bytes + SEAL_BYTES
     staging = StagingPool(size, limit, pinned=pinned, shared=shared)
     lock, counters = threading.Lock(), LinkCounters()
-    return Shared(cache, config, open_lane, staging, lock, counters, Lender(cache))
+    return Shared(cache, config, open_channel, staging, lock, counters, BlockLender(cache))
 
 
 class Link(ABC, Generic[In, Out]):
@@ -82,10 +82,10 @@ class Link(ABC, Generic[In, Out]):
         self.up = False
         self.over = False
         self._shared = shared
-        self._control: Control[In, Out] = Control(shared.config, beat)
-        self._thread = Worker(f"{name}-lane")
-        self._lane: Lane | None = None
-        self._lane_failed = False
+        self._control: ControlStream[In, Out] = ControlStream(shared.config, beat)
+        self._thread = WorkerThread(f"{name}-channel")
+        self._channel: Channel | None = None
+        self._channel_failed = False
         self._on_the_way = 0
         self._moved_s = 0.0
         self._staging: LinkStaging | None = None
@@ -97,13 +97,13 @@ class Link(ABC, Generic[In, Out]):
         write: Callable[[Out], Awaitable[None]],
         hang_up: Callable[[], Awaitable[None]] | None = None,
     ) -> TransferFailed:
-        """Live until the link is over; returns why. As `Control.run`."""
+        """Live until the link is over; returns why. As `ControlStream.run`."""
         reason: TransferFailed = LinkBroken("the stream ended")
         try:
             async with self._tasks as tasks:
                 tasks.create_task(self._control.run(read, write, self._receive, hang_up))
                 tasks.create_task(self._serve())
-                tasks.create_task(self._watch_lane())
+                tasks.create_task(self._watch_channel())
         except ExceptionGroup as group:
             reason = self._reason(first_cause(group))
         finally:
@@ -120,7 +120,7 @@ class Link(ABC, Generic[In, Out]):
 
     @abstractmethod
     async def _serve(self) -> None:
-        """Join the lane and work on it."""
+        """Join the channel and work on it."""
 
     @abstractmethod
     def _failed(self, reason: TransferFailed) -> None:
@@ -133,45 +133,45 @@ class Link(ABC, Generic[In, Out]):
         self._shared.counters.links_opened += 1
         _log.info("link %s: up", self.name)
 
-    async def _join(self, spec: LaneSpec) -> None:
-        """Open this end of the lane on the link's thread, and get staging that fits it."""
+    async def _join(self, spec: ChannelSpec) -> None:
+        """Open this end of the channel on the link's thread, and get staging that fits it."""
         opening = self._thread.submit(partial(self._open, spec))
-        await until(opening, spec.timeout_s + GRACE_S, "opening the data lane")
+        await until(opening, spec.timeout_s + GRACE_S, "opening the data channel")
         count = self._shared.config.staging_buffers
-        device = self._open_lane().staging_device
+        device = self._open_channel().staging_device
         self._staging = LinkStaging(self._shared.staging, count, device)
         if device.type == "cuda":
             # Its memory was the engine's a moment ago, whose kernels may still write there.
             self._thread.submit(partial(_wait_for_engine, device))
 
-    def _open(self, spec: LaneSpec) -> None:
+    def _open(self, spec: ChannelSpec) -> None:
         if spec.device.type == "cuda":
             # Beside the engine's stream, which is full of steps, and first where both wait.
             torch.cuda.set_stream(torch.cuda.Stream(spec.device, priority=-1))
-        # Kept here and not returned: a lane that opens after the link is over is closed too.
-        self._lane = self._shared.open_lane(spec)
+        # Kept here and not returned: a channel that opens after the link is over is closed too.
+        self._channel = self._shared.open_channel(spec)
 
-    def _open_lane(self) -> Lane:
-        if self._lane is None:
-            raise LinkBroken("the data lane is not open")
-        return self._lane
+    def _open_channel(self) -> Channel:
+        if self._channel is None:
+            raise LinkBroken("the data channel is not open")
+        return self._channel
 
     def _buffers(self) -> LinkStaging:
         if self._staging is None:
-            raise LinkBroken("the data lane is not open")
+            raise LinkBroken("the data channel is not open")
         return self._staging
 
-    def _on_lane(
+    def _on_channel(
         self,
         post: Callable[[torch.Tensor], Callable[[float], T]],
         then: Callable[[T], None],
         *,
         urgent: bool = False,
     ) -> None:
-        """Queue a message of the lane, to be posted and waited for in the order of these calls.
+        """Queue a message of the channel, to be posted and waited for in the order of these calls.
 
-        `post` gets a staging buffer, on the lane's thread. `then` is called in the end, unless the
-        link is over, and soon if it is urgent; a LinkBroken that it raises ends the link.
+        `post` gets a staging buffer, on the channel's thread. `then` is called in the end, unless
+        the link is over, and soon if it is urgent; a LinkBroken that it raises ends the link.
         """
         if not self._on_the_way:
             self._moved_s = time.monotonic()
@@ -181,10 +181,10 @@ class Link(ABC, Generic[In, Out]):
 
     @property
     def _ahead(self) -> int:
-        return min(self._open_lane().ahead, self._shared.config.staging_buffers)
+        return min(self._open_channel().ahead, self._shared.config.staging_buffers)
 
     def _aside(self, call: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Queue a call on the link's thread that waits for nobody; `then` as for `_on_lane`."""
+        """Queue a call on the link's thread that waits for nobody; `then` as for `_on_channel`."""
         self._thread.begin(lambda: call, partial(self._heard, then), self._ahead, urgent=True)
 
     def _through(
@@ -206,24 +206,26 @@ class Link(ABC, Generic[In, Out]):
         except Exception as bug:  # a bug of ours: the link ends, and says so
             self._control.end(self._unexpected(bug))
 
-    async def _watch_lane(self) -> NoReturn:
-        """Give the lane up when nothing moves on it any more, whatever its own timeouts do."""
+    async def _watch_channel(self) -> NoReturn:
+        """Give the channel up when nothing moves on it any more, whatever its own timeouts do."""
         limit_s = self._shared.config.io_timeout_s + GRACE_S
         while True:
             await asyncio.sleep(limit_s / 8)
             if self._on_the_way and time.monotonic() - self._moved_s > limit_s:
-                raise LaneBroken(f"no message of the data lane ended for {limit_s:g} s")
+                raise ChannelBroken(f"no message of the data channel ended for {limit_s:g} s")
 
     def _post(self, post: Callable[[torch.Tensor], Callable[[float], T]]) -> Callable[[], T]:
-        """On the lane's thread: nothing more after a failure, or the two sides lose their order."""
-        if self.over or self._lane_failed:
-            raise LaneBroken("the data lane failed before")
+        """On the channel's thread: nothing more after a failure, or the two sides lose their
+        order.
+        """
+        if self.over or self._channel_failed:
+            raise ChannelBroken("the data channel failed before")
         staging = self._buffers()
         buffer = staging.take()
         try:
             return partial(self._wait, post(buffer), staging, buffer)
         except Exception:
-            self._lane_failed = True
+            self._channel_failed = True
             staging.give_back(buffer)
             raise
 
@@ -231,7 +233,7 @@ class Link(ABC, Generic[In, Out]):
         try:
             return wait(self._shared.config.io_timeout_s)
         except Exception:
-            self._lane_failed = True
+            self._channel_failed = True
             raise
         finally:
             self._moved_s = time.monotonic()
@@ -249,9 +251,9 @@ class Link(ABC, Generic[In, Out]):
     def _end(self, reason: TransferFailed) -> None:
         self.over = True
         # From here for transports that can end a wait; closing may block and stays on the thread.
-        if self._lane is not None:
-            self._lane.abort()
-        self._thread.submit(self._close_lane)
+        if self._channel is not None:
+            self._channel.abort()
+        self._thread.submit(self._close_channel)
         self._thread.stop()
         if self._staging is not None:
             self._staging.close()
@@ -265,10 +267,10 @@ class Link(ABC, Generic[In, Out]):
             _log.warning("link %s: broken: %s", self.name, reason.message)
         self._failed(reason)
 
-    def _close_lane(self) -> None:
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            lane.close()
+    def _close_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
 
 def _wait_for_engine(device: torch.device) -> None:

@@ -12,15 +12,21 @@ from typing import Any
 import grpc
 
 from kv_transfer.aio.waits import until
-from kv_transfer.aio.worker_thread import Worker
+from kv_transfer.aio.worker_thread import WorkerThread
 from kv_transfer.errors import LinkRefused
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.link import Shared
 from kv_transfer.links.sender_link import SenderLink
 from kv_transfer.transports.gloo import open_store_server
 from kv_transfer.transports.same_host import what_parts
-from kv_transfer.transports.selection import PROCESS, Choice, Side, choose, device_name
-from kv_transfer.transports.transport import SENDER_RANK, LaneSpec
+from kv_transfer.transports.selection import (
+    PROCESS,
+    TransportChoice,
+    TransportSide,
+    choose,
+    device_name,
+)
+from kv_transfer.transports.transport import SENDER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
 
@@ -28,7 +34,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 2.0
 
 
-class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
+class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
     """Opens a link for each receiver that calls, one at a time per receiver.
 
     `on_up(link)` is called when offers can be made, `on_refused(receiver, reason)` instead of it.
@@ -51,8 +57,8 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         self._store: Any = None
 
     async def start(self) -> None:
-        """Open the store where lanes meet, on a free port of this replica's address."""
-        thread = Worker(f"kv-store-{self._id}")
+        """Open the store where channels meet, on a free port of this replica's address."""
+        thread = WorkerThread(f"kv-store-{self._id}")
         timeout_s = self._shared.config.connect_timeout_s
         opening = thread.submit(partial(open_store_server, self._host, timeout_s))
         thread.stop()
@@ -118,7 +124,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
             existing.end("the receiver opened a newer link")
         config = self._shared.config
         frame_bytes = min(config.frame_bytes, hello.frame_bytes)
-        spec = self._new_lane(hello, choice.transport)
+        spec = self._new_channel(hello, choice.transport)
         link = SenderLink(
             self._shared, hello.receiver, hello.generation, spec, frame_bytes, self._on_up
         )
@@ -140,7 +146,7 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
         _log.info("link to %s opens by %s: %s", hello.receiver, choice.transport, choice.why)
         return link
 
-    def _check(self, hello: pb.Hello) -> Choice:
+    def _check(self, hello: pb.Hello) -> TransportChoice:
         config, cache = self._shared.config, self._shared.cache
         if self._store is None:
             raise LinkRefused("the sender is not running")
@@ -154,17 +160,17 @@ class SenderLinks(kv_transfer_pb2_grpc.KvTransferServicer):
             raise LinkRefused(f"generation {hello.generation} is not newer than the link's")
         if existing is None and len(self._links) >= config.max_links:
             raise LinkRefused(f"{len(self._links)} links are open, the most there may be")
-        here = Side(config.transport, device_name(cache.device), PROCESS)
-        there = Side(hello.transport, hello.device, hello.process)
+        here = TransportSide(config.transport, device_name(cache.device), PROCESS)
+        there = TransportSide(hello.transport, hello.device, hello.process)
         return choose(here, there, what_parts(wire.witness_from_proto(hello.witness)))
 
-    def _new_lane(self, hello: pb.Hello, transport: str) -> LaneSpec:
+    def _new_channel(self, hello: pb.Hello, transport: str) -> ChannelSpec:
         assert self._store is not None
-        return LaneSpec(
+        return ChannelSpec(
             transport=transport,
             store_host=self._host,
             store_port=self._store.port,
-            # Unique also after a restart of either side: Gloo hangs on the keys of an old lane.
+            # Unique also after a restart of either side: Gloo hangs on the keys of an old channel.
             prefix=f"{self._id}/{hello.receiver}/{hello.generation}/{uuid.uuid4().hex}",
             rank=SENDER_RANK,
             host=self._host,

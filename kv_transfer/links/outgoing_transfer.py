@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from kv_transfer.aio.waits import quietly
-from kv_transfer.frames.block_copies import Gate
-from kv_transfer.frames.borrowed_blocks import Loan
+from kv_transfer.frames.block_copies import CopyGuard
+from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
 from kv_transfer.frames.frame_plan import Coverage, FramePart
 
 
@@ -29,7 +29,7 @@ def _new_future() -> asyncio.Future[int]:
     return quietly(asyncio.get_running_loop().create_future())
 
 
-class Outgoing:
+class OutgoingTransfer:
     """offered ─Pull─▶ sending ─last Frames, Done─▶ announced ─Committed─▶ finished (or an error).
 
     `computed` runs ahead of `announced`, which runs ahead of the frames. Blocks are read through
@@ -46,13 +46,13 @@ class Outgoing:
         self.plan: list[FramePart] = []
         self.generation = 0
         self.pulled = False
-        self.loan: Loan | None = None
+        self.loan: BorrowedBlocks | None = None
         self.in_place = False
         self.in_turn = False
         self.done_said = False
         self.next_part = 0
         self.parts_sent = 0
-        self.gate = Gate()
+        self.gate = CopyGuard()
         if kv.first_token is not None:
             self.computed.reach(len(kv.blocks), layers)
 

@@ -8,11 +8,11 @@ import grpc
 import torch
 
 from engine.kv.layout import KvLayout, LayerShape
-from kv_transfer.frames.borrowed_blocks import Loan
+from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
 from kv_transfer.frames.frame_plan import Extent, FramePart
-from kv_transfer.transports.mapped_memory import Place
+from kv_transfer.transports.mapped_memory import MappedExtent
 from kv_transfer.transports.same_host import Witness
-from kv_transfer.transports.transport import RECEIVER_RANK, LaneSpec
+from kv_transfer.transports.transport import RECEIVER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
 # Counted up when what a link's messages mean changes, or how a transfer is cut into frames, or how
@@ -88,11 +88,11 @@ def witness_from_proto(message: pb.Witness) -> Witness:
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
 
 
-def lane_spec_of(
+def channel_spec_of(
     welcome: pb.Welcome, host: str, device: torch.device, timeout_s: float
-) -> LaneSpec:
-    """The receiver's end of the lane that the sender chose."""
-    return LaneSpec(
+) -> ChannelSpec:
+    """The receiver's end of the channel that the sender chose."""
+    return ChannelSpec(
         transport=welcome.transport,
         store_host=welcome.store_host,
         store_port=welcome.store_port,
@@ -104,7 +104,7 @@ def lane_spec_of(
     )
 
 
-def cache_to_proto(place: Place, blocks: int) -> pb.SharedCache:
+def cache_to_proto(place: MappedExtent, blocks: int) -> pb.SharedCache:
     """Where the sender's cache can be mapped, as it goes into Welcome."""
     return pb.SharedCache(
         pid=place.pid,
@@ -116,25 +116,27 @@ def cache_to_proto(place: Place, blocks: int) -> pb.SharedCache:
     )
 
 
-def place_of(cache: pb.SharedCache) -> Place:
+def place_of(cache: pb.SharedCache) -> MappedExtent:
     """Where the sender says that its cache is."""
-    return Place(cache.pid, cache.descriptor, cache.identity, cache.generation, 0, cache.bytes)
+    return MappedExtent(
+        cache.pid, cache.descriptor, cache.identity, cache.generation, 0, cache.bytes
+    )
 
 
-def loan_to_proto(loan: Loan) -> pb.Loan:
+def borrowed_to_proto(loan: BorrowedBlocks) -> pb.Loan:
     """What is lent with an offer."""
     return pb.Loan(word=loan.word, number=loan.number, blocks=loan.blocks)
 
 
-def loan_of(offer: pb.Offer) -> Loan | None:
+def borrowed_of(offer: pb.Offer) -> BorrowedBlocks | None:
     """What is lent with an offer, if anything is."""
     if not offer.HasField("loan"):
         return None
-    return Loan(offer.loan.word, offer.loan.number, tuple(offer.loan.blocks))
+    return BorrowedBlocks(offer.loan.word, offer.loan.number, tuple(offer.loan.blocks))
 
 
 def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
-    """The announcement of one message on the data lane."""
+    """The announcement of one message on the data channel."""
     return pb.Frame(
         sequence=sequence,
         transfer=transfer,

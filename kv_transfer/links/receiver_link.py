@@ -1,8 +1,8 @@
 """The receiver's end of one link: what it waits for, and landing frames in pool blocks.
 
-    Frames ─▶ a staging buffer each ─▶ lane.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
+    Frames ─▶ a staging buffer each ─▶ channel.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
 
-From the buffer to the scatter it is the lane thread's; the event loop hears of frames that have
+From the buffer to the scatter it is the channel thread's; the event loop hears of frames that have
 landed, some at a time, and at once of what may be the last of a transfer.
 
 Every announced frame is received; one that is no longer wanted ends in its staging buffer. What is
@@ -21,10 +21,10 @@ from typing import TypeVar
 import torch
 
 from engine.errors import Internal, TandemError, TransferFailed
-from kv_transfer.aio.bounded_map import Remembered
+from kv_transfer.aio.bounded_map import BoundedMap
 from kv_transfer.aio.waits import fail, quietly, settle, succeed, unless_failed, until
-from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken, LinkRefused, Withdrawn
-from kv_transfer.frames.borrowed_blocks import Borrower, Loan
+from kv_transfer.errors import ChannelBroken, ChecksumMismatch, LinkBroken, LinkRefused, Withdrawn
+from kv_transfer.frames.borrowed_blocks import BlockBorrower, BorrowedBlocks
 from kv_transfer.frames.checksum import SEAL_BYTES
 from kv_transfer.frames.frame_plan import (
     Coverage,
@@ -36,7 +36,7 @@ from kv_transfer.frames.frame_plan import (
 )
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.frame_receiver import Outcome, copy, write
-from kv_transfer.links.incoming_transfer import Incoming, OfferedKv, ReceivedKv
+from kv_transfer.links.incoming_transfer import IncomingTransfer, OfferedKv, ReceivedKv
 from kv_transfer.links.link import FRAMES_PER_BUFFER, Link, Shared
 from kv_transfer.transports.same_host import own_witness
 from kv_transfer.transports.selection import PROCESS, device_name
@@ -58,16 +58,16 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         self._host = host
         self._generation = generation
         self._frame_bytes = shared.config.frame_bytes
-        self._transfers: dict[str, Incoming] = {}
+        self._transfers: dict[str, IncomingTransfer] = {}
         self._early: dict[str, pb.Offer] = {}
-        self._withdrawn: Remembered[str, str] = Remembered(shared.config.max_transfers)
+        self._withdrawn: BoundedMap[str, str] = BoundedMap(shared.config.max_transfers)
         loop = asyncio.get_running_loop()
         self._welcome: asyncio.Future[pb.Welcome] = quietly(loop.create_future())
         self._joined: asyncio.Future[None] = quietly(loop.create_future())
         self._sequence = 0
         self._credit = 0
         self._corrupted_in_a_row = 0
-        self._borrower: Borrower | None = None
+        self._borrower: BlockBorrower | None = None
         self._say_hello(receiver)
 
     @property
@@ -114,7 +114,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             self._forget(incoming, reason)
             await settle([incoming.gate.shut()])
 
-    async def _admit(self, incoming: Incoming, offer: pb.Offer, admit: Admit) -> bool:
+    async def _admit(self, incoming: IncomingTransfer, offer: pb.Offer, admit: Admit) -> bool:
         """Wait for blocks, or until it has failed; False where an early one gets none."""
         layout = self._shared.cache.layout
         if offer.blocks != layout.blocks_for(offer.tokens):
@@ -132,25 +132,25 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         incoming.coverage = Coverage(len(layout.layers), len(blocks))
         return True
 
-    def _borrowed(self, offer: pb.Offer) -> Loan | None:
+    def _borrowed(self, offer: pb.Offer) -> BorrowedBlocks | None:
         """What the offer lends, if it can be copied here."""
-        loan, borrower = wire.loan_of(offer), self._borrower
+        loan, borrower = wire.borrowed_of(offer), self._borrower
         taken = loan and borrower and borrower.takes(loan, offer.blocks)
         return loan if taken else None
 
-    def _expect(self, transfer: str) -> Incoming:
+    def _expect(self, transfer: str) -> IncomingTransfer:
         if transfer in self._transfers:
             raise Internal(f"transfer {transfer} is received already")
         withdrawn = self._withdrawn.pop(transfer)
         if withdrawn is not None:
             raise Withdrawn(withdrawn)
-        incoming = self._transfers[transfer] = Incoming(transfer)
+        incoming = self._transfers[transfer] = IncomingTransfer(transfer)
         offer = self._early.pop(transfer, None)
         if offer is not None:
             incoming.take_offer(offer)
         return incoming
 
-    def _forget(self, incoming: Incoming, reason: str) -> None:
+    def _forget(self, incoming: IncomingTransfer, reason: str) -> None:
         """Nothing is written for it from now on; unless it is through, the sender is told."""
         del self._transfers[incoming.transfer]
         # For whoever looks at `ended` from now on, the copy thread among them.
@@ -235,8 +235,8 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if incoming.whole:
             incoming.covered_s = time.monotonic()
 
-    def _take_over(self, incoming: Incoming, extent: Extent) -> None:
-        """Copy what is lent, on the lane's thread."""
+    def _take_over(self, incoming: IncomingTransfer, extent: Extent) -> None:
+        """Copy what is lent, on the channel's thread."""
         incoming.plan.append(in_one(self._shared.cache.layout, extent))
         incoming.next_part += 1
         assert self._borrower is not None
@@ -261,10 +261,10 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if frame.sequence >= self._credit:
             raise LinkBroken(f"frame {frame.sequence} announced, credit for {self._credit}")
         last = incoming is not None and incoming.next_part == len(incoming.plan)
-        # Posted and completed whatever becomes of its transfer: else the two sides of the lane
+        # Posted and completed whatever becomes of its transfer: else the two sides of the channel
         # would no longer match.
         post = partial(self._take_in, incoming, frame)
-        self._on_lane(post, partial(self._landed, incoming), urgent=last)
+        self._on_channel(post, partial(self._landed, incoming), urgent=last)
 
     def _give_credit(self) -> None:
         """Tell how many frames more may be announced, many at a time."""
@@ -285,7 +285,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             return f"{part.bytes} bytes, {expected} by the layout, at most {self._frame_bytes}"
         return None
 
-    def _wanted(self, frame: pb.Frame) -> Incoming | None:
+    def _wanted(self, frame: pb.Frame) -> IncomingTransfer | None:
         """The transfer whose blocks the frame is for, unless it ended or is of another time."""
         incoming = self._transfers.get(frame.transfer)
         if incoming is None or incoming.ended or incoming.coverage is None:
@@ -304,7 +304,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         incoming.first_token = done.first_token
         self._finish_if_complete(incoming)
 
-    def _finish_if_complete(self, incoming: Incoming) -> None:
+    def _finish_if_complete(self, incoming: IncomingTransfer) -> None:
         if incoming.complete:
             succeed(incoming.finished, incoming.bytes)
         elif incoming.void and incoming.first_token is not None:
@@ -320,9 +320,9 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             raise LinkBroken(f"welcome with frames of {welcome.frame_bytes} bytes")
         self._frame_bytes = welcome.frame_bytes
         device = self._shared.cache.device
-        await self._join(wire.lane_spec_of(welcome, self._host, device, connect_s))
+        await self._join(wire.channel_spec_of(welcome, self._host, device, connect_s))
         if welcome.HasField("cache"):
-            # On the lane's thread, as it takes milliseconds for each gigabyte.
+            # On the channel's thread, as it takes milliseconds for each gigabyte.
             mapping = self._thread.submit(partial(self._map, welcome.cache))
             mapped, _ = await asyncio.wait({mapping}, timeout=connect_s)
             for done in mapped:
@@ -333,42 +333,44 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         self._give_credit()
 
     def _map(self, cache: pb.SharedCache) -> None:
-        """Map the sender's cache, on the lane's thread; until then its KV comes in frames."""
+        """Map the sender's cache, on the channel's thread; until then its KV comes in frames."""
         try:
-            self._borrower = Borrower(self._shared.cache, wire.place_of(cache), cache.blocks)
-        except LaneBroken as error:
+            self._borrower = BlockBorrower(self._shared.cache, wire.place_of(cache), cache.blocks)
+        except ChannelBroken as error:
             _log.warning("link %s: nothing can be borrowed: %s", self.name, error.message)
 
-    def _close_lane(self) -> None:
+    def _close_channel(self) -> None:
         # Behind all that copies: else a dead sender's memory stays for as long as this link.
         self._borrower = None
-        super()._close_lane()
+        super()._close_channel()
 
     def _take_in(
-        self, incoming: Incoming | None, frame: pb.Frame, buffer: torch.Tensor
+        self, incoming: IncomingTransfer | None, frame: pb.Frame, buffer: torch.Tensor
     ) -> Callable[[float], Outcome]:
-        """On the lane's thread: post what receives the frame; the wait ends when it is written."""
-        receipt = self._open_lane().receive(buffer, frame.bytes + SEAL_BYTES)
+        """On the channel's thread: post what receives the frame; the wait ends when it is
+        written.
+        """
+        receipt = self._open_channel().receive(buffer, frame.bytes + SEAL_BYTES)
 
         def landed(timeout_s: float) -> Outcome:
             arrived = receipt(timeout_s)
             try:
                 return write(self._shared, incoming, frame, arrived.data)
             finally:
-                # LaneBroken where the bytes did not stay what they were: then the blocks hold
+                # ChannelBroken where the bytes did not stay what they were: then the blocks hold
                 # anything, and as the link is over, so is the transfer whose blocks they are.
                 arrived.taken()
 
         return landed
 
-    def _copied(self, incoming: Incoming, outcome: Outcome) -> None:
+    def _copied(self, incoming: IncomingTransfer, outcome: Outcome) -> None:
         if isinstance(outcome, TandemError):
             fail(incoming.finished, outcome)
         else:
             incoming.landed += outcome
             self._finish_if_complete(incoming)
 
-    def _landed(self, incoming: Incoming | None, outcome: Outcome) -> None:
+    def _landed(self, incoming: IncomingTransfer | None, outcome: Outcome) -> None:
         if isinstance(outcome, TandemError):
             assert incoming is not None
             self._spoiled(incoming, outcome)
@@ -380,14 +382,14 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
                 self._finish_if_complete(incoming)
         self._give_credit()
 
-    def _spoiled(self, incoming: Incoming, error: TandemError) -> None:
+    def _spoiled(self, incoming: IncomingTransfer, error: TandemError) -> None:
         fail(incoming.finished, error)
         if not isinstance(error, ChecksumMismatch):
             return
         self._shared.counters.checksum_errors += 1
         self._corrupted_in_a_row += 1
         if self._corrupted_in_a_row > 1:
-            raise LinkBroken("two frames in a row arrived corrupted: the lane is out of order")
+            raise LinkBroken("two frames in a row arrived corrupted: the channel is out of order")
 
     def _failed(self, reason: TransferFailed) -> None:
         why = f"link {self.name}: {reason.message}"

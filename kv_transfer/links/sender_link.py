@@ -1,13 +1,13 @@
 """The sender's end of one link: offers, and frames of the transfers that were pulled.
 
-A few buffers let the next frame be gathered while the last ones are on the lane:
+A few buffers let the next frame be gathered while the last ones are on the channel:
 
-    Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ lane.send …
+    Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ channel.send …
                           └─ with the last ones ─▶ Done ─▶ (Committed)
 
 What the receiver pulled in place has no frames: it hears of an extent and copies it (`loans.py`).
-Gathering and sending are the lane thread's; the event loop hears of frames that have left, some at
-a time.
+Gathering and sending are the channel thread's; the event loop hears of frames that have left, some
+at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 import torch
 
 from engine.errors import Internal, TransferFailed
-from kv_transfer.aio.bounded_map import Remembered
+from kv_transfer.aio.bounded_map import BoundedMap
 from kv_transfer.aio.waits import fail, quietly, succeed, until
 from kv_transfer.errors import LinkBroken
 from kv_transfer.frames.checksum import seal
@@ -36,8 +36,8 @@ from kv_transfer.frames.frame_plan import (
 )
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.link import GRACE_S, Link, Shared, message_in
-from kv_transfer.links.outgoing_transfer import Outgoing
-from kv_transfer.transports.transport import LaneSpec, Wait
+from kv_transfer.links.outgoing_transfer import OutgoingTransfer
+from kv_transfer.transports.transport import ChannelSpec, Wait
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         shared: Shared,
         receiver: str,
         generation: int,
-        spec: LaneSpec,
+        spec: ChannelSpec,
         frame_bytes: int,
         on_up: Callable[[SenderLink], None],
     ) -> None:
@@ -71,9 +71,9 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self._on_up = on_up
         self._loop = asyncio.get_running_loop()
         self._joined = _new_future()
-        self._transfers: dict[str, Outgoing] = {}
-        self._cancelled: Remembered[str, str] = Remembered(shared.config.max_transfers)
-        self._turns: deque[Outgoing] = deque()
+        self._transfers: dict[str, OutgoingTransfer] = {}
+        self._cancelled: BoundedMap[str, str] = BoundedMap(shared.config.max_transfers)
+        self._turns: deque[OutgoingTransfer] = deque()
         self._out_of_credit = asyncio.Event()
         self._sequence = 0
         self._credit = 0
@@ -83,7 +83,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         """Answer Hello; before `run`."""
         self._control.send(wire.to_receiver(welcome=welcome))
 
-    def offer(self, outgoing: Outgoing) -> None:
+    def offer(self, outgoing: OutgoingTransfer) -> None:
         """Tell the receiver what waits or will wait for it; only while the link is up."""
         kv = outgoing.kv
         # A cancel can be faster than the offer it is about.
@@ -101,11 +101,11 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             blocks=len(kv.blocks),
             first_token=outgoing.first_token or 0,
             early=outgoing.first_token is None,
-            loan=wire.loan_to_proto(lent) if lent else None,
+            loan=wire.borrowed_to_proto(lent) if lent else None,
         )
         self._control.send(wire.to_receiver(offer=offer))
 
-    def progress(self, outgoing: Outgoing) -> None:
+    def progress(self, outgoing: OutgoingTransfer) -> None:
         """More of it is computed: announce that, in large parts where others are under way."""
         if self._transfers.get(outgoing.kv.transfer) is not outgoing or outgoing.ended:
             return
@@ -116,7 +116,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         elif outgoing.first_token is not None:
             self.offer(outgoing)
 
-    def forget(self, outgoing: Outgoing) -> None:
+    def forget(self, outgoing: OutgoingTransfer) -> None:
         """No new frame of it is made."""
         if self._transfers.get(outgoing.kv.transfer) is outgoing:
             del self._transfers[outgoing.kv.transfer]
@@ -161,7 +161,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         outgoing.generation = pull.generation
         self.progress(outgoing)
 
-    def _extend(self, outgoing: Outgoing, at_least: int) -> None:
+    def _extend(self, outgoing: OutgoingTransfer, at_least: int) -> None:
         """Announce what is computed and was not announced, if it is that many bytes."""
         if outgoing.announced.whole:
             return
@@ -188,7 +188,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             self._turns.append(outgoing)
         self._announce()
 
-    def _lend_on(self, outgoing: Outgoing, extent: Extent) -> None:
+    def _lend_on(self, outgoing: OutgoingTransfer, extent: Extent) -> None:
         """Tell the receiver that it can copy this extent, too."""
         outgoing.announced.add(extent)
         outgoing.plan.append(in_one(self._shared.cache.layout, extent))
@@ -251,7 +251,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         They are gathered and sent in that order, whatever becomes of their transfers.
         """
         frames: list[pb.Frame] = []
-        whole: list[Outgoing] = []
+        whole: list[OutgoingTransfer] = []
         while self._turns and self._sequence < self._credit:
             outgoing = self._turns.popleft()
             if outgoing.ended:
@@ -268,20 +268,24 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         for outgoing in whole:
             self._say_done(outgoing)
 
-    def _next_frame(self, outgoing: Outgoing) -> pb.Frame:
+    def _next_frame(self, outgoing: OutgoingTransfer) -> pb.Frame:
         part = outgoing.plan[outgoing.next_part]
         outgoing.next_part += 1
         outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
         if outgoing.in_turn:
             self._turns.append(outgoing)
         post = partial(self._gather_and_send, outgoing, part)
-        self._on_lane(post, partial(self._delivered, outgoing))
+        self._on_channel(post, partial(self._delivered, outgoing))
         frame = wire.frame_to_proto(self._sequence, outgoing.kv.transfer, outgoing.generation, part)
         self._sequence += 1
         return frame
 
-    def _gather_and_send(self, outgoing: Outgoing, part: FramePart, buffer: torch.Tensor) -> Wait:
-        """On the lane's thread. A frame that is not wanted any more, or cannot be read, is void."""
+    def _gather_and_send(
+        self, outgoing: OutgoingTransfer, part: FramePart, buffer: torch.Tensor
+    ) -> Wait:
+        """On the channel's thread. A frame that is not wanted any more, or cannot be read, is
+        void.
+        """
         gathered = False
         message = message_in(buffer, part.bytes)
         try:
@@ -292,7 +296,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             problem = Internal(f"reading KV blocks: {error}")
             self._loop.call_soon_threadsafe(fail, outgoing.finished, problem)
         seal(message, void=not gathered)
-        return self._open_lane().send(message)
+        return self._open_channel().send(message)
 
     def _gather(self, blocks: tuple[int, ...], part: FramePart, message: torch.Tensor) -> None:
         wanted = blocks[part.block_start : part.block_stop]
@@ -301,11 +305,11 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
                 wanted, part.layer_start, part.layer_stop, message[: part.bytes]
             )
 
-    def _delivered(self, outgoing: Outgoing, _: None) -> None:
+    def _delivered(self, outgoing: OutgoingTransfer, _: None) -> None:
         outgoing.parts_sent += 1
         self.progress(outgoing)
 
-    def _say_done(self, outgoing: Outgoing) -> None:
+    def _say_done(self, outgoing: OutgoingTransfer) -> None:
         """Once all of it is announced: the receiver knows by itself when it has landed."""
         if outgoing.done_said or outgoing.ended or not outgoing.all_announced:
             return

@@ -1,4 +1,4 @@
-"""A lane through the memory of one GPU that two processes of one host use: read in place.
+"""A channel through the memory of one GPU that two processes of one host use: read in place.
 
 The sender lends its staging by a CUDA IPC handle (torch.UntypedStorage._share_cuda_, what
 torch.multiprocessing sends tensors with). Pipes say where to read and that it was read.
@@ -14,23 +14,23 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from kv_transfer.errors import LaneBroken
+from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.local_pipes import Pipes
-from kv_transfer.transports.transport import Arrived, LaneSpec, Receipt, Wait
+from kv_transfer.transports.transport import Arrived, ChannelSpec, Receipt, Wait
 
 _RECORD_BYTES = 2048
 # A process cannot open its own handles: what it has lent, by handle.
 _lent_here: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
 
-class CudaIpcLane:
-    """One end; blocks until the other end has joined, or LaneBroken."""
+class CudaIpcChannel:
+    """One end; blocks until the other end has joined, or ChannelBroken."""
 
     ahead = 3
 
-    def __init__(self, spec: LaneSpec) -> None:
+    def __init__(self, spec: ChannelSpec) -> None:
         if spec.device.type != "cuda" or not torch.cuda.is_available():
-            raise LaneBroken("cuda_ipc: KV does not lie on a GPU, or there is none")
+            raise ChannelBroken("cuda_ipc: KV does not lie on a GPU, or there is none")
         self.staging_device = spec.device
         # By the address of its memory: a buffer that was lent, whole, and its number.
         self._lent: dict[int, tuple[int, torch.Tensor]] = {}
@@ -38,7 +38,7 @@ class CudaIpcLane:
         self._pipes = Pipes(spec, "cuda_ipc", _RECORD_BYTES)
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`: done when the receiver has read it."""
+        """See `Channel.send`: done when the receiver has read it."""
         torch.cuda.current_stream(self.staging_device).synchronize()
         storage = buffer.untyped_storage()
         message: dict[str, Any] = {"offset": buffer.storage_offset(), "size": buffer.numel()}
@@ -50,7 +50,7 @@ class CudaIpcLane:
         return self._until_taken
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Lane.receive`; the staging is left alone."""
+        """See `Channel.receive`; the staging is left alone."""
         self._pipes.check()
         return partial(self._borrow, size)
 
@@ -77,7 +77,7 @@ class CudaIpcLane:
         try:
             if _content(self._pipes.hear(timeout_s, "send")):
                 raise self._pipes.broken("both ends send")
-        except LaneBroken:
+        except ChannelBroken:
             # The buffer will be used again. A receiver that still reads it finds the pipes closed.
             self._pipes.close()
             raise
@@ -124,7 +124,7 @@ class CudaIpcLane:
 def _record(**content: Any) -> bytes:
     record = json.dumps(content).encode()
     if len(record) > _RECORD_BYTES:
-        raise LaneBroken(f"cuda_ipc: a handle of {len(record)} bytes")
+        raise ChannelBroken(f"cuda_ipc: a handle of {len(record)} bytes")
     return record.ljust(_RECORD_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""A lane that goes wrong on purpose, around another one: for tests and drills."""
+"""A channel that goes wrong on purpose, around another one: for tests and drills."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from typing import NoReturn, TypeVar
 
 import torch
 
-from kv_transfer.errors import LaneBroken
-from kv_transfer.transports.transport import Arrived, Lane, LaneOpener, LaneSpec, Receipt, Wait
+from kv_transfer.errors import ChannelBroken
+from kv_transfer.transports.transport import (
+    Arrived,
+    Channel,
+    ChannelOpener,
+    ChannelSpec,
+    Receipt,
+    Wait,
+)
 
 T = TypeVar("T")
 
@@ -22,10 +29,10 @@ class Fault(Enum):
     """What goes wrong."""
 
     HANG = "the call never completes, whatever its timeout, until `release`"
-    FAIL = "the call fails and the lane is broken"
+    FAIL = "the call fails and the channel is broken"
     SLOW = "every call from this one on takes `seconds` longer"
     CORRUPT = "one byte of the message changes on the way"
-    DIE_HALF = "half of the message arrives, then the lane is broken"
+    DIE_HALF = "half of the message arrives, then the channel is broken"
 
 
 # After one of these nothing more is passed on: the two sides would no longer match.
@@ -33,18 +40,18 @@ _DEADLY = (Fault.HANG, Fault.FAIL, Fault.DIE_HALF)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Which fault hits the `call`-th send or receive of a lane, counted from 0."""
+class FaultPlan:
+    """Which fault hits the `call`-th send or receive of a channel, counted from 0."""
 
     fault: Fault
     call: int = 0
     seconds: float = 0.0
 
 
-class FaultyLane:
-    """Passes everything on to the lane inside, until the planned fault has broken it."""
+class FaultyChannel:
+    """Passes everything on to the channel inside, until the planned fault has broken it."""
 
-    def __init__(self, inner: Lane, plan: Plan) -> None:
+    def __init__(self, inner: Channel, plan: FaultPlan) -> None:
         self._inner = inner
         self._plan = plan
         self._calls = 0
@@ -52,16 +59,16 @@ class FaultyLane:
 
     @property
     def staging_device(self) -> torch.device:
-        """That of the lane inside."""
+        """That of the channel inside."""
         return self._inner.staging_device
 
     @property
     def ahead(self) -> int:
-        """That of the lane inside."""
+        """That of the channel inside."""
         return self._inner.ahead
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`."""
+        """See `Channel.send`."""
         fault = self._next_fault()
         if fault in _DEADLY:
             return partial(self._die, fault)
@@ -71,7 +78,7 @@ class FaultyLane:
         return partial(self._slowly, wait) if fault is Fault.SLOW else wait
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Lane.receive`."""
+        """See `Channel.receive`."""
         fault = self._next_fault()
         if fault is Fault.DIE_HALF and self._calls <= self._plan.call + 1:
             whole = torch.empty_like(staging)
@@ -92,7 +99,7 @@ class FaultyLane:
         self._inner.abort()
 
     def close(self) -> None:
-        """Close the lane inside."""
+        """Close the channel inside."""
         self._inner.close()
 
     def _next_fault(self) -> Fault | None:
@@ -105,9 +112,9 @@ class FaultyLane:
     def _die(self, fault: Fault, _: float) -> NoReturn:
         if fault is Fault.HANG:
             self._released.wait()
-            raise LaneBroken("faulty: released after hanging")
+            raise ChannelBroken("faulty: released after hanging")
         self._inner.abort()
-        raise LaneBroken(f"faulty: {fault.value}")
+        raise ChannelBroken(f"faulty: {fault.value}")
 
     def _die_half(
         self, receipt: Receipt, staging: torch.Tensor, size: int, timeout_s: float
@@ -118,32 +125,32 @@ class FaultyLane:
     def _slowly(self, wait: Callable[[float], T], timeout_s: float) -> T:
         time.sleep(min(self._plan.seconds, timeout_s))
         if self._plan.seconds >= timeout_s:
-            raise LaneBroken("faulty: too slow")
+            raise ChannelBroken("faulty: too slow")
         return wait(timeout_s)
 
 
 class FaultyOpener:
-    """Opens lanes, the n-th of them with the n-th plan; those beyond are sound."""
+    """Opens channels, the n-th of them with the n-th plan; those beyond are sound."""
 
-    def __init__(self, opener: LaneOpener, plans: Sequence[Plan | None]) -> None:
+    def __init__(self, opener: ChannelOpener, plans: Sequence[FaultPlan | None]) -> None:
         self._opener = opener
         self._plans = list(plans)
-        self.lanes: list[FaultyLane] = []
+        self.channels: list[FaultyChannel] = []
 
-    def __call__(self, spec: LaneSpec) -> Lane:
-        """Open the next lane; called on the link's thread."""
+    def __call__(self, spec: ChannelSpec) -> Channel:
+        """Open the next channel; called on the link's thread."""
         plan = self._plans.pop(0) if self._plans else None
-        lane = self._opener(spec)
+        channel = self._opener(spec)
         if plan is None:
-            return lane
-        faulty = FaultyLane(lane, plan)
-        self.lanes.append(faulty)
+            return channel
+        faulty = FaultyChannel(channel, plan)
+        self.channels.append(faulty)
         return faulty
 
     def release(self) -> None:
         """Let all hanging calls fail."""
-        for lane in self.lanes:
-            lane.release()
+        for channel in self.channels:
+            channel.release()
 
 
 def _corrupt_after(receipt: Receipt, timeout_s: float) -> Arrived:

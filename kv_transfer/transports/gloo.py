@@ -1,4 +1,4 @@
-"""A lane over Gloo, for KV in host memory: any two replicas that reach each other by TCP.
+"""A channel over Gloo, for KV in host memory: any two replicas that reach each other by TCP.
 
 A pairwise process group without a global world (torch.distributed, 2.11 to 2.13). A wait inside
 Gloo ends by its timeout only: not by the peer's death, nor by `abort`.
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed
 
-from kv_transfer.errors import LaneBroken
-from kv_transfer.transports.transport import LaneSpec, Receipt, Wait, after
+from kv_transfer.errors import ChannelBroken
+from kv_transfer.transports.transport import ChannelSpec, Receipt, Wait, after
 
-# A lane's connections take messages by turns. While Gloo writes or reads a message it holds that
+# A channel's connections take messages by turns. While Gloo writes or reads a message it holds that
 # connection's lock: whoever posts the next one there waits, or tries again and again. With one
 # message at a time on each of them that does not happen.
 _CONNECTIONS = 3
@@ -26,7 +26,9 @@ _dist: Any = torch.distributed
 
 
 def open_store_server(host: str, timeout_s: float) -> Any:
-    """The store where lanes of one sender meet, listening on a free port of that address only."""
+    """The store where channels of one sender meet, listening on a free port of that address
+    only.
+    """
     family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         # The store has no authentication: bound to one address, and not to all as by default.
@@ -44,8 +46,8 @@ def open_store_server(host: str, timeout_s: float) -> Any:
         )
 
 
-def open_store_client(spec: LaneSpec) -> Any:
-    """The lane's own corner of the sender's store."""
+def open_store_client(spec: ChannelSpec) -> Any:
+    """The channel's own corner of the sender's store."""
     timeout = timedelta(seconds=spec.timeout_s)
     store = _dist.TCPStore(
         spec.store_host, spec.store_port, None, False, timeout=timeout, wait_for_workers=False
@@ -53,14 +55,14 @@ def open_store_client(spec: LaneSpec) -> Any:
     return _dist.PrefixStore(spec.prefix, store)
 
 
-class GlooLane:
-    """One end of a Gloo group of two; blocks until the other end has joined, or LaneBroken."""
+class GlooChannel:
+    """One end of a Gloo group of two; blocks until the other end has joined, or ChannelBroken."""
 
     staging_device = torch.device("cpu")
     # One on each connection.
     ahead = _CONNECTIONS
 
-    def __init__(self, spec: LaneSpec) -> None:
+    def __init__(self, spec: ChannelSpec) -> None:
         self._peer = spec.peer
         self._turns = {"send": 0, "recv": 0}
         self._failed = False
@@ -78,14 +80,14 @@ class GlooLane:
                 open_store_client(spec), spec.rank, 2, options
             )
         except RuntimeError as error:
-            raise LaneBroken(f"gloo join: {_first_line(error)}") from error
+            raise ChannelBroken(f"gloo join: {_first_line(error)}") from error
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`."""
+        """See `Channel.send`."""
         return self._post("send", buffer)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Lane.receive`."""
+        """See `Channel.receive`."""
         # All of the buffer: Gloo takes a smaller message, but one that is larger than what was
         # posted ends the process. So a frame out of turn is left to its checksum.
         return after(self._post("recv", staging), staging[:size])
@@ -99,13 +101,13 @@ class GlooLane:
 
     def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
-            raise LaneBroken("the gloo lane is closed")
+            raise ChannelBroken("the gloo channel is closed")
         tag = self._turns[call] % _CONNECTIONS
         self._turns[call] += 1
         try:
             work = getattr(self._group, call)([buffer], self._peer, tag)
         except RuntimeError as error:
-            raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
+            raise ChannelBroken(f"gloo {call}: {_first_line(error)}") from error
 
         def wait(timeout_s: float) -> None:
             # What a failure leaves behind on the other connections gets no time of its own.
@@ -114,7 +116,7 @@ class GlooLane:
                 work.wait(timedelta(seconds=limit_s))
             except RuntimeError as error:
                 self._failed = True
-                raise LaneBroken(f"gloo {call}: {_first_line(error)}") from error
+                raise ChannelBroken(f"gloo {call}: {_first_line(error)}") from error
 
         return wait
 

@@ -9,18 +9,18 @@ import os
 import select
 import threading
 
-from kv_transfer.errors import LaneBroken
+from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.gloo import open_store_client
-from kv_transfer.transports.transport import LaneSpec
+from kv_transfer.transports.transport import ChannelSpec
 
 
 class Pipes:
-    """One end; blocks until the other end has joined, or LaneBroken, as after any failure.
+    """One end; blocks until the other end has joined, or ChannelBroken, as after any failure.
 
     A record is `size` bytes, at most what a pipe takes in one piece.
     """
 
-    def __init__(self, spec: LaneSpec, name: str, size: int) -> None:
+    def __init__(self, spec: ChannelSpec, name: str, size: int) -> None:
         self._name = name
         self._size = size
         self._broken: str | None = None
@@ -41,18 +41,18 @@ class Pipes:
             self._open.add(self._outbox)
         except (OSError, RuntimeError, ValueError) as error:
             self.close()
-            raise LaneBroken(f"{name} join: {str(error).partition(chr(10))[0]}") from error
+            raise ChannelBroken(f"{name} join: {str(error).partition(chr(10))[0]}") from error
         finally:
             # Only the peer's end is left, so the inbox ends when the peer does.
             os.close(entrance)
 
     def check(self) -> None:
-        """LaneBroken once they are."""
+        """ChannelBroken once they are."""
         if self._broken:
-            raise LaneBroken(self._broken)
+            raise ChannelBroken(self._broken)
 
     def say(self, record: bytes) -> None:
-        """Pass a record on, which wakes a peer that waits; LaneBroken when it is gone."""
+        """Pass a record on, which wakes a peer that waits; ChannelBroken when it is gone."""
         try:
             # Held, because another thread may be closing what is written to.
             with self._closing:
@@ -62,7 +62,7 @@ class Pipes:
             raise self.broken(f"the peer is gone: {error.strerror}") from error
 
     def heard(self) -> bytes | None:
-        """The peer's next record if it is here; LaneBroken when it is gone."""
+        """The peer's next record if it is here; ChannelBroken when it is gone."""
         self.check()
         try:
             record = os.read(self._inbox, self._size)
@@ -73,7 +73,7 @@ class Pipes:
         return record
 
     def hear(self, timeout_s: float, what: str) -> bytes:
-        """The peer's next record; LaneBroken when it is gone, or late, or this end was aborted."""
+        """The peer's next record; ChannelBroken when it is gone, late, or this end was aborted."""
         self.check()
         # Its alarm ends the poll; why is said then.
         self._ready.poll(1000 * timeout_s)
@@ -85,24 +85,24 @@ class Pipes:
     def abort(self) -> None:
         """End whatever waits on this side, and what would be heard later."""
         with self._closing:
-            self._broken = self._broken or f"{self._name}: the lane was aborted"
+            self._broken = self._broken or f"{self._name}: the channel was aborted"
             if self._alarm in self._open:
                 os.eventfd_write(self._alarm, 1)
 
     def close(self) -> None:
         """Close the pipes, which ends the other side's waits too."""
         with self._closing:
-            self._broken = self._broken or f"the {self._name} lane is closed"
+            self._broken = self._broken or f"the {self._name} channel is closed"
             while self._open:
                 os.close(self._open.pop())
 
-    def broken(self, why: str) -> LaneBroken:
+    def broken(self, why: str) -> ChannelBroken:
         """Break them, and what to raise."""
         self._broken = self._broken or f"{self._name}: {why}"
-        return LaneBroken(self._broken)
+        return ChannelBroken(self._broken)
 
 
-def _meet(spec: LaneSpec, entrance: int) -> tuple[int, int]:
+def _meet(spec: ChannelSpec, entrance: int) -> tuple[int, int]:
     """Exchange the pipes through the sender's store: the peer's process, and the way into it."""
     store = open_store_client(spec)
     store.set(f"{spec.rank}", f"{os.getpid()}/fd/{entrance}")

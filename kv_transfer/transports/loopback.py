@@ -1,4 +1,4 @@
-"""A lane inside one process: for a replica to itself, and for tests."""
+"""A channel inside one process: for a replica to itself, and for tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 
 import torch
 
-from kv_transfer.errors import LaneBroken
-from kv_transfer.transports.transport import Arrived, LaneSpec, Receipt, Wait
+from kv_transfer.errors import ChannelBroken
+from kv_transfer.transports.transport import Arrived, ChannelSpec, Receipt, Wait
 
 _rooms: dict[str, _Room] = {}
 _rooms_lock = threading.Lock()
@@ -27,25 +27,25 @@ class _Room:
         self.broken: str | None = None
 
     def wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """With `changed` held: until ready, broken (LaneBroken) or out of time (LaneBroken)."""
+        """With `changed` held: until ready; ChannelBroken where it is broken or out of time."""
         if not self.changed.wait_for(lambda: self.broken or ready(), timeout_s):
             self.broken = f"loopback {what} took longer than {timeout_s:g} s"
             self.changed.notify_all()
         self.check()
 
     def check(self) -> None:
-        """LaneBroken once it is."""
+        """ChannelBroken once it is."""
         if self.broken:
-            raise LaneBroken(self.broken)
+            raise ChannelBroken(self.broken)
 
 
-class LoopbackLane:
+class LoopbackChannel:
     """One end of a room. A send is done once the other side has taken the message."""
 
     staging_device = torch.device("cpu")
     ahead = 4
 
-    def __init__(self, spec: LaneSpec) -> None:
+    def __init__(self, spec: ChannelSpec) -> None:
         self._spec = spec
         self._posted = 0
         with _rooms_lock:
@@ -59,7 +59,7 @@ class LoopbackLane:
             _rooms.pop(spec.prefix, None)
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`."""
+        """See `Channel.send`."""
         room, rank = self._room, self._spec.rank
         with room.changed:
             room.check()
@@ -69,7 +69,7 @@ class LoopbackLane:
         return partial(self._until_taken, self._posted)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Lane.receive`."""
+        """See `Channel.receive`."""
         with self._room.changed:
             self._room.check()
         return partial(self._take, staging, size)
@@ -87,7 +87,7 @@ class LoopbackLane:
             if message.numel() != size:
                 room.broken = f"{message.numel()} bytes sent, {size} expected"
                 room.changed.notify_all()
-                raise LaneBroken(room.broken)
+                raise ChannelBroken(room.broken)
             staging[:size].copy_(message)
             room.taken[peer] += 1
             room.changed.notify_all()
@@ -96,9 +96,9 @@ class LoopbackLane:
     def abort(self) -> None:
         """End whatever waits on either side."""
         with self._room.changed:
-            self._room.broken = self._room.broken or "the loopback lane was closed"
+            self._room.broken = self._room.broken or "the loopback channel was closed"
             self._room.changed.notify_all()
 
     def close(self) -> None:
-        """Break the lane for the other side too."""
+        """Break the channel for the other side too."""
         self.abort()

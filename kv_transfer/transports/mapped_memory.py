@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from engine.kv.shared_segments import HEAD, HEADER_BYTES, SEALS, WORD, word_at
-from kv_transfer.errors import LaneBroken
+from kv_transfer.errors import ChannelBroken
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ
 _FOUND_AT_ONCE = 16 << 20
 
 
-class Place(NamedTuple):
+class MappedExtent(NamedTuple):
     """Bytes in a segment of another process; `generation` is that of what was written there.
 
     A tuple, because one is made for each message: 0.3 us, and a frozen dataclass 4.
@@ -33,22 +33,23 @@ class Place(NamedTuple):
     size: int
 
 
-class Mapped:
-    """Another process's segment, mapped to be read. LaneBroken where it is not what it should be.
+class MappedMemory:
+    """Another process's segment, mapped to be read. ChannelBroken where it is not what it should
+    be.
 
     It goes away with the last tensor over it.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: MappedExtent) -> None:
         try:
             self._map, self._size = _map(place)
         except (OSError, ValueError) as error:
-            raise LaneBroken(f"shared memory of process {place.pid}: {error}") from error
+            raise ChannelBroken(f"shared memory of process {place.pid}: {error}") from error
         self._data = _tensor_over(self._map, self._size)
         self._viewed = (0, self._size, self._data)
 
-    def view(self, place: Place) -> torch.Tensor:
-        """The bytes of `place`, only to be read; LaneBroken if they are not there any more.
+    def view(self, place: MappedExtent) -> torch.Tensor:
+        """The bytes of `place`, only to be read; ChannelBroken if they are not there any more.
 
         `check` afterwards says whether what was read is of that time.
         """
@@ -58,15 +59,15 @@ class Mapped:
         if (offset, size) != (place.offset, place.size):
             offset, size = place.offset, place.size
             if offset + size > self._size:
-                raise LaneBroken(f"{size} bytes at {offset} of a segment of {self._size}")
+                raise ChannelBroken(f"{size} bytes at {offset} of a segment of {self._size}")
             data = self._data[offset : offset + size]
             self._viewed = offset, size, data
         return data
 
-    def check(self, place: Place) -> None:
-        """LaneBroken if the sender has taken the bytes of `place` back."""
+    def check(self, place: MappedExtent) -> None:
+        """ChannelBroken if the sender has taken the bytes of `place` back."""
         if HEAD.unpack_from(self._map, 0) != (place.identity, place.generation):
-            raise LaneBroken("the sender has taken its buffer back")
+            raise ChannelBroken("the sender has taken its buffer back")
 
     def word(self, number: int) -> int:
         """That word of the segment's header."""
@@ -81,7 +82,7 @@ def _tensor_over(mapping: mmap.mmap, size: int) -> torch.Tensor:
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def _map(place: Place) -> tuple[mmap.mmap, int]:
+def _map(place: MappedExtent) -> tuple[mmap.mmap, int]:
     """The mapping and how many bytes of data it has."""
     path = f"/proc/{place.pid}/fd/{place.descriptor}"
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""A lane over NCCL, for KV in the memory of two GPUs. Two ranks on one GPU are refused by NCCL.
+"""A channel over NCCL, for KV in the memory of two GPUs. Two ranks on one GPU are refused by NCCL.
 
 UNVERIFIED between two GPUs. Two processes of one have passed bytes both ways, each as a host of its
 own to NCCL (`tests/gpu/test_nccl.py`); the contract's tests run it where there are two GPUs.
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kv_transfer.errors import LaneBroken
+from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.gloo import open_store_client
-from kv_transfer.transports.transport import LaneSpec, Receipt, Wait, after
+from kv_transfer.transports.transport import ChannelSpec, Receipt, Wait, after
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.0001
@@ -33,15 +33,15 @@ def _warn_once() -> None:
     _log.warning("the nccl transport is UNVERIFIED between two GPUs: it has run on one alone")
 
 
-class NcclLane:
+class NcclChannel:
     """One end of an NCCL communicator of two, on a stream of its own."""
 
     ahead = 4
 
-    def __init__(self, spec: LaneSpec) -> None:
+    def __init__(self, spec: ChannelSpec) -> None:
         _warn_once()
         if not nccl_available():
-            raise LaneBroken("nccl: this torch build has no NCCL, or there is no GPU")
+            raise ChannelBroken("nccl: this torch build has no NCCL, or there is no GPU")
         self.staging_device = spec.device
         self._peer = spec.peer
         options: Any = dist.ProcessGroupNCCL.Options()
@@ -56,21 +56,23 @@ class NcclLane:
             group: Any = dist.ProcessGroupNCCL(store, spec.rank, 2, options)
             group.eager_connect_single_device(spec.device)
         except RuntimeError as error:
-            raise LaneBroken(f"nccl join: {error}") from error
+            raise ChannelBroken(f"nccl join: {error}") from error
         self._group: Any = group
         self._stream = torch.cuda.Stream(spec.device, priority=-1)
         self._connect(spec)
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`; the buffer lies on the GPU, and must be kept until the wait is over."""
+        """See `Channel.send`; the buffer lies on the GPU, and must be kept until the wait is
+        over.
+        """
         return self._post("send", buffer)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Lane.receive`."""
+        """See `Channel.receive`."""
         return after(self._post("recv", staging[:size]), staging[:size])
 
     def abort(self) -> None:
-        """Nothing here: aborting blocks, so it is done on the lane's thread, in `close`."""
+        """Nothing here: aborting blocks, so it is done on the channel's thread, in `close`."""
 
     def close(self) -> None:
         """Abort the communicator; staging may be freed only after this has returned."""
@@ -78,7 +80,7 @@ class NcclLane:
         if group is not None:
             group.abort()
 
-    def _connect(self, spec: LaneSpec) -> None:
+    def _connect(self, spec: ChannelSpec) -> None:
         """A byte each way: the first call blocks until the other end has made it, too.
 
         Whoever waits for the join gives it up in time; the thread stays where the other end died.
@@ -87,13 +89,13 @@ class NcclLane:
         try:
             for call in ("send", "recv") if spec.rank < spec.peer else ("recv", "send"):
                 self._post(call, byte)(spec.timeout_s)
-        except LaneBroken:
+        except ChannelBroken:
             self.close()
             raise
 
     def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
-            raise LaneBroken("the nccl lane is closed")
+            raise ChannelBroken("the nccl channel is closed")
         # What the caller has begun with the buffer comes first.
         self._stream.wait_stream(torch.cuda.current_stream(self.staging_device))
         try:
@@ -103,7 +105,7 @@ class NcclLane:
                 done = torch.cuda.Event()
                 done.record(self._stream)
         except RuntimeError as error:
-            raise LaneBroken(f"nccl {call}: {error}") from error
+            raise ChannelBroken(f"nccl {call}: {error}") from error
         return partial(self._until, done, call)
 
     def _until(self, done: torch.cuda.Event, call: str, timeout_s: float) -> None:
@@ -112,7 +114,7 @@ class NcclLane:
             while not done.query():
                 if self._group is None or time.monotonic() > deadline:
                     self.close()
-                    raise LaneBroken(f"nccl {call} took longer than {timeout_s:g} s")
+                    raise ChannelBroken(f"nccl {call} took longer than {timeout_s:g} s")
                 time.sleep(_POLL_S)
         except RuntimeError as error:
-            raise LaneBroken(f"nccl {call}: {error}") from error
+            raise ChannelBroken(f"nccl {call}: {error}") from error

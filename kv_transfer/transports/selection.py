@@ -1,4 +1,4 @@
-"""Which transport a pair uses, and why; and opening a lane of it."""
+"""Which transport a pair uses, and why; and opening a channel of it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 
 from kv_transfer.errors import LinkRefused
-from kv_transfer.transports.cuda_ipc import CudaIpcLane
-from kv_transfer.transports.gloo import GlooLane
-from kv_transfer.transports.loopback import LoopbackLane
-from kv_transfer.transports.nccl import NcclLane
-from kv_transfer.transports.shared_memory import SharedMemoryLane
-from kv_transfer.transports.transport import Lane, LaneSpec
+from kv_transfer.transports.cuda_ipc import CudaIpcChannel
+from kv_transfer.transports.gloo import GlooChannel
+from kv_transfer.transports.loopback import LoopbackChannel
+from kv_transfer.transports.nccl import NcclChannel
+from kv_transfer.transports.shared_memory import SharedMemoryChannel
+from kv_transfer.transports.transport import Channel, ChannelSpec
 
 PROCESS = uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TransportSide:
     """What one replica brings to the choice: what it asks for, where its KV is, its process.
 
     `device` is what `device_name` says of the KV's device.
@@ -31,7 +31,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TransportChoice:
     """A transport and the reason, for the log."""
 
     transport: str
@@ -46,8 +46,10 @@ def device_name(device: torch.device) -> str:
 
 
 def choose(
-    sender: Side, receiver: Side, parted: str | None = "their hosts were not compared"
-) -> Choice:
+    sender: TransportSide,
+    receiver: TransportSide,
+    parted: str | None = "their hosts were not compared",
+) -> TransportChoice:
     """The pair's transport; LinkRefused names what does not fit.
 
     `parted` says why the two cannot share memory; None when it was shown that they can.
@@ -77,30 +79,36 @@ def choose(
             raise LinkRefused(f"transport: cuda_ipc, but {parted}")
         if transport == "nccl" and one_gpu:
             raise LinkRefused("transport: nccl refuses two ranks on one GPU")
-        return Choice(transport, "configured")
+        return TransportChoice(transport, "configured")
     if same_process:
-        return Choice("loopback", "both ends are in one process")
+        return TransportChoice("loopback", "both ends are in one process")
     if one_gpu and parted is None:
-        return Choice("cuda_ipc", "both ends are on one GPU")
+        return TransportChoice("cuda_ipc", "both ends are on one GPU")
     if one_gpu:
-        return Choice("gloo", f"both ends are on one GPU, which NCCL refuses, and {parted}")
+        return TransportChoice(
+            "gloo", f"both ends are on one GPU, which NCCL refuses, and {parted}"
+        )
     if both_cuda:
-        return Choice("nccl", "CUDA on both ends")
+        return TransportChoice("nccl", "CUDA on both ends")
     if not_shared is None:
-        return Choice("shared_memory", "one host: the sender has read the receiver's witness file")
-    return Choice("gloo", not_shared if not on_cpu else f"KV is on cpu on both ends, and {parted}")
+        return TransportChoice(
+            "shared_memory", "one host: the sender has read the receiver's witness file"
+        )
+    return TransportChoice(
+        "gloo", not_shared if not on_cpu else f"KV is on cpu on both ends, and {parted}"
+    )
 
 
-def open_lane(spec: LaneSpec) -> Lane:
-    """Open this end; blocks until the other end has joined, else LaneBroken."""
+def open_channel(spec: ChannelSpec) -> Channel:
+    """Open this end; blocks until the other end has joined, else ChannelBroken."""
     if spec.transport == "gloo":
-        return GlooLane(spec)
+        return GlooChannel(spec)
     if spec.transport == "nccl":
-        return NcclLane(spec)
+        return NcclChannel(spec)
     if spec.transport == "loopback":
-        return LoopbackLane(spec)
+        return LoopbackChannel(spec)
     if spec.transport == "shared_memory":
-        return SharedMemoryLane(spec)
+        return SharedMemoryChannel(spec)
     if spec.transport == "cuda_ipc":
-        return CudaIpcLane(spec)
+        return CudaIpcChannel(spec)
     raise LinkRefused(f"transport: {spec.transport!r} is unknown here")

@@ -1,4 +1,4 @@
-"""A lane through memory that two processes of one host share: the receiver reads it in place.
+"""A channel through memory that two processes of one host share: the receiver reads it in place.
 
 The sender's staging lies in segments (`engine/kv/shared_segments.py`). What passes between the two
 is a
@@ -14,12 +14,12 @@ from functools import partial
 
 import torch
 
-from engine.kv.shared_segments import Segment, segment_of, shared_tensor
-from kv_transfer.errors import LaneBroken
+from engine.kv.shared_segments import SharedSegment, segment_of, shared_tensor
+from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.cpu_affinity import keep_off, not_on, own_core
 from kv_transfer.transports.local_pipes import Pipes
-from kv_transfer.transports.mapped_memory import Mapped, Place
-from kv_transfer.transports.transport import Arrived, LaneSpec, Receipt, Wait
+from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
+from kv_transfer.transports.transport import Arrived, ChannelSpec, Receipt, Wait
 
 # Data or not, the core of who says it, then a Place without its pid.
 _RECORD = struct.Struct("<?xHiQQQQ")
@@ -27,22 +27,22 @@ _NOWHERE = (0, 0, 0, 0, 0)
 _MAPPED_SEGMENTS = 16
 
 
-class SharedMemoryLane:
-    """One end; blocks until the other end has joined, or LaneBroken."""
+class SharedMemoryChannel:
+    """One end; blocks until the other end has joined, or ChannelBroken."""
 
     staging_device = torch.device("cpu")
     # One is read, one waits, one is gathered. More would not fit the processor's cache.
     ahead = 3
 
-    def __init__(self, spec: LaneSpec) -> None:
-        self._mapped: OrderedDict[int, Mapped] = OrderedDict()
+    def __init__(self, spec: ChannelSpec) -> None:
+        self._mapped: OrderedDict[int, MappedMemory] = OrderedDict()
         self._spare: list[torch.Tensor] = []
         self._pipes = Pipes(spec, "shared memory", _RECORD.size)
         self._core = own_core()
         self._peer_core = -1
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Lane.send`: done when the receiver has read it.
+        """See `Channel.send`: done when the receiver has read it.
 
         A buffer outside the segments of this process is copied into one first.
         """
@@ -58,11 +58,13 @@ class SharedMemoryLane:
         return partial(self._until_taken, segment, spare)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Lane.receive`; the staging is left alone."""
+        """See `Channel.receive`; the staging is left alone."""
         self._pipes.check()
         return partial(self._borrow, size)
 
-    def _until_taken(self, segment: Segment, spare: torch.Tensor | None, timeout_s: float) -> None:
+    def _until_taken(
+        self, segment: SharedSegment, spare: torch.Tensor | None, timeout_s: float
+    ) -> None:
         try:
             if self._hear(timeout_s, "send")[0]:
                 raise self._pipes.broken("both ends send")
@@ -76,20 +78,20 @@ class SharedMemoryLane:
         is_data, place = self._hear(timeout_s, "receive")
         if not is_data:
             raise self._pipes.broken("an answer without a message")
-        source = Place(self._pipes.peer_pid, *place)
+        source = MappedExtent(self._pipes.peer_pid, *place)
         if source.size != size:
             raise self._pipes.broken(f"{source.size} bytes sent, {size} expected")
         try:
             mapped = self._segment(source)
             return Arrived(mapped.view(source), partial(self._taken, mapped, source))
-        except LaneBroken as error:
+        except ChannelBroken as error:
             raise self._pipes.broken(error.message) from error
 
-    def _taken(self, mapped: Mapped, source: Place) -> None:
+    def _taken(self, mapped: MappedMemory, source: MappedExtent) -> None:
         """On the thread that has read it."""
         try:
             mapped.check(source)
-        except LaneBroken as error:
+        except ChannelBroken as error:
             raise self._pipes.broken(error.message) from error
         self._pipes.say(_RECORD.pack(False, self._core, *_NOWHERE))
 
@@ -115,14 +117,14 @@ class SharedMemoryLane:
         self._spare.clear()
 
     def _spare_of(self, size: int) -> torch.Tensor:
-        """Shared memory of this lane's own, that large or larger."""
+        """Shared memory of this channel's own, that large or larger."""
         spare = self._spare.pop() if self._spare else None
         return spare if spare is not None and spare.numel() >= size else shared_tensor(size)
 
-    def _segment(self, place: Place) -> Mapped:
+    def _segment(self, place: MappedExtent) -> MappedMemory:
         mapped = self._mapped.get(place.identity)
         if mapped is None:
-            mapped = self._mapped[place.identity] = Mapped(place)
+            mapped = self._mapped[place.identity] = MappedMemory(place)
             if len(self._mapped) > _MAPPED_SEGMENTS:
                 self._mapped.popitem(last=False)
         else:

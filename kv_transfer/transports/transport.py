@@ -1,4 +1,4 @@
-"""A data lane: bytes between two members, in one order, without tags.
+"""A data channel: bytes between two members, in one order, without tags.
 
 Both sides post `send` and `receive` in matching order with sizes agreed beforehand. Waiting for
 them blocks, so it is done on a thread of the link's own.
@@ -17,11 +17,11 @@ RECEIVER_RANK = 1
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSpec:
+class ChannelSpec:
     """What one member needs to open its end.
 
-    `prefix` names the lane in the sender's store and is never used twice. `host` is this member's
-    own address, `device` where its KV lies.
+    `prefix` names the channel in the sender's store and is never used twice. `host` is this
+    member's own address, `device` where its KV lies.
     """
 
     transport: str
@@ -40,7 +40,7 @@ class LaneSpec:
 
 
 def _nobody_waits() -> None:
-    """What a lane of copies has to be told."""
+    """What a channel of copies has to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,21 @@ class Arrived:
     """A message: in the staging that was given to `receive`, or in memory that its sender lends.
 
     `taken` is called once, when nobody reads it any more, on any thread but in the order of the
-    messages. LaneBroken: it has changed meanwhile, and what was made of it is worth nothing.
+    messages. ChannelBroken: it has changed meanwhile, and what was made of it is worth nothing.
     """
 
     data: torch.Tensor
     taken: Callable[[], None] = _nobody_waits
 
 
-# Both block for so many seconds at most, else LaneBroken.
+# Both block for so many seconds at most, else ChannelBroken.
 Wait = Callable[[float], None]
 Receipt = Callable[[float], Arrived]
 
 
-class Lane(Protocol):
-    """One end of an open lane. Every failure is a LaneBroken, after which only `close` is left.
+class Channel(Protocol):
+    """One end of an open channel. Every failure is a ChannelBroken, after which only `close` is
+    left.
 
     `send` and `receive` do not block. A few calls may be posted before the first is waited for;
     their waits are called once each, in the order in which they were posted, also after a failure.
@@ -96,7 +97,7 @@ class Lane(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back; called once, on the lane's own thread, after its last call."""
+        """Give everything back; called once, on the channel's own thread, after its last call."""
         ...
 
 
@@ -110,4 +111,4 @@ def after(wait: Wait, data: torch.Tensor) -> Receipt:
     return receipt
 
 
-LaneOpener = Callable[[LaneSpec], Lane]
+ChannelOpener = Callable[[ChannelSpec], Channel]

@@ -1,6 +1,6 @@
 """`make soak-transfer`: random faults on one pair until there were enough, and then the accounts.
 
-Lanes corrupt, fail, die half way or stop moving; either side of a hand-over gives up at a random
+Channels corrupt, fail, die half way or stop moving; either side of a hand-over gives up at a random
 moment, also while its prompt is being computed. Whoever got KV looks at every byte. Whoever failed
 marks its blocks and looks later whether anybody wrote over the mark. Source blocks are overwritten
 as soon as their hand-over has ended.
@@ -18,10 +18,10 @@ from functools import partial
 
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
 from engine.kv.block_pool import BlockPool
-from kv_transfer.errors import LaneBroken
+from kv_transfer.errors import ChannelBroken
 from kv_transfer.sender import OutgoingKv
 from kv_transfer.transports.fault_injection import Fault
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import LAYOUT, QUICK, Blocks, eventually, linked
 
 BLOCKS = 160
@@ -30,13 +30,13 @@ AT_ONCE = 8
 MARK = -7.0
 IO_S = 0.25
 CONFIG = replace(QUICK, io_timeout_s=IO_S, silence_s=2.0, heartbeat_s=0.2, max_transfers=64)
-# For each send and receive of a lane.
+# For each send and receive of a channel.
 ODDS = {Fault.CORRUPT: 0.03, Fault.FAIL: 0.01, Fault.DIE_HALF: 0.01, Fault.HANG: 0.002}
 FATES = ("none", "none", "cancel send", "cancel receive", "withdraw", "prompt fails", "too late")
 
 
 class UnluckyLane:
-    """A lane that goes wrong at random; a call that hangs does so for its timeout.
+    """A channel that goes wrong at random; a call that hangs does so for its timeout.
 
     Nothing is passed on after a fault that breaks it: the two sides would no longer match.
     """
@@ -85,10 +85,10 @@ class UnluckyLane:
     def break_by(self, fault, timeout_s):
         if fault is Fault.HANG:
             time.sleep(timeout_s)
-            raise LaneBroken("the lane stopped moving")
+            raise ChannelBroken("the channel stopped moving")
         if fault in (Fault.FAIL, Fault.DIE_HALF):
             self.inner.abort()
-            raise LaneBroken("the lane broke")
+            raise ChannelBroken("the channel broke")
 
 
 class Soak:
@@ -200,7 +200,7 @@ async def soak(transport: str, faults: int, seed: int, limit_s: float) -> Counte
     rng, counts = random.Random(seed), Counter()
 
     def opener(spec):
-        return UnluckyLane(open_lane(spec), random.Random(rng.random()), counts)
+        return UnluckyLane(open_channel(spec), random.Random(rng.random()), counts)
 
     config = replace(CONFIG, transport=transport)
     async with linked(config, opener, opener, blocks=BLOCKS) as pair:

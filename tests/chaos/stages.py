@@ -10,8 +10,8 @@ import json
 import sys
 
 from kv_transfer.sender import OutgoingKv
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import LAYOUT, QUICK, make_cache, sending, with_transport
 
 BLOCKS = 24
@@ -22,9 +22,9 @@ STAGES = ("expected", "offered", "early", "sending", "sent")
 
 
 def opener_for(stage):
-    """A lane that is slow enough to be met in the middle of its frames."""
-    plan = [Plan(Fault.SLOW, 0, 0.3)] if stage == "sending" else []
-    return FaultyOpener(open_lane, plan)
+    """A channel that is slow enough to be met in the middle of its frames."""
+    plan = [FaultPlan(Fault.SLOW, 0, 0.3)] if stage == "sending" else []
+    return FaultyOpener(open_channel, plan)
 
 
 def start(sender, stage, receiver="d0"):

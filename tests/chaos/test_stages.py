@@ -16,8 +16,8 @@ from engine.errors import TransferFailed
 from engine.kv.block_pool import BlockPool
 from kv_transfer.errors import ChecksumMismatch
 from kv_transfer.receiver import Peer
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
+from kv_transfer.transports.selection import open_channel
 from tests.chaos.proxy import Proxy
 from tests.chaos.stages import BLOCKS, STAGES, opener_for, start
 from tests.kv_transfer.rig import (
@@ -166,7 +166,7 @@ async def test_a_cut_cable_at_any_step(stage):
 async def test_a_byte_that_changes_in_any_frame(transport, call):
     """Of the frames that leave early and of those at the end: never committed, then retried."""
     config = replace(QUICK, transport=transport)
-    opener = FaultyOpener(open_lane, [Plan(Fault.CORRUPT, call)])
+    opener = FaultyOpener(open_channel, [FaultPlan(Fault.CORRUPT, call)])
     async with linked(config, receiver_opener=opener) as pair:
         side = Receiving(pair.receiver, pair.target)
         task, handing = side.task(pair.peer, "early"), start(pair.sender, "early")

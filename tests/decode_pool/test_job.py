@@ -10,7 +10,7 @@ import pytest
 from decode_pool import job as job_module
 from decode_pool.job import NOW, DecodeJob, Flush
 from engine.errors import Internal
-from engine.text.completion import Completion
+from engine.text.completion import ChoiceText
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import SampledToken, Sequence
 from tests.engine.text.test_completion import TOKENIZERS
@@ -35,7 +35,7 @@ class Listener:
 def new_job(max_tokens=50, stop=(), **flush):
     tokenizer = TOKENIZERS["byte_level"]
     sampling = SamplingParams(max_tokens=max_tokens, stop=stop, ignore_eos=True)
-    completion = Completion(tokenizer, [1], sampling, tokenizer.eos_ids, 1000)
+    completion = ChoiceText(tokenizer, [1], sampling, tokenizer.eos_ids, 1000)
     job = DecodeJob(Sequence("a", [1], 1, sampling), completion, flush=Flush(**flush))
     job.take_first(5)
     job.granted.set_result(None)
@@ -91,7 +91,7 @@ async def test_what_another_replica_has_sent_is_not_sent_again():
     sampling = SamplingParams(max_tokens=5, ignore_eos=True)
 
     def job(output):
-        completion = Completion(tokenizer, [1], sampling, tokenizer.eos_ids, 1000)
+        completion = ChoiceText(tokenizer, [1], sampling, tokenizer.eos_ids, 1000)
         return DecodeJob(Sequence("a", [1, *output], 1, sampling), completion, local=True)
 
     whole, rest = job([]), job(sent)

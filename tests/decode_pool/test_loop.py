@@ -14,17 +14,17 @@ import pytest
 from decode_pool import loop as loop_module
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Formed
-from decode_pool.gap import TokenGap
+from decode_pool.gap import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from engine.kv.block_pool import BlockPool
 from engine.runtime.engine_thread import EngineWorker
 from engine.scheduling.prompt_order import PromptOrder
-from engine.text.completion import Completion
+from engine.text.completion import ChoiceText
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import SampledToken, Sequence
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from tests.engine.text.test_completion import TOKENIZERS
 from tests.held_engine import LAYERS as LAYERS_HELD
 from tests.held_engine import HeldEngine
@@ -68,7 +68,7 @@ class PaperEngine:
         self.rests = 0
         self.tokens_s = {}
 
-    haste = Haste.NONE
+    haste = Urgency.NONE
 
     def rest(self):
         self.rests += 1
@@ -106,7 +106,7 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
         batching=batching,
     )
     worker = EngineWorker(engine)
-    subject = DecodeLoop(scheduler, worker, 100, TokenGap(budget_s, factor))
+    subject = DecodeLoop(scheduler, worker, 100, ItlBudget(budget_s, factor))
     task = asyncio.create_task(subject.run())
     yield subject, engine
     if isinstance(engine, HeldEngine):
@@ -119,7 +119,7 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
 def new_job(owner, prompt, max_tokens, local):
     tokenizer = TOKENIZERS["byte_level"]
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    completion = Completion(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
+    completion = ChoiceText(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
     return DecodeJob(Sequence(owner, [1] * prompt, prompt, sampling), completion, local=local)
 
 
@@ -133,7 +133,7 @@ async def stream(subject, owner, max_tokens):
     await finish(subject, job)
 
 
-async def prompt(subject, owner, tokens, max_tokens=2, haste=Haste.PROMPTS):
+async def prompt(subject, owner, tokens, max_tokens=2, haste=Urgency.PROMPTS):
     """A request whose prompt is computed here, to its end."""
     job = new_job(owner, tokens, max_tokens, local=True)
     job.sequence.haste = haste
@@ -153,7 +153,7 @@ async def finish(subject, job):
 
 @pytest.mark.parametrize(
     ("haste", "slice_s"),
-    [(Haste.PROMPTS, STEP_S), (Haste.PRESSED, 2 * STEP_S), (Haste.URGENT, 0.048)],
+    [(Urgency.PROMPTS, STEP_S), (Urgency.PRESSED, 2 * STEP_S), (Urgency.URGENT, 0.048)],
 )
 async def test_slices_are_as_long_as_the_haste_of_their_prompts_asks(monkeypatch, haste, slice_s):
     async with running(monkeypatch, 2.0) as (subject, engine):
@@ -187,16 +187,16 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
 
 
 @pytest.mark.parametrize(
-    ("haste", "gap_s"),
+    ("haste", "itl_s"),
     [
-        (Haste.NONE, STEP_S),
-        (Haste.PROMPTS, 1.4 * STEP_S),
-        (Haste.PRESSED, 2.1 * STEP_S),
-        (Haste.URGENT, 0.0468),
+        (Urgency.NONE, STEP_S),
+        (Urgency.PROMPTS, 1.4 * STEP_S),
+        (Urgency.PRESSED, 2.1 * STEP_S),
+        (Urgency.URGENT, 0.0468),
     ],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
-    monkeypatch, haste, gap_s
+    monkeypatch, haste, itl_s
 ):
     async with running(monkeypatch, 2.0) as (subject, engine):
 
@@ -210,7 +210,7 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
         monkeypatch.setattr(subject.wake, "wait", wait)
         rests, engine.haste = engine.rests, haste
         await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
-        assert quantiles(engine.gaps(), n=4) == pytest.approx([gap_s] * 3)
+        assert quantiles(engine.gaps(), n=4) == pytest.approx([itl_s] * 3)
 
 
 async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch):
@@ -224,23 +224,23 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
 
         monkeypatch.setattr(subject.wake, "wait", wait)
         await stream(subject, "alone", 20)
-        engine.haste, engine.step_s, began_s = Haste.PROMPTS, 1.25 * STEP_S, engine.now
+        engine.haste, engine.step_s, began_s = Urgency.PROMPTS, 1.25 * STEP_S, engine.now
         await stream(subject, "beside", 40)
         assert max(engine.gaps(began_s)) == pytest.approx(1.4 * STEP_S)
 
 
 @pytest.mark.parametrize(
-    ("haste", "tokens", "gap_s", "late_s"),
+    ("haste", "tokens", "itl_s", "late_s"),
     [
-        (Haste.PROMPTS, 30, 1.4 * STEP_S, 0.0),
-        (Haste.PRESSED, 30, 2.1 * STEP_S, 0.0),
-        (Haste.URGENT, 5, 0.0468, 0.0),
+        (Urgency.PROMPTS, 30, 1.4 * STEP_S, 0.0),
+        (Urgency.PRESSED, 30, 2.1 * STEP_S, 0.0),
+        (Urgency.URGENT, 5, 0.0468, 0.0),
         # A long one bears what is left of the rest.
-        (Haste.URGENT, 30, 0.0468, (0.0468 - STEP_S) / 2),
+        (Urgency.URGENT, 30, 0.0468, (0.0468 - STEP_S) / 2),
     ],
 )
 async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
-    monkeypatch, haste, tokens, gap_s, late_s
+    monkeypatch, haste, tokens, itl_s, late_s
 ):
     joined = []
     async with running(monkeypatch, 2.0) as (subject, engine):
@@ -265,7 +265,7 @@ async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
     # Those after it are paced again.
     paced = engine.gaps(joined_s + late_s + STEP_S / 2)
     assert len(paced) > 10
-    assert paced == pytest.approx([gap_s] * len(paced))
+    assert paced == pytest.approx([itl_s] * len(paced))
 
 
 async def test_as_many_share_a_step_as_keep_the_budget(monkeypatch):

@@ -21,7 +21,7 @@ AT_ONCE = 16
 CONFIG = """
 kv: {blocks: 220}
 router: {kv_overcommit: 100.0}
-endpoints: {chat: {max_output_tokens: 64, ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}
+endpoints: {chat: {max_output_tokens: 64, ttft_budget_ms: 600000, itl_budget_ms: 60000}}
 """
 SHAPES = ((1, 1), (2, 2))
 

@@ -27,10 +27,10 @@ REJOIN_S = 60
 # What it takes a fault, a cancel, a refusal or a full cache to see.
 NOT_BY_ONE_REQUEST = {
     "tandem_refused_total",
-    "tandem_door_errors_total",
+    "tandem_front_end_errors_total",
     "tandem_time_to_cancel_seconds",
     "tandem_replicas_lost_total",
-    "tandem_requests_moved_total",
+    "tandem_failovers_total",
     "tandem_prefill_step_failures_total",
     "tandem_decode_step_failures_total",
     "tandem_decode_preemptions_total",
@@ -41,7 +41,7 @@ NOT_BY_ONE_REQUEST = {
     "tandem_canary_requests_total",
     "tandem_canary_rolled_back",
     "tandem_canary_ttft_seconds",
-    "tandem_pool_wanted_replicas",
+    "tandem_pool_desired_replicas",
     "tandem_scored_tokens_total",
 }
 
@@ -51,8 +51,8 @@ def serving(model, model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
     # However slow the machine is, nothing is refused for it.
     patient = """
-endpoints: {chat: {ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}
-router: {resume_s: 120}
+endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000}}
+router: {failover_timeout_s: 120}
 """
     (folder / "config.yaml").write_text(patient)
     arguments = ("--model", str(model_folder), "--dtype", "float32")

@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 CONFIG = """
 kv: {{blocks: 1200, silence_s: 20}}
 directory: {{lease_s: 15{url}}}
-decode: {{max_batch: {max_batch}, token_gap_budget_ms: 60000}}
+decode: {{max_batch: {max_batch}, itl_budget_ms: 60000}}
 router: {{kv_overcommit: 100.0}}
 ray: {{drain_s: 120}}
-endpoints: {{chat: {{max_output_tokens: 2048, ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}}}
+endpoints: {{chat: {{max_output_tokens: 2048, ttft_budget_ms: 600000, itl_budget_ms: 60000}}}}
 """
 # Kind of request: tokens of the prompt, and of the answer.
 LONG, SHORT, PROMPT = (40, 1500), (12, 24), (900, 8)

@@ -29,18 +29,18 @@ DOWN_TIMEOUT_S = 180
 CONFIG = """
 kv: {blocks: 1600, prefix_cache: false, silence_s: 20}
 directory: {lease_s: 15}
-prefill: {local_tokens: 0}
-decode: {max_batch: 12, token_gap_budget_ms: 60000}
+prefill: {local_prefill_tokens: 0}
+decode: {max_batch: 12, itl_budget_ms: 60000}
 router: {kv_overcommit: 100.0}
 ray: {drain_s: 120}
-endpoints: {chat: {max_output_tokens: 2048, ttft_budget_ms: 600000, token_gap_budget_ms: 60000}}
+endpoints: {chat: {max_output_tokens: 2048, ttft_budget_ms: 600000, itl_budget_ms: 60000}}
 scaling:
   prefill: {min: 1, max: 4}
   decode: {min: 1, max: 4}
   step: 3
   queue_s: 0.2
   in_use: 0.25
-  hold_s: 1
+  pressure_hold_s: 1
   calm_s: 1
   rest_s: 0.5
   spare_s: 10

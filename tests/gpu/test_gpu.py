@@ -1,4 +1,4 @@
-"""What only a CUDA device shows: exactness there, and the NCCL lane's code path."""
+"""What only a CUDA device shows: exactness there, and the NCCL channel's code path."""
 
 import threading
 

@@ -1,7 +1,7 @@
-"""The NCCL lane between two processes, on one GPU if there is no other.
+"""The NCCL channel between two processes, on one GPU if there is no other.
 
 NCCL takes ranks of one host on one GPU for a mistake. Told that each is a host of its own, it goes
-over a socket: its speed is nothing to go by, but all calls of the lane are the real ones.
+over a socket: its speed is nothing to go by, but all calls of the channel are the real ones.
 """
 
 import os
@@ -13,10 +13,10 @@ import uuid
 import pytest
 import torch
 
-from kv_transfer.errors import LaneBroken
+from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.gloo import open_store_server
-from kv_transfer.transports.nccl import NcclLane, nccl_available
-from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
+from kv_transfer.transports.nccl import NcclChannel, nccl_available
+from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,9 +27,9 @@ SIZES = (1, 4097, 8 << 20, 7)
 JOIN_S, WAIT_S, ENDS_S = 60.0, 20.0, 120.0
 
 
-def lane_of(port, prefix, rank):
+def channel_of(port, prefix, rank):
     device = torch.device("cuda", rank % torch.cuda.device_count())
-    return NcclLane(LaneSpec("nccl", HOST, int(port), prefix, rank, HOST, device, JOIN_S))
+    return NcclChannel(ChannelSpec("nccl", HOST, int(port), prefix, rank, HOST, device, JOIN_S))
 
 
 def random_bytes(size):
@@ -37,53 +37,60 @@ def random_bytes(size):
     return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator).cuda()
 
 
-def echo(lane):
+def echo(channel):
     """Send back what comes, each byte one more; then what was posted ahead, in its order."""
-    into = torch.empty(max(SIZES), dtype=torch.uint8, device=lane.staging_device)
+    into = torch.empty(max(SIZES), dtype=torch.uint8, device=channel.staging_device)
     for size in SIZES:
-        arrived = lane.receive(into, size)(WAIT_S)
+        arrived = channel.receive(into, size)(WAIT_S)
         answer = arrived.data + 1
-        lane.send(answer)(WAIT_S)
+        channel.send(answer)(WAIT_S)
         arrived.taken()
-    buffers = [torch.empty(5000, dtype=torch.uint8, device=lane.staging_device) for _ in range(4)]
-    receipts = [lane.receive(buffer, 5000) for buffer in buffers]
+    buffers = [
+        torch.empty(5000, dtype=torch.uint8, device=channel.staging_device) for _ in range(4)
+    ]
+    receipts = [channel.receive(buffer, 5000) for buffer in buffers]
     for number, receipt in enumerate(receipts):
         assert int(receipt(WAIT_S).data.sum()) == 5000 * number
 
 
-def ask(lane):
+def ask(channel):
     for size in SIZES:
-        data = random_bytes(size).to(lane.staging_device)
-        lane.send(data)(WAIT_S)
-        arrived = lane.receive(torch.empty_like(data), size)(WAIT_S)
+        data = random_bytes(size).to(channel.staging_device)
+        channel.send(data)(WAIT_S)
+        arrived = channel.receive(torch.empty_like(data), size)(WAIT_S)
         assert torch.equal(arrived.data, data + 1)
         arrived.taken()
     full = [torch.full((5000,), n, dtype=torch.uint8, device=data.device) for n in range(4)]
-    for wait in [lane.send(buffer) for buffer in full]:
+    for wait in [channel.send(buffer) for buffer in full]:
         wait(WAIT_S)
 
 
-def ask_nobody(lane):
-    """The peer is there and sends nothing: the wait ends, the lane is broken, closing is quick."""
-    into, began = torch.empty(100, dtype=torch.uint8, device=lane.staging_device), time.monotonic()
-    with pytest.raises(LaneBroken, match="nccl recv"):
-        lane.receive(into, 100)(0.5)
-    with pytest.raises(LaneBroken):
-        lane.send(into)
-    print(f"a lane without a sender was closed after {time.monotonic() - began:.2f} s")
+def ask_nobody(channel):
+    """The peer is there and sends nothing: the wait ends, the channel is broken, closing is
+    quick.
+    """
+    into, began = (
+        torch.empty(100, dtype=torch.uint8, device=channel.staging_device),
+        time.monotonic(),
+    )
+    with pytest.raises(ChannelBroken, match="nccl recv"):
+        channel.receive(into, 100)(0.5)
+    with pytest.raises(ChannelBroken):
+        channel.send(into)
+    print(f"a channel without a sender was closed after {time.monotonic() - began:.2f} s")
     assert time.monotonic() - began < 10
 
 
-def ask_the_dead(lane):
+def ask_the_dead(channel):
     time.sleep(3)
-    ask_nobody(lane)
+    ask_nobody(channel)
 
 
-def stay(lane):
+def stay(channel):
     time.sleep(15)
 
 
-def die(lane):
+def die(channel):
     time.sleep(1)  # the other has joined
     os._exit(0)
 
@@ -116,19 +123,19 @@ def test_joining_alone_ends_in_time():
     store = open_store_server(HOST, JOIN_S)
     code = (
         "import tests.gpu.test_nccl as test; test.JOIN_S = 1.0\n"
-        f"try: test.lane_of({store.port}, 'alone', 0)\n"
-        "except test.LaneBroken as error: print(error)\n"
+        f"try: test.channel_of({store.port}, 'alone', 0)\n"
+        "except test.ChannelBroken as error: print(error)\n"
         "else: raise SystemExit('joined nobody')"
     )
     subprocess.run([sys.executable, "-c", code], timeout=ENDS_S, check=True)
 
 
 def main(port, prefix, rank, name):
-    lane = lane_of(port, prefix, int(rank))
+    channel = channel_of(port, prefix, int(rank))
     try:
-        globals()[name](lane)
+        globals()[name](channel)
     finally:
-        lane.close()
+        channel.close()
 
 
 if __name__ == "__main__":

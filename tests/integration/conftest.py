@@ -48,6 +48,6 @@ def config(redis, model, model_folder) -> TandemConfig:
         kv=replace(base.kv, blocks=400),
         router=replace(base.router, http_port=0, grpc_port=0),
         # However slow the machine is, nothing is refused for it.
-        endpoints={"chat": EndpointConfig(ttft_budget_ms=60_000, token_gap_budget_ms=60_000)},
+        endpoints={"chat": EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)},
         directory=replace(base.directory, url=redis.url),
     )

@@ -13,11 +13,11 @@ from tests.integration.local import cluster
 
 async def test_those_refused_are_served_when_they_come_back(config):
     """The budget is so small that no two prompts can wait for each other."""
-    endpoint = EndpointConfig(ttft_budget_ms=1, token_gap_budget_ms=60_000)
+    endpoint = EndpointConfig(ttft_budget_ms=1, itl_budget_ms=60_000)
     hasty = replace(
         config,
         endpoints={"chat": endpoint},
-        prefill=replace(config.prefill, local_tokens=0),
+        prefill=replace(config.prefill, local_prefill_tokens=0),
     )
     refusals = []
     async with cluster(hasty) as local:
@@ -74,7 +74,7 @@ async def test_replicas_report_to_the_router(config):
 
 def with_hasty(config, gap_ms):
     """Streams of the endpoint `hasty` are promised tokens at most so far apart."""
-    hasty = EndpointConfig(ttft_budget_ms=2000, token_gap_budget_ms=gap_ms)
+    hasty = EndpointConfig(ttft_budget_ms=2000, itl_budget_ms=gap_ms)
     return replace(config, endpoints=config.endpoints | {"hasty": hasty})
 
 
@@ -89,7 +89,7 @@ def slow_steps(replica, seconds):
     replica._engine.forward = slow
 
 
-async def test_an_endpoints_token_gap_is_what_its_streams_are_admitted_by(config):
+async def test_an_endpoints_itl_is_what_its_streams_are_admitted_by(config):
     async with cluster(with_hasty(config, gap_ms=1)) as local:
         slow_steps(local.decode[0], 0.005)
         events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)

@@ -6,8 +6,8 @@ import asyncio
 import json
 from dataclasses import replace
 
-from cluster.batch.concurrency import Pace
-from cluster.batch.http_client import Server
+from cluster.batch.concurrency import BatchConcurrency
+from cluster.batch.http_client import BatchServer
 from cluster.batch.lines import read_input
 from cluster.batch.output import BatchOutput
 from cluster.batch.run import BatchRun, endpoint_for
@@ -47,19 +47,19 @@ class Order:
 
 
 async def run(local: LocalCluster, path) -> BatchRun:
-    server = Server.at(f"http://{local.router.http_address}", None)
+    server = BatchServer.at(f"http://{local.router.http_address}", None)
     endpoint = endpoint_for((await server.get("/v1/models")).reply.body, None)
     with BatchOutput(path) as output:
-        batch = BatchRun(server, output.add, Pace(8), endpoint, before=len(output.done))
+        batch = BatchRun(server, output.add, BatchConcurrency(8), endpoint, before=len(output.done))
         await batch.run(read_input(lines(), output.done), lambda line: None)
     return batch
 
 
 async def test_interactive_requests_are_computed_before_a_batch_that_waits(config, tmp_path):
-    night = EndpointConfig(lane="batch", token_gap_budget_ms=60_000)
+    night = EndpointConfig(lane="batch", itl_budget_ms=60_000)
     config = replace(
         config,
-        prefill=replace(config.prefill, chunk_tokens=64, local_tokens=0),
+        prefill=replace(config.prefill, chunk_tokens=64, local_prefill_tokens=0),
         kv=replace(config.kv, blocks=1200, prefix_cache=False),
         endpoints={
             **config.endpoints,

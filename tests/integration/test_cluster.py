@@ -123,7 +123,7 @@ async def test_sampling_is_the_same_alone_and_in_a_crowd(config, model):
 
 
 async def test_choices_differ_and_stage_times_add_up(config):
-    prefill = replace(config.prefill, local_tokens=0)
+    prefill = replace(config.prefill, local_prefill_tokens=0)
     async with cluster(replace(config, prefill=prefill)) as local:
         events = [
             event
@@ -153,7 +153,7 @@ async def test_choices_differ_and_stage_times_add_up(config):
 
 async def test_nobody_is_let_in_who_has_no_place_in_the_decode_batch(config):
     """Who comes after them waits before its first token, or is refused, and not behind it."""
-    chat = EndpointConfig(ttft_budget_ms=1000, token_gap_budget_ms=1000)
+    chat = EndpointConfig(ttft_budget_ms=1000, itl_budget_ms=1000)
     decode = replace(config.decode, max_batch=2)
     async with cluster(replace(config, decode=decode, endpoints={"chat": chat})) as local:
         options = {"max_tokens": 400, "ignore_eos": True}
@@ -266,7 +266,7 @@ async def test_a_router_that_is_full_of_batch_work_takes_a_chat(config):
 
 
 async def test_a_lost_replica_ends_its_requests_with_a_retryable_error_where_none_goes_on(config):
-    router = replace(config.router, resume_s=0)
+    router = replace(config.router, failover_timeout_s=0)
     config = replace(config, router=router, decode=replace(config.decode, replicas=2))
     async with cluster(config) as local:
         streams = [local.client.generate("x", max_tokens=1500, ignore_eos=True) for _ in range(4)]

@@ -28,7 +28,7 @@ def config(config):
     return replace(
         config,
         kv=replace(config.kv, prefix_cache=False),
-        prefill=replace(config.prefill, replicas=2, local_tokens=0),
+        prefill=replace(config.prefill, replicas=2, local_prefill_tokens=0),
         decode=replace(config.decode, replicas=2),
     )
 

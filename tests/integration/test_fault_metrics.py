@@ -81,7 +81,7 @@ async def test_a_lost_replica_its_link_and_what_moved_are_counted(config):
             async with asyncio.timeout(20):
                 while not page.value("tandem_replicas_lost_total", role="decode"):
                     await asyncio.sleep(0.05)
-            moved = page.value("tandem_requests_moved_total")
+            moved = page.value("tandem_failovers_total")
             assert 0 < moved <= len(streams)
             assert page.value("tandem_replicas", role="decode") == 1
             assert page.value("tandem_kv_transfers_total", outcome="committed") >= len(streams)

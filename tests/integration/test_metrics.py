@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.admission.router_capacity import Vacancies
+from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import Tokens
 from cluster.chart.metrics_page import all_metrics, samples
 from cluster.config.schema import EndpointConfig
@@ -23,9 +23,9 @@ ONLY_THEN = {
     "tandem_decode_step_failures_total",
     "tandem_kv_links_broken_total",
     "tandem_replicas_lost_total",
-    "tandem_requests_moved_total",
+    "tandem_failovers_total",
     "tandem_decode_local_prefills_total",
-    "tandem_pool_wanted_replicas",
+    "tandem_pool_desired_replicas",
     "tandem_canary_requests_total",
     "tandem_canary_ttft_seconds",
     "tandem_canary_rolled_back",
@@ -63,7 +63,7 @@ async def eventually(holds) -> None:
 
 
 async def test_a_cluster_at_work_records_what_the_catalogue_lists(config):
-    report = EndpointConfig(lane="batch", ttft_budget_ms=60_000, token_gap_budget_ms=60_000)
+    report = EndpointConfig(lane="batch", ttft_budget_ms=60_000, itl_budget_ms=60_000)
     config = replace(config, endpoints={**config.endpoints, "report": report})
     with recorded() as page:
         async with cluster(config) as local:
@@ -102,17 +102,17 @@ def check_requests(page: Recorded) -> None:
     assert page.value("tandem_requests_total", outcome="ok", **batch) == 1
     assert page.value("tandem_requests_total", outcome="cancelled") == 1
     assert page.value("tandem_requests_total", outcome="NotFound", endpoint="other") == 1
-    assert page.value("tandem_door_errors_total", door="grpc", error="NotFound") == 1
+    assert page.value("tandem_front_end_errors_total", front_end="grpc", error="NotFound") == 1
     assert page.value("tandem_ttft_seconds_count", **chat) == 5
     assert page.value("tandem_ttft_budget_ratio_count") == 5
     assert page.value("tandem_request_seconds_count") == 5
     assert page.value("tandem_prompt_tokens_total", **batch) == 100
     assert page.value("tandem_answer_tokens_total", **batch) == 6
-    assert page.value("tandem_token_gap_seconds_count", **batch) == 1
+    assert page.value("tandem_inter_token_latency_seconds_count", **batch) == 1
     assert page.value("tandem_prefill_tokens_total") > 0
     assert page.value("tandem_kv_transfers_total", outcome="committed") >= 5
     assert page.value("tandem_kv_transfer_bytes_total") > 0
-    assert page.value("tandem_decode_token_gap_seconds_count") >= 5 * 4
+    assert page.value("tandem_decode_inter_token_latency_seconds_count") >= 5 * 4
     assert page.value("tandem_replicas", role="prefill") == 1
     assert page.value("tandem_replicas_joined_total", role="decode") == 1
 
@@ -124,7 +124,7 @@ def check_that_stages_add_up(page: Recorded) -> None:
 
 
 async def test_refusals_are_counted_once_with_their_reason(config, caplog):
-    tight = EndpointConfig(ttft_budget_ms=60_000, token_gap_budget_ms=60_000)
+    tight = EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)
     config = replace(
         config,
         endpoints={"chat": tight},
@@ -155,7 +155,7 @@ async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(conf
     """More have to end for it, as it may fill three quarters; who was refused tells nothing."""
     asked, ended = [], []
 
-    class Noted(Vacancies):
+    class Noted(RouterCapacity):
         def wait_s(self, choices, running, now, beyond=0):
             asked.append((choices, running, beyond))
             return super().wait_s(choices, running, now, beyond)

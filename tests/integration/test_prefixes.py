@@ -114,7 +114,7 @@ async def test_it_can_be_switched_off(config, model, off):
     if off == "cache":
         config = replace(config, kv=replace(config.kv, prefix_cache=False))
     else:
-        config = replace(config, prefill=replace(config.prefill, local_tokens=0))
+        config = replace(config, prefill=replace(config.prefill, local_prefill_tokens=0))
     async with cluster(config) as local:
         tokens, _ = await ask(local, PROMPT)
         again, second = await ask(local, [*PROMPT, *tokens, 9])

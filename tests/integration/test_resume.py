@@ -34,7 +34,7 @@ SAMPLED = {
 def config(config):
     return replace(
         config,
-        prefill=replace(config.prefill, replicas=2, local_tokens=0),
+        prefill=replace(config.prefill, replicas=2, local_prefill_tokens=0),
         decode=replace(config.decode, replicas=2),
     )
 
@@ -161,12 +161,12 @@ async def test_a_stream_waits_for_the_replica_that_takes_the_place_of_the_only_o
             await local.decode[1].stop()
 
 
-@pytest.mark.parametrize("resume_s", [0, 0.3])
-async def test_without_a_place_to_go_on_the_loss_is_told(config, resume_s):
+@pytest.mark.parametrize("failover_timeout_s", [0, 0.3])
+async def test_without_a_place_to_go_on_the_loss_is_told(config, failover_timeout_s):
     config = replace(
         config,
         decode=replace(config.decode, replicas=1),
-        router=replace(config.router, resume_s=resume_s),
+        router=replace(config.router, failover_timeout_s=failover_timeout_s),
     )
     async with cluster(config) as local:
         stream = Stream(local, PROMPTS[0], **GREEDY)
@@ -192,7 +192,7 @@ async def test_a_request_is_not_carried_on_for_ever(config, monkeypatch):
 
 async def test_nothing_is_placed_where_somebody_left_after_an_outage(config, model, redis):
     """An outage keeps those that are known for a while, but not those that say that they go."""
-    config = replace(config, router=replace(config.router, resume_s=0))
+    config = replace(config, router=replace(config.router, failover_timeout_s=0))
     async with cluster(config) as local:
         watch = local.router._watch
         os.kill(redis.pid, signal.SIGSTOP)

@@ -117,4 +117,4 @@ async def test_one_replica_that_does_both_may_not_do_less(config):
         load = local.decode[0].load()
         assert load.prompt_tokens_per_s > 0
         assert load.step_s > 0
-        assert 0 < load.gap_s <= 0.06
+        assert 0 < load.itl_s <= 0.06

@@ -80,7 +80,7 @@ def sleepy(config):
         # Other tests' counts in this Redis are not ours.
         directory=replace(config.directory, namespace="sleep"),
         endpoints={
-            "chat": EndpointConfig(ttft_budget_ms=100_000, token_gap_budget_ms=60_000),
+            "chat": EndpointConfig(ttft_budget_ms=100_000, itl_budget_ms=60_000),
             "hasty": EndpointConfig(ttft_budget_ms=200),
             "batch": EndpointConfig(lane="batch"),
         },

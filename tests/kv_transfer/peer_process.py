@@ -1,7 +1,7 @@
 """A sender or receiver in a process of its own, to be killed and frozen by `test_processes`.
 
 Speaks JSON lines: says `{"address": …}` first, then one line for each transfer that ends. A sender
-offers all transfers at once; its lane is slow from the first frame on if asked to.
+offers all transfers at once; its channel is slow from the first frame on if asked to.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from engine.errors import TandemError
 from kv_transfer.receiver import Peer
 from kv_transfer.sender import OutgoingKv
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import (
     LAYOUT,
     make_cache,
@@ -34,7 +34,7 @@ def say(**line: Any) -> None:
 
 
 def opener(slow_s: float) -> FaultyOpener:
-    return FaultyOpener(open_lane, [Plan(Fault.SLOW, 0, slow_s)] if slow_s else [])
+    return FaultyOpener(open_channel, [FaultPlan(Fault.SLOW, 0, slow_s)] if slow_s else [])
 
 
 async def send(

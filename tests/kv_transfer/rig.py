@@ -19,7 +19,7 @@ from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from kv_transfer.sender import KvSender, OutgoingKv
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 
 HOST = "127.0.0.1"
 # Layers of two shapes; a block is 3,328 bytes.
@@ -97,7 +97,10 @@ class SenderSide:
 
 @asynccontextmanager
 async def sending(
-    name: str = "p0", config: TransferConfig = QUICK, cache: KvCache | None = None, opener=open_lane
+    name: str = "p0",
+    config: TransferConfig = QUICK,
+    cache: KvCache | None = None,
+    opener=open_channel,
 ) -> AsyncIterator[SenderSide]:
     cache = cache or make_cache(seed=1)
     sender = KvSender(name, HOST, cache, config, opener)
@@ -115,7 +118,10 @@ async def sending(
 
 @asynccontextmanager
 async def receiving(
-    name: str = "d0", config: TransferConfig = QUICK, cache: KvCache | None = None, opener=open_lane
+    name: str = "d0",
+    config: TransferConfig = QUICK,
+    cache: KvCache | None = None,
+    opener=open_channel,
 ) -> AsyncIterator[tuple[KvReceiver, KvCache]]:
     cache = cache or make_cache()
     receiver = KvReceiver(name, HOST, cache, config, opener)
@@ -180,8 +186,8 @@ class Pair:
 @asynccontextmanager
 async def linked(
     config: TransferConfig = QUICK,
-    sender_opener=open_lane,
-    receiver_opener=open_lane,
+    sender_opener=open_channel,
+    receiver_opener=open_channel,
     receiver_config: TransferConfig | None = None,
     blocks: int = 64,
     *,

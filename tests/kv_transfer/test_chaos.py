@@ -15,9 +15,9 @@ import pytest
 
 from engine.errors import DeadlineExceeded, Internal, TandemError, TransferFailed
 from engine.kv.block_pool import BlockPool
-from kv_transfer.frames.borrowed_blocks import Borrower
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.frames.borrowed_blocks import BlockBorrower
+from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, over
 
 TRANSFERS = 24
@@ -118,7 +118,7 @@ def random_plans(rng):
     plans = []
     for _ in range(6):
         fault = rng.choice(faults)
-        plans.append(Plan(fault, rng.randint(0, 12), 0.01) if fault else None)
+        plans.append(FaultPlan(fault, rng.randint(0, 12), 0.01) if fault else None)
     return plans
 
 
@@ -135,8 +135,8 @@ def failing_at_times(copy, rng):
 @pytest.mark.parametrize("seed", range(2))
 async def test_storm(transport, seed, monkeypatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(Borrower, "copy", failing_at_times(Borrower.copy, rng))
-    openers = [FaultyOpener(open_lane, random_plans(rng)) for _ in range(2)]
+    monkeypatch.setattr(BlockBorrower, "copy", failing_at_times(BlockBorrower.copy, rng))
+    openers = [FaultyOpener(open_channel, random_plans(rng)) for _ in range(2)]
     sender, receiver = openers
     async with linked(
         sender_opener=sender, receiver_opener=receiver, blocks=BLOCKS, **over(transport, CONFIG)

@@ -14,8 +14,8 @@ import pytest
 from engine.errors import DeadlineExceeded, TransferFailed
 from kv_transfer.errors import LinkBroken, Withdrawn
 from kv_transfer.sender import OutgoingKv
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import LAYOUT, QUICK, TRANSPORTS, eventually, linked, over, same
 
 BLOCKS = list(range(20))
@@ -204,7 +204,7 @@ async def test_a_receiver_that_gives_up_early_costs_the_prompt_nothing():
 
 
 async def test_a_link_that_breaks_while_the_prompt_is_computed():
-    opener = FaultyOpener(open_lane, [Plan(Fault.FAIL, 2)])
+    opener = FaultyOpener(open_channel, [FaultPlan(Fault.FAIL, 2)])
     async with linked(replace(QUICK, io_timeout_s=0.3), receiver_opener=opener) as pair:
         await pair.move("warm", [0], [0])
         prompt = Prompt(pair)

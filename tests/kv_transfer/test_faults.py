@@ -9,18 +9,18 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import TransferFailed
-from kv_transfer.errors import ChecksumMismatch, LaneBroken, LinkBroken
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.errors import ChannelBroken, ChecksumMismatch, LinkBroken
+from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched
 
-# For lanes that hang: nothing but this deadline ends them. It ends a good lane that stands
+# For channels that hang: nothing but this deadline ends them. It ends a good channel that stands
 # still for as long, too.
 FAST = replace(QUICK, io_timeout_s=0.5)
 
 
 def faulty(*plans):
-    return FaultyOpener(open_lane, plans)
+    return FaultyOpener(open_channel, plans)
 
 
 async def fails(pair, transfer, blocks, written):
@@ -36,7 +36,7 @@ async def fails(pair, transfer, blocks, written):
 @pytest.mark.parametrize("transport", ["gloo", "loopback", "shared_memory"])
 @pytest.mark.parametrize("side", ["sender", "receiver"])
 async def test_a_corrupted_frame_is_never_written_and_the_link_lives(transport, side):
-    opener = faulty(Plan(Fault.CORRUPT))
+    opener = faulty(FaultPlan(Fault.CORRUPT))
     config = replace(QUICK, transport=transport)
     async with linked(config, **{f"{side}_opener": opener}) as pair:
         error = await fails(pair, "bad", [1, 2], [3, 4])
@@ -49,7 +49,7 @@ async def test_a_corrupted_frame_is_never_written_and_the_link_lives(transport, 
 
 
 async def test_a_corrupted_frame_in_the_middle_leaves_other_transfers_alone():
-    async with linked(receiver_opener=faulty(Plan(Fault.CORRUPT, call=7))) as pair:
+    async with linked(receiver_opener=faulty(FaultPlan(Fault.CORRUPT, call=7))) as pair:
 
         async def attempt(index):
             blocks = list(range(16 * index, 16 * index + 16))
@@ -71,8 +71,8 @@ async def test_a_corrupted_frame_in_the_middle_leaves_other_transfers_alone():
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.DIE_HALF])
 @pytest.mark.parametrize("call", [0, 3])
 @pytest.mark.parametrize("side", ["sender", "receiver"])
-async def test_a_broken_lane_is_thrown_away_and_a_new_one_made(fault, call, side):
-    opener = faulty(Plan(fault, call))
+async def test_a_broken_channel_is_thrown_away_and_a_new_one_made(fault, call, side):
+    opener = faulty(FaultPlan(fault, call))
     async with linked(QUICK, **{f"{side}_opener": opener}) as pair:
         error = await fails(pair, "bad", list(range(20)), list(range(20, 40)))
         assert isinstance(error, LinkBroken)
@@ -84,9 +84,9 @@ async def test_a_broken_lane_is_thrown_away_and_a_new_one_made(fault, call, side
 
 
 @pytest.mark.parametrize("side", ["sender", "receiver"])
-async def test_a_lane_that_never_completes(side):
+async def test_a_channel_that_never_completes(side):
     """The transfer fails in time, the next one works, and the staging waits for its thread."""
-    opener = faulty(Plan(Fault.HANG, call=1))
+    opener = faulty(FaultPlan(Fault.HANG, call=1))
     async with linked(FAST, **{f"{side}_opener": opener}) as pair:
         started = time.monotonic()
         await fails(pair, "bad", list(range(20)), list(range(20, 40)))
@@ -100,13 +100,13 @@ async def test_a_lane_that_never_completes(side):
         await pair.move("again", [1, 2], [52, 53])
 
 
-async def test_a_slow_lane_only_takes_longer():
-    async with linked(sender_opener=faulty(Plan(Fault.SLOW, seconds=0.05))) as pair:
+async def test_a_slow_channel_only_takes_longer():
+    async with linked(sender_opener=faulty(FaultPlan(Fault.SLOW, seconds=0.05))) as pair:
         await pair.move("slow", list(range(10)), list(range(10)))
 
 
 async def test_everything_on_a_broken_link_fails_at_once():
-    async with linked(QUICK, receiver_opener=faulty(Plan(Fault.FAIL, call=2))) as pair:
+    async with linked(QUICK, receiver_opener=faulty(FaultPlan(Fault.FAIL, call=2))) as pair:
         never = asyncio.Event()
         waiting_offer = pair.take("a", [1])
         admitting = pair.take("b", [2], gate=never.wait)
@@ -121,7 +121,7 @@ async def test_everything_on_a_broken_link_fails_at_once():
 
 async def test_staging_has_a_bound_and_a_full_one_is_told():
     """With one link allowed there are four buffers: two to work with, two that may be stuck."""
-    opener = faulty(*[Plan(Fault.HANG)] * 3)
+    opener = faulty(*[FaultPlan(Fault.HANG)] * 3)
     config = replace(FAST, max_links=1, staging_buffers=2)
     async with linked(config, receiver_opener=opener) as pair:
         for index in range(3):
@@ -135,7 +135,7 @@ async def test_staging_has_a_bound_and_a_full_one_is_told():
 
 async def test_both_ends_hanging_are_given_up_by_their_links():
     """No timeout of a transport helps here: the links' own deadlines do."""
-    sender_opener, receiver_opener = faulty(Plan(Fault.HANG)), faulty(Plan(Fault.HANG))
+    sender_opener, receiver_opener = faulty(FaultPlan(Fault.HANG)), faulty(FaultPlan(Fault.HANG))
     config = replace(FAST, transport="loopback")
     async with linked(config, sender_opener, receiver_opener) as pair:
         started = time.monotonic()
@@ -148,7 +148,7 @@ async def test_both_ends_hanging_are_given_up_by_their_links():
 
 
 class FailsOnce:
-    """A lane whose first send fails late, when the next one waits already; counts the calls."""
+    """A channel whose first send fails late, when the next one waits already; counts the calls."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -161,20 +161,20 @@ class FailsOnce:
         if self.calls > 1:
             return self.inner.send(buffer)
         time.sleep(0.2)
-        raise LaneBroken("the first call fails")
+        raise ChannelBroken("the first call fails")
 
 
-async def test_no_call_follows_a_failed_one_on_the_same_lane():
+async def test_no_call_follows_a_failed_one_on_the_same_channel():
     """Else the second frame would arrive where the first is expected."""
-    lanes = []
+    channels = []
 
     def opener(spec):
-        lanes.append(FailsOnce(open_lane(spec)))
-        return lanes[0] if len(lanes) == 1 else lanes[-1].inner
+        channels.append(FailsOnce(open_channel(spec)))
+        return channels[0] if len(channels) == 1 else channels[-1].inner
 
     async with linked(QUICK, sender_opener=opener) as pair:
         await fails(pair, "bad", list(range(20)), list(range(20, 40)))
-        assert lanes[0].calls == 1
+        assert channels[0].calls == 1
         await pair.move("good", [1], [2])
 
 
@@ -195,7 +195,7 @@ async def test_two_corrupted_frames_in_a_row_cost_the_link():
 
             return wait_and_garble
 
-    openers = iter([lambda spec: Garbles(open_lane(spec)), open_lane])
+    openers = iter([lambda spec: Garbles(open_channel(spec)), open_channel])
     async with linked(QUICK, receiver_opener=lambda spec: next(openers)(spec)) as pair:
         assert isinstance(await fails(pair, "one", [1], [2]), ChecksumMismatch)
         await fails(pair, "two", [1], [2])

@@ -232,17 +232,17 @@ async def test_a_frozen_sender_that_wakes_up_is_linked_again():
         assert receiver.links_open == 1
 
 
-async def test_a_process_with_a_thread_stuck_in_its_lane_can_exit():
+async def test_a_process_with_a_thread_stuck_in_its_channel_can_exit():
     """Even while a call never comes back, the interpreter ends, and without a crash."""
     code = """
 import asyncio
 from dataclasses import replace
-from kv_transfer.transports.fault_injection import Fault, FaultyOpener, Plan
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.fault_injection import Fault, FaultyOpener, FaultPlan
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import QUICK, linked
 
 async def main():
-    opener = FaultyOpener(open_lane, [Plan(Fault.HANG)])
+    opener = FaultyOpener(open_channel, [FaultPlan(Fault.HANG)])
     async with linked(replace(QUICK, io_timeout_s=0.2), receiver_opener=opener) as pair:
         results = await asyncio.gather(
             pair.offer("t", [1]), pair.take("t", [2]), return_exceptions=True

@@ -12,7 +12,7 @@ from engine.runtime.engine_thread import EngineWorker
 from engine.scheduling.prompt_order import PromptOrder
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from tests.held_engine import LAYERS, HeldEngine
@@ -105,7 +105,9 @@ async def test_how_far_a_pass_is_is_told_while_it_goes_on():
 async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores):
     async with running() as (subject, engine, _):
         engine.shared_cores, told = cores, []
-        job = submit(subject, "long", 2 * CHUNK, haste=Haste.PRESSED if pressed else Haste.PROMPTS)
+        job = submit(
+            subject, "long", 2 * CHUNK, haste=Urgency.PRESSED if pressed else Urgency.PROMPTS
+        )
         job.watch = lambda tokens, layers: told.append((tokens, layers))
         engine.let_go()
         await asyncio.wait_for(job.first_token, 30)
@@ -120,7 +122,7 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
 
 @pytest.mark.parametrize(
     ("haste", "cores", "times"),
-    [(Haste.URGENT, "host", 1), (Haste.URGENT, "", 2), (Haste.PRESSED, "host", 2)],
+    [(Urgency.URGENT, "host", 1), (Urgency.URGENT, "", 2), (Urgency.PRESSED, "host", 2)],
 )
 async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(haste, cores, times):
     async with running() as (subject, engine, _):

@@ -27,8 +27,8 @@ def test_both_play_each_window_and_begin_by_turns():
     assert len(order) == len(set(order)) == 2 * 2 * 3
 
 
-def found(system, index, good, gap_s):
-    return Found(1, system, index, good, False, 0.1, gap_s)
+def found(system, index, good, itl_s):
+    return Found(1, system, index, good, False, 0.1, itl_s)
 
 
 def test_a_request_is_held_against_itself():

@@ -32,4 +32,4 @@ def test_a_burst_is_served_with_its_budgets(tmp_path, slow):
     config = load_config(file)
     chat = config.endpoints["chat"]
     assert chat.ttft_budget_ms == 1000 * slow
-    assert chat.token_gap_budget_ms == config.decode.token_gap_budget_ms == 60 * slow
+    assert chat.itl_budget_ms == config.decode.itl_budget_ms == 60 * slow

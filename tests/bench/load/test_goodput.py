@@ -64,7 +64,7 @@ def test_every_request_is_counted_once(outcomes):
 @settings(deadline=None)
 @given(_outcomes, st.floats(1, 5))
 def test_wider_budgets_are_never_worse(outcomes, factor):
-    wider = Budgets(_BUDGETS.ttft_s * factor, _BUDGETS.gap_s * factor, _BUDGETS.stall_s * factor)
+    wider = Budgets(_BUDGETS.ttft_s * factor, _BUDGETS.itl_s * factor, _BUDGETS.stall_s * factor)
     assert phase_figures(outcomes, wider).good >= phase_figures(outcomes, _BUDGETS).good
 
 

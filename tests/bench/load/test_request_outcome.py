@@ -45,14 +45,14 @@ def test_a_stream_is_counted_from_when_it_was_due():
     assert (found.ttft_s, found.ttfmt_s, found.ttlt_s) == (1.0, 1.0, 4.0)
     assert found.mean_gap_s == 1.0
     assert found.stall_s == 2.0
-    assert found.gaps_s() == [0.5, 0.5, 2.0]
+    assert found.itls_s() == [0.5, 0.5, 2.0]
 
 
 def test_coalesced_pieces_count_tokens_where_their_text_tells():
     reads = [(13.0, _HEAD + _text("w3")), (14.0, _text(" w4 w5 w6", "length") + _usage(4))]
     found = _read([*reads, (14.0, b"0\r\n\r\n")], count_tokens)
     assert found.messages == ((3.0, 1), (4.0, 3))
-    assert found.gaps_s() == pytest.approx([1 / 3] * 3)
+    assert found.itls_s() == pytest.approx([1 / 3] * 3)
     assert found.stall_s == 1.0
 
 
@@ -60,7 +60,7 @@ def test_or_the_servers_count_with_equal_gaps():
     reads = [(13.0, _HEAD + _text("One")), (14.0, _text(" of many.", "length") + _usage(4))]
     found = _read([*reads, (14.0, b"0\r\n\r\n")])
     assert found.tokens == 4
-    assert found.gaps_s() == pytest.approx([1 / 3] * 3)
+    assert found.itls_s() == pytest.approx([1 / 3] * 3)
 
 
 def test_or_the_ids_that_came():
@@ -145,7 +145,7 @@ def test_gaps_add_up_to_the_stream(pieces, uncounted):
         messages.append((moment, tokens))
     total = sum(tokens for _, tokens in messages) + uncounted
     found = Outcome(0, 0, "calm", 0, 0, 99, 9, total, 200, total, tuple(messages))
-    gaps = found.gaps_s()
+    gaps = found.itls_s()
     assert len(gaps) == total - 1 if total > 1 else not gaps
     if total > 1:
         assert sum(gaps) == pytest.approx(messages[-1][0] - messages[0][0], abs=1e-9)

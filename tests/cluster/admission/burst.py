@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from cluster.admission.offered_load import Demand
+from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
 from cluster.placement.cost_model import Pace
-from cluster.placement.edf_forecast import Due, first_of, in_time
+from cluster.placement.edf_forecast import EdfPrompt, first_of, in_time
 from cluster.placement.placement import Placement
-from cluster.placement.replica_load import Hold
-from cluster.placement.types import Ask
+from cluster.placement.replica_load import LoadShare
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 
 TICK_S = 0.005
@@ -49,14 +49,14 @@ class Call:
     deadline_s: float = 0.0
     pace: Pace = Pace.ALONE
     learned: bool = False
-    holds: tuple[Hold, Hold] | None = None
+    holds: tuple[LoadShare, LoadShare] | None = None
 
     @property
     def good(self) -> bool:
         if self.first_s is None or self.done_s is None:
             return False
-        gap_s = (self.done_s - self.first_s) / (ANSWER - 1)
-        return self.first_s - self.arrival_s <= BUDGET_S and gap_s <= GAP_S
+        itl_s = (self.done_s - self.first_s) / (ANSWER - 1)
+        return self.first_s - self.arrival_s <= BUDGET_S and itl_s <= GAP_S
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Burst:
         self.chance = random.Random(self.seed)
         self.placement = Placement(overcommit=4.0)
         self.admission = Admission()
-        self.demand = Demand()
+        self.demand = OfferedLoad()
         self.arrivals = sorted(self._arrivals(), key=lambda call: call.arrival_s)
         self.calls = list(self.arrivals)
 
@@ -118,13 +118,13 @@ class Burst:
             ReplicaRecord("d0", "decode", "", 1, load=load),
         )
 
-    def _ask(self, call: Call) -> Ask:
-        return Ask(
+    def _ask(self, call: Call) -> PlacementRequest:
+        return PlacementRequest(
             call.prompt,
             call.prompt + ANSWER,
             arrived_s=call.arrival_s,
             budget_s=BUDGET_S,
-            gap_s=GAP_S,
+            itl_s=GAP_S,
             key=call.number,
         )
 
@@ -212,7 +212,7 @@ class Burst:
         calls = {
             id(due): (due, call)
             for call in self.prompts
-            if (due := Due(call.remaining / self._rate(), call.deadline_s))
+            if (due := EdfPrompt(call.remaining / self._rate(), call.deadline_s))
         }
         due = [one for one, _ in calls.values()]
         kept = in_time(due, self.now)

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from cluster.admission import queue_position as places
-from cluster.admission.admission_queue import Gate
-from cluster.admission.assignment import FirstToken
+from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.assignment import FirstTokenTiming
 from cluster.admission.policy import Admission
 from cluster.admission.refusals import Refused
 from cluster.api import Progress
 from cluster.placement.cost_model import Pace
 from cluster.placement.placement import Placement
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 from engine.errors import Unavailable
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from tests.cluster.admission.queue_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
 
@@ -35,12 +35,12 @@ def placement():
 
 @pytest.fixture
 def gate(pools, placement):
-    return Gate(pools, placement, max_held=2)
+    return AdmissionQueue(pools, placement, max_waiting=2)
 
 
 def ask(tokens=5000, most=0, **more):
     values = {"arrived_s": time.monotonic(), "budget_s": 10.0, "key": object(), **more}
-    return Ask(tokens, most or tokens + 10, **values)
+    return PlacementRequest(tokens, most or tokens + 10, **values)
 
 
 async def test_what_cannot_be_in_time_is_refused_at_once_with_a_time(gate):
@@ -58,7 +58,7 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     first = (await gate.enter(ask()))[0]
     held = asyncio.create_task(gate.enter(ask(4800)))
     await eventually(lambda: gate.held == 1)
-    gate.computed(first, FirstToken(0.1, 0, 0.001, 0.2))
+    gate.computed(first, FirstTokenTiming(0.1, 0, 0.001, 0.2))
     placed = (await held)[0]
     assert gate.held == 0 and placed.plan.pair.prefill.id == "p0"
     placed.release()
@@ -78,7 +78,7 @@ async def test_of_replicas_whose_state_is_old_two_are_drawn(pools, old, used):
     for pool, records in pools.records.items():
         pools.records[pool] = [replace(records[0], id=f"{pool[0]}{n}") for n in range(3)]
     pools.old = set(old)
-    gate = Gate(pools, Placement(chance=FirstDrawn()), max_held=2)
+    gate = AdmissionQueue(pools, Placement(chance=FirstDrawn()), max_waiting=2)
     placed = [(await gate.enter(ask(100)))[0] for _ in range(6)]
     assert {one.plan.pair.prefill.id for one in placed} == {f"p{n}" for n in range(used)}
     assert {one.plan.pair.decode.id for one in placed} == {f"d{n}" for n in range(used)}
@@ -91,7 +91,7 @@ async def test_a_prompt_that_waits_is_pressed(gate):
     (placed,) = await gate.enter(ask(100, budget_s=1.0))
     assert first.plan.forecast.pace is Pace.ALONE
     assert placed.plan.forecast.pace is Pace.PRESSED
-    assert (first.haste, placed.haste) == (Haste.PROMPTS, Haste.PRESSED)
+    assert (first.haste, placed.haste) == (Urgency.PROMPTS, Urgency.PRESSED)
     placed.release()
     first.release()
 
@@ -101,12 +101,12 @@ async def test_what_is_placed_while_another_has_no_room_to_be_in_time_is_urgent(
     held = asyncio.create_task(gate.enter(ask(4800)))
     await eventually(lambda: gate.held == 1)
     (placed,) = await gate.enter(ask(100))
-    assert (first.haste, placed.haste) == (Haste.PROMPTS, Haste.URGENT)
+    assert (first.haste, placed.haste) == (Urgency.PROMPTS, Urgency.URGENT)
     placed.release()
     held.cancel()
     await asyncio.gather(held, return_exceptions=True)
     (after,) = await gate.enter(ask(100))
-    assert after.haste is Haste.PROMPTS
+    assert after.haste is Urgency.PROMPTS
     for one in (first, after):
         one.release()
 
@@ -120,8 +120,8 @@ async def test_more_than_can_be_computed_is_urgent(gate):
         (placed,) = await gate.enter(ask())
         hastes.append(placed.haste)
         placed.release()
-    assert hastes[0] is Haste.PROMPTS
-    assert hastes[-1] is Haste.URGENT
+    assert hastes[0] is Urgency.PROMPTS
+    assert hastes[-1] is Urgency.URGENT
     stream.release()
 
 
@@ -130,7 +130,7 @@ async def test_as_much_with_time_for_it_is_not_urgent(gate):
     stream.prefilled()
     for _ in range(8):
         (placed,) = await gate.enter(ask(budget_s=600.0))
-        assert placed.haste is Haste.PROMPTS
+        assert placed.haste is Urgency.PROMPTS
         placed.release()
     stream.release()
 
@@ -138,7 +138,7 @@ async def test_as_much_with_time_for_it_is_not_urgent(gate):
 async def test_a_choice_that_was_moved_says_nothing_of_predictions(gate, monkeypatch):
     learned = []
     monkeypatch.setattr(Admission, "learn", lambda admission, late, budget_s: learned.append(late))
-    first = FirstToken(0.01, 0, 0.001, 0.02)
+    first = FirstTokenTiming(0.01, 0, 0.001, 0.02)
     for moved in (False, True):
         (placed,) = await gate.enter(ask(50))
         if moved:
@@ -177,7 +177,7 @@ async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(gate):
     await eventually(lambda: gate.held == 2)
     with pytest.raises(Refused) as refused:
         await gate.enter(ask(14000, batch=True))
-    assert refused.value.reason == "held_full"
+    assert refused.value.reason == "queue_full"
     first.release()
     await eventually(waiting[0].done)
     assert not waiting[1].done() and gate.held == 1
@@ -186,7 +186,7 @@ async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(gate):
 
 
 async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, placement):
-    gate = Gate(pools, placement, max_held=99)
+    gate = AdmissionQueue(pools, placement, max_waiting=99)
     light = (await gate.enter(ask(10, tenant="light")))[0]
     heavy = (await gate.enter(ask(11000, batch=True, tenant="heavy")))[0]
     crowd = [
@@ -252,12 +252,12 @@ async def test_a_guess_that_was_wrong_widens_no_margin(pools, placement):
     """Only what was predicted from observations says how far off predictions are."""
     guessing = Placement()
     for known, kept in ((guessing, 0.08), (placement, 0.147)):
-        gate = Gate(pools, known, max_held=2)
+        gate = AdmissionQueue(pools, known, max_waiting=2)
         placed = (await gate.enter(ask(100, budget_s=0.2)))[0]
         assert placed.plan.forecast.learned is (known is placement)
         await asyncio.sleep(0.21)
         for _ in range(3):
-            gate.computed(placed, FirstToken(0.2, 0, 0.0, 0.21))
+            gate.computed(placed, FirstTokenTiming(0.2, 0, 0.0, 0.21))
         placed.release()
         assert gate._admission.margin_s(0.2) == pytest.approx(0.2 * kept, abs=0.001)
 
@@ -282,7 +282,7 @@ async def test_who_is_admitted_at_once_hears_nothing(gate):
 async def test_a_prompt_that_decode_has_cached_waits_for_no_one_at_prefill(pools, placement):
     """It is computed elsewhere than those that are held."""
     placement = Placement(256, 64, costs=placement.costs)
-    gate = Gate(pools, placement, max_held=9)
+    gate = AdmissionQueue(pools, placement, max_waiting=9)
     running = (await gate.enter(ask(5000)))[0]
     held = asyncio.create_task(gate.enter(ask(4000)))
     await eventually(lambda: gate.held == 1)
@@ -301,7 +301,7 @@ async def test_whose_prompt_is_mostly_cached_goes_before_a_shorter_one(
     pools, placement, monkeypatch
 ):
     monkeypatch.setattr(places, "TELL_S", 0.01)
-    gate = Gate(pools, placement, max_held=9)
+    gate = AdmissionQueue(pools, placement, max_waiting=9)
     running = (await gate.enter(ask(5000)))[0]
     digests = [bytes([n]) * 8 for n in range(200)]
     placement.learn(pools.records["prefill"][0], digests)
@@ -317,7 +317,7 @@ async def test_whose_prompt_is_mostly_cached_goes_before_a_shorter_one(
 
 
 async def test_what_fits_is_admitted_where_there_is_no_place_to_wait(pools, placement):
-    gate = Gate(pools, placement, max_held=0)
+    gate = AdmissionQueue(pools, placement, max_waiting=0)
     first = (await gate.enter(ask(5000)))[0]
     second = (await gate.enter(ask(500)))[0]
     assert second.plan.forecast.fits
@@ -327,7 +327,7 @@ async def test_what_fits_is_admitted_where_there_is_no_place_to_wait(pools, plac
 
 async def test_the_wait_is_told_whole_wherever_prompts_wait(gate, pools, placement):
     """Of six seconds of prompts what is not on the replica is held, and every second is told."""
-    gate = Gate(pools, placement, max_held=9)
+    gate = AdmissionQueue(pools, placement, max_waiting=9)
     first = (await gate.enter(ask(1000, budget_s=20.0)))[0]
     held = [asyncio.create_task(gate.enter(ask(1000, budget_s=20.0))) for _ in range(5)]
     await eventually(lambda: gate.held > 0)

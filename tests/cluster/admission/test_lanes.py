@@ -7,20 +7,20 @@ import time
 
 import pytest
 
-from cluster.admission.admission_queue import Gate
+from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.refusals import Refused
 from cluster.config.tenant_limits import TenantConfig
 from cluster.placement.placement import Placement
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.fair_share import FairShare
 from tests.cluster.admission.queue_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
 
 
 def ask(tokens=100, most=0, **more):
     values = {"arrived_s": time.monotonic(), "budget_s": 1.0, "key": object(), **more}
-    return Ask(tokens, most or tokens + 10, **values)
+    return PlacementRequest(tokens, most or tokens + 10, **values)
 
 
 def small_batch(limit):
@@ -43,7 +43,7 @@ async def end(*tasks):
 
 
 async def test_who_has_no_place_in_the_decode_batch_waits_for_one():
-    gate = Gate(small_batch(2), make_placement(), max_held=8)
+    gate = AdmissionQueue(small_batch(2), make_placement(), max_waiting=8)
     streams = [(await gate.enter(ask()))[0] for _ in range(2)]
     for one in streams:
         one.prefilled()
@@ -61,14 +61,14 @@ async def test_who_has_no_place_in_the_decode_batch_waits_for_one():
 
 async def test_where_batches_are_formed_many_more_may_come():
     placement = Placement(places=False)
-    gate = Gate(small_batch(2), placement, max_held=8)
+    gate = AdmissionQueue(small_batch(2), placement, max_waiting=8)
     placed = [(await gate.enter(ask(budget_s=600.0)))[0] for _ in range(6)]
     for one in placed:
         one.release()
 
 
 async def test_batch_work_leaves_blocks_and_places_to_the_others():
-    gate = Gate(small_batch(8), make_placement(), max_held=8)
+    gate = AdmissionQueue(small_batch(8), make_placement(), max_waiting=8)
     held = [enter(gate, most=3000, batch=True) for _ in range(8)]
     await eventually(lambda: gate.held == 5)
     (large,) = await gate.enter(ask(most=3900))
@@ -85,7 +85,7 @@ async def test_batch_work_leaves_blocks_and_places_to_the_others():
 async def test_batch_prompts_wait_here_and_not_all_on_a_replica():
     placement = make_placement()
     placement._batch_prompts = 3
-    gate = Gate(Pools(), placement, max_held=8)
+    gate = AdmissionQueue(Pools(), placement, max_waiting=8)
     held = [enter(gate, batch=True) for _ in range(8)]
     await eventually(lambda: gate.held == 5)
     first = held[0].result()[0]
@@ -97,13 +97,13 @@ async def test_batch_prompts_wait_here_and_not_all_on_a_replica():
 
 
 async def test_a_chat_gets_the_place_of_the_newest_batch_request():
-    gate = Gate(Pools(), make_placement(), max_held=4)
+    gate = AdmissionQueue(Pools(), make_placement(), max_waiting=4)
     (running,) = await gate.enter(ask(700, most=12000))
     batch = [enter(gate, most=9000, batch=True) for _ in range(4)]
     await eventually(lambda: gate.held == 4)
     chat = enter(gate, most=9000, budget_s=10.0)
     await eventually(batch[3].done)
-    assert batch[3].exception().reason == "held_full"
+    assert batch[3].exception().reason == "queue_full"
     assert batch[3].exception().retry_after_s > 0
     assert gate.held == 4 and not chat.done()
     running.release()
@@ -114,7 +114,7 @@ async def test_a_chat_gets_the_place_of_the_newest_batch_request():
 
 async def test_one_tenant_takes_up_no_places_that_another_wants():
     caps = {"default": TenantConfig(), "greedy": TenantConfig(max_concurrent=1)}
-    gate = Gate(Pools(), make_placement(), 4, Fairness(caps))
+    gate = AdmissionQueue(Pools(), make_placement(), 4, FairShare(caps))
     (running,) = await gate.enter(ask(10, tenant="greedy", budget_s=60.0))
     greedy = [enter(gate, tokens=10, tenant="greedy", budget_s=60.0) for _ in range(4)]
     await eventually(lambda: gate.held == 4)
@@ -123,7 +123,7 @@ async def test_one_tenant_takes_up_no_places_that_another_wants():
     await eventually(lambda: sum(one.done() for one in (*greedy, *others)) == 3)
     refused = [one for one in (*greedy, *others) if one.done()]
     assert refused == [greedy[2], greedy[3], others[2]]
-    assert {one.exception().reason for one in refused} == {"held_full"}
+    assert {one.exception().reason for one in refused} == {"queue_full"}
     large.release()
     running.release()
     await end(*greedy, *others)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
-from cluster.placement.types import Ask, Forecast
+from cluster.placement.types import Forecast, PlacementRequest
 from tests.cluster.admission.burst import BUDGET_S, Burst
 
 
@@ -17,7 +17,7 @@ def forecast(ttft_s=0.2, **more):
 
 
 def ask(**more):
-    return Ask(100, 132, **{"budget_s": 1.0, "gap_s": 0.06, **more})
+    return PlacementRequest(100, 132, **{"budget_s": 1.0, "itl_s": 0.06, **more})
 
 
 def test_what_is_in_time_is_admitted():
@@ -28,7 +28,7 @@ def test_what_is_in_time_is_admitted():
     ("found", "reason"),
     [
         (forecast(ttft_s=5.0, work_s=4.9), "ttft"),
-        (forecast(step_s=0.07, gap_s=0.06, requests=4, interval_s=0.5), "token_gap"),
+        (forecast(step_s=0.07, itl_s=0.06, requests=4, interval_s=0.5), "itl"),
         (forecast(blocks_short=3, requests=4, interval_s=0.5), "kv_blocks"),
         (forecast(places_short=1, requests=4, interval_s=0.5), "decode_batch"),
     ],
@@ -42,7 +42,7 @@ def test_a_refusal_has_its_reason_and_a_time(found, reason):
 
 def test_where_the_queue_is_full_the_time_is_not_before_somebody_has_ended():
     found = forecast(interval_s=2.0)
-    assert Admission().refuse("held_full", ask(budget_s=600.0), found, 0.0).retry_after_s >= 2.0
+    assert Admission().refuse("queue_full", ask(budget_s=600.0), found, 0.0).retry_after_s >= 2.0
 
 
 def test_a_hopeless_queue_is_refused_at_once_and_a_near_miss_is_held_for_half_its_budget():
@@ -56,7 +56,7 @@ def test_a_hopeless_queue_is_refused_at_once_and_a_near_miss_is_held_for_half_it
 
 def test_a_replica_without_requests_takes_any():
     """An answer that no wait would make possible is not refused for its own size."""
-    found = forecast(step_s=0.2, gap_s=0.06, blocks_short=5, requests=0)
+    found = forecast(step_s=0.2, itl_s=0.06, blocks_short=5, requests=0)
     assert Admission().judge(ask(), found, 0.0) == Admit()
 
 
@@ -64,8 +64,8 @@ def test_the_batch_lane_waits_for_room_and_never_for_being_late():
     admission = Admission()
     late = forecast(50.0, work_s=49.0)
     assert admission.judge(ask(batch=True), late, 10.0) == Admit()
-    full = forecast(step_s=0.07, gap_s=0.06, requests=4)
-    assert admission.judge(ask(batch=True), full, 10.0) == Wait("token_gap", float("inf"))
+    full = forecast(step_s=0.07, itl_s=0.06, requests=4)
+    assert admission.judge(ask(batch=True), full, 10.0) == Wait("itl", float("inf"))
 
 
 def test_those_refused_get_times_one_behind_the_other_and_go_first_then():
@@ -126,7 +126,7 @@ def test_the_margin_is_each_budgets_own_and_narrows_again():
 def test_every_verdict_is_an_answer(ttft_s, work_s, alone_s, step_s, requests):
     """Decided after half the budget at the latest, never with a time in the past."""
     found = forecast(
-        ttft_s, work_s=work_s, alone_s=alone_s, step_s=step_s, gap_s=0.06, requests=requests
+        ttft_s, work_s=work_s, alone_s=alone_s, step_s=step_s, itl_s=0.06, requests=requests
     )
     verdict = Admission().judge(ask(), found, 0.5)
     assert isinstance(verdict, Admit | Refuse)

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
-from cluster.admission.retry_schedule import _MOST, Reservations
+from cluster.admission.retry_schedule import _MOST, RetrySchedule
 from cluster.config.tenant_limits import Need, TenantConfig
-from cluster.placement.edf_forecast import Due, in_time, outlook
+from cluster.placement.edf_forecast import EdfPrompt, in_time, outlook
 from cluster.placement.placement import Placement
-from cluster.placement.types import Ask, Forecast
+from cluster.placement.types import Forecast, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.fair_share import FairShare
 
-dues = st.builds(Due, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
+dues = st.builds(EdfPrompt, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
 waits = st.lists(dues, max_size=12)
 
 
@@ -30,7 +30,7 @@ def test_a_longer_prompt_fits_no_better_and_what_does_not_fit_ends_no_sooner(
     waiting, new, lead_s, more
 ):
     """One that fits may end sooner for being longer: fewer shorter ones have time before it."""
-    longer = Due(new.seconds + more, new.deadline_s)
+    longer = EdfPrompt(new.seconds + more, new.deadline_s)
     short, long = (outlook(waiting, one, lead_s, 0.0) for one in (new, longer))
     assert short.fits or not long.fits
     if not short.fits:
@@ -71,7 +71,7 @@ forecasts = st.builds(
         work_s=work_s,
         fits=ttft_s <= 1.0,
         step_s=step_s,
-        gap_s=0.06,
+        itl_s=0.06,
         blocks_short=short,
         requests=requests,
         interval_s=0.1,
@@ -95,12 +95,12 @@ def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, expecte
         work_s=max(one.work_s, other.work_s),
         fits=one.fits and other.fits,
         step_s=max(one.step_s, other.step_s),
-        gap_s=0.06,
+        itl_s=0.06,
         blocks_short=max(one.blocks_short, other.blocks_short),
         requests=max(one.requests, other.requests),
         interval_s=0.1,
     )
-    ask = Ask(100, 132, budget_s=1.0, gap_s=0.06, batch=batch)
+    ask = PlacementRequest(100, 132, budget_s=1.0, itl_s=0.06, batch=batch)
     ranks = [
         _RANK[type(Admission().judge(ask, found, now, expected=expected))] for found in (one, worse)
     ]
@@ -111,7 +111,7 @@ def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, expecte
 
 
 def test_the_times_given_away_are_bounded():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     times = [reserved.reserve(number, 0.01, 0.3, 1.0, 0.0) for number in range(_MOST + 50)]
     assert len(reserved) == _MOST
     assert times == sorted(times)
@@ -127,7 +127,7 @@ class TenantMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.fairness = Fairness({"default": self.caps})
+        self.fairness = FairShare({"default": self.caps})
         self.waiting, self.running = [], []
 
     @rule(tenant=st.sampled_from("ab"), tokens=st.integers(1, 700))
@@ -178,7 +178,7 @@ TestTenants = TenantMachine.TestCase
     st.floats(0.25, 8),
 )
 def test_two_that_always_wait_are_served_by_their_weights(sizes, weight):
-    fairness = Fairness({"a": TenantConfig(weight=weight), "default": TenantConfig()})
+    fairness = FairShare({"a": TenantConfig(weight=weight), "default": TenantConfig()})
     had = {"a": 0.0, "b": 0.0}
     weights = {"a": weight, "b": 1.0}
     for tenant in had:
@@ -215,7 +215,7 @@ def test_prompts_spread_over_idle_replicas_of_every_lane(batch):
         for second in range(40):
             seconds = 0.1 + 0.001 * number
             placement.costs.prefill(record.id).learn(300, 0, seconds, float(second))
-    ask = Ask(300, 320, budget_s=60.0, batch=batch)
+    ask = PlacementRequest(300, 320, budget_s=60.0, batch=batch)
     where = Counter(place(placement, prefill, decode, ask)[0].pair.prefill.id for _ in range(9))
     assert where == {"p0": 3, "p1": 3, "p2": 3}
 
@@ -229,7 +229,7 @@ def test_what_is_admitted_stays_within_the_blocks_that_may_be_promised(asks, ove
     prefill, decode = [replica("p0", "prefill", 1000)], [replica("d0", "decode")]
     placement, admission = Placement(overcommit=overcommit), Admission()
     for prompt, new in asks:
-        ask = Ask(prompt, prompt + new, budget_s=1e6)
+        ask = PlacementRequest(prompt, prompt + new, budget_s=1e6)
         plan = placement.plan(prefill, decode, ask, 0.0)
         if isinstance(admission.judge(ask, plan.forecast, 0.0), Admit):
             placement.hold(plan, ask, 0.0)
@@ -248,10 +248,10 @@ def test_more_that_is_held_makes_no_forecast_better(held, tokens, batch):
     """Of one pair of replicas, for prompts that all can be in time, so that none is given up."""
     prefill, decode = [replica("p0", "prefill", 1000)], [replica("d0", "decode", 1000)]
     placement = Placement()
-    ask = Ask(tokens, tokens + 20, budget_s=600.0, gap_s=0.06, batch=batch)
+    ask = PlacementRequest(tokens, tokens + 20, budget_s=600.0, itl_s=0.06, batch=batch)
     before = placement.plan(prefill, decode, ask, 0.0).forecast
     for prompt, is_batch in held:
-        other = Ask(prompt, prompt + 20, budget_s=600.0, gap_s=0.06, batch=is_batch)
+        other = PlacementRequest(prompt, prompt + 20, budget_s=600.0, itl_s=0.06, batch=is_batch)
         place(placement, prefill, decode, other)
         after = placement.plan(prefill, decode, ask, 0.0).forecast
         assert after.work_s >= before.work_s - 1e-9

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from cluster.admission.admission_queue import Gate
+from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.refusals import Refused
 from cluster.discovery.cold_start import ColdStarts
-from cluster.placement.types import Ask, Forecast
+from cluster.placement.types import Forecast, PlacementRequest
 from tests.cluster.admission.queue_pools import Pools, make_placement
 from tests.cluster.scripted_generator import eventually
 
@@ -22,11 +22,13 @@ def pools():
 
 @pytest.fixture
 def gate(pools):
-    return Gate(pools, make_placement(), max_held=9)
+    return AdmissionQueue(pools, make_placement(), max_waiting=9)
 
 
 def ask(tokens, **more):
-    return Ask(tokens, tokens + 10, **{"arrived_s": time.monotonic(), "budget_s": 10.0, **more})
+    return PlacementRequest(
+        tokens, tokens + 10, **{"arrived_s": time.monotonic(), "budget_s": 10.0, **more}
+    )
 
 
 def kept(gate):

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.admission.retry_schedule import Reservations
+from cluster.admission.retry_schedule import RetrySchedule
 
 
 def test_times_are_as_far_apart_as_the_work_is_long():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     slots = [reserved.reserve(number, 0.2, 0.5, 1.0, 0.0) for number in range(5)]
     assert slots[0] == 1.0
     assert all(b - a >= 0.2 for a, b in itertools.pairwise(slots))
 
 
 def test_only_who_comes_at_its_time_is_expected():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     slot = reserved.reserve("a", 0.2, 0.5, 1.0, 0.0)
     assert not reserved.claim("a", slot - 0.5)
     assert not reserved.claim("b", slot)
@@ -30,7 +30,7 @@ def test_only_who_comes_at_its_time_is_expected():
 
 
 def test_a_place_is_kept_until_its_owner_is_decided_or_fails_to_come():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     slot = reserved.reserve("a", 0.2, 0.5, 1.0, 0.0)
     assert reserved.late(0.5, 0.4, 0.5) == 0
     assert reserved.late(0.5, 1.1, 0.5) == pytest.approx(1.0)
@@ -43,7 +43,7 @@ def test_a_place_is_kept_until_its_owner_is_decided_or_fails_to_come():
 
 
 def test_where_nobody_returns_nothing_is_kept_for_them():
-    reserved, now = Reservations(), 0.0
+    reserved, now = RetrySchedule(), 0.0
     for number in range(40):
         reserved.reserve(number, 0.5, 0.2, now + 0.1, now)
         now += 1.0
@@ -52,7 +52,7 @@ def test_where_nobody_returns_nothing_is_kept_for_them():
 
 
 def test_nobody_is_sent_behind_a_crowd_that_does_not_come():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     times = [reserved.reserve(number, 1.0, 0.5, 0.1, 0.0) for number in range(600)]
     assert times[-1] >= 599.0
     assert reserved.reserve("new", 1.0, 0.5, 30.1, 30.0) < 30.0 + 30.0
@@ -60,7 +60,7 @@ def test_nobody_is_sent_behind_a_crowd_that_does_not_come():
 
 
 def test_who_is_told_between_others_keeps_the_order():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     for number in range(100):
         reserved.reserve(number, 1.0, 0.5, 0.1, 0.0)
     slot = reserved.reserve("new", 1.0, 0.5, 30.1, 30.0)
@@ -72,7 +72,7 @@ def test_who_is_told_between_others_keeps_the_order():
 
 
 def test_who_came_keeps_its_place_for_as_long_as_it_waits():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     slot = reserved.reserve("a", 0.2, 10.0, 1.0, 0.0)
     assert reserved.claim("a", slot)
     for later_s in (2.0, 3.0, 5.0):
@@ -83,14 +83,14 @@ def test_who_came_keeps_its_place_for_as_long_as_it_waits():
 
 
 def test_what_came_and_is_never_settled_ends_too():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     assert reserved.claim("a", reserved.reserve("a", 0.2, 10.0, 1.0, 0.0))
     reserved.late(0.0, 1.0, 3600.0)
     assert len(reserved) == 0
 
 
 def test_each_of_two_alike_has_a_place_of_its_own():
-    reserved = Reservations()
+    reserved = RetrySchedule()
     first = reserved.reserve("a", 0.2, 0.5, 1.0, 0.0)
     assert reserved.claim("a", first)
     second = reserved.reserve("a", 0.2, 0.5, 1.0, first)
@@ -107,7 +107,7 @@ def test_each_of_two_alike_has_a_place_of_its_own():
     )
 )
 def test_no_time_is_early_none_is_past_and_all_end(steps):
-    reserved, now = Reservations(), 0.0
+    reserved, now = RetrySchedule(), 0.0
     for key, seconds, pause, claims in steps:
         now += pause
         if claims:

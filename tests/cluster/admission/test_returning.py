@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.admission.retry_schedule import Reservations
+from cluster.admission.retry_schedule import RetrySchedule
 from tests.cluster.admission.burst import BUDGET_S, TICK_S
 from tests.cluster.admission.returning import Returning
 
@@ -54,7 +54,7 @@ work = st.tuples(st.floats(0.01, 1.0), st.floats(0.0, 1.0))
 @settings(deadline=None)
 @given(st.lists(work, max_size=12), st.floats(0, 3), st.floats(0, 1), st.floats(0, 1))
 def test_more_work_in_front_makes_no_fewer_late(promised, begin_s, seconds, more_s):
-    reserved = Reservations()
+    reserved = RetrySchedule()
     for key, (takes_s, slack_s) in enumerate(promised):
         reserved.reserve(key, takes_s, slack_s, 1.0, 0.0)
     assert reserved.late(begin_s, 0.0, 0.0) == 0
@@ -65,7 +65,7 @@ def test_more_work_in_front_makes_no_fewer_late(promised, begin_s, seconds, more
 @settings(deadline=None)
 @given(st.lists(work, min_size=1, max_size=12))
 def test_who_is_done_before_the_first_returns_makes_nobody_late(promised):
-    reserved = Reservations()
+    reserved = RetrySchedule()
     times = [
         reserved.reserve(key, takes_s, slack_s, 1.0, 0.0)
         for key, (takes_s, slack_s) in enumerate(promised)

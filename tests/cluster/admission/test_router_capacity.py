@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.admission.router_capacity import Vacancies
+from cluster.admission.router_capacity import RouterCapacity
 
 STAYS = st.lists(st.floats(0, 1000), min_size=1, max_size=20)
 
 
-def after(*stays_s: float) -> Vacancies:
-    made = Vacancies()
+def after(*stays_s: float) -> RouterCapacity:
+    made = RouterCapacity()
     for stayed_s in stays_s:
         made.ended(stayed_s)
     return made
 
 
 def test_before_any_has_ended_there_is_a_time_all_the_same():
-    assert Vacancies().wait_s(1, 4, 0.0) == 1.0
+    assert RouterCapacity().wait_s(1, 4, 0.0) == 1.0
 
 
 def test_each_is_told_its_turn_and_time_that_passes_is_theirs():

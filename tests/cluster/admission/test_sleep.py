@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.admission import queue_position as places
-from cluster.admission.admission_queue import Gate
-from cluster.admission.offered_load import Demand
+from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.refusals import Refused
 from cluster.autoscaling.controller import PoolController, Resize
-from cluster.autoscaling.load_signals import Limits
+from cluster.autoscaling.load_signals import LoadLimits
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.config.schema import TandemConfig
 from cluster.discovery.cold_start import ColdStarts
@@ -31,7 +31,7 @@ SLEEPS = ScalingConfig(prefill=PoolBounds(0, 2), decode=PoolBounds(0, 2), idle_s
 
 
 def test_an_idle_pool_sleeps_after_a_while_one_after_the_other() -> None:
-    controller = PoolController(SLEEPS, Limits())
+    controller = PoolController(SLEEPS, LoadLimits())
     assert resized(pools(), 59, controller) == []
     slept = resized(pools(), 60, controller, 59.5)
     assert slept == [("prefill", 0, 0.5), ("decode", 0, 5.5)]
@@ -51,17 +51,17 @@ def test_an_idle_pool_sleeps_after_a_while_one_after_the_other() -> None:
 )
 def test_no_pool_sleeps_that_has_work(members) -> None:
     config = replace(SLEEPS, prefill=PoolBounds(1, 1), decode=PoolBounds(0, 2), spare_s=1e9)
-    changes = resized(members, 600, PoolController(config, Limits()))
+    changes = resized(members, 600, PoolController(config, LoadLimits()))
     assert ("decode", 0) not in [(pool, count) for pool, count, _ in changes]
 
 
 def test_a_pool_whose_least_is_one_never_sleeps() -> None:
     config = ScalingConfig(prefill=PoolBounds(1, 2), decode=PoolBounds(1, 2), idle_s=1)
-    assert resized(pools(), 600, PoolController(config, Limits())) == []
+    assert resized(pools(), 600, PoolController(config, LoadLimits())) == []
 
 
 def test_a_request_wakes_what_it_needs_at_once_and_once() -> None:
-    controller = PoolController(SLEEPS, Limits(), {"prefill": 0, "decode": 0})
+    controller = PoolController(SLEEPS, LoadLimits(), {"prefill": 0, "decode": 0})
     nobody = [router(unmet_prefill=1, unmet_decode=1)]
     assert resized(nobody, 60, controller) == [("prefill", 1, 0.0), ("decode", 1, 0.5)]
     assert set(controller.missing) == {"prefill", "decode"}
@@ -71,7 +71,7 @@ def test_a_request_wakes_what_it_needs_at_once_and_once() -> None:
 
 def test_a_new_keeper_wakes_what_it_knows_nothing_of() -> None:
     """Replicas that are about to come for the first time are not sent away."""
-    controller = PoolController(SLEEPS, Limits())
+    controller = PoolController(SLEEPS, LoadLimits())
     assert resized([], 600, controller) == []
     assert controller.wanted == {}
     assert resized([router(unmet_decode=1)], 0, controller, 601) == [("decode", 1, 0.0)]
@@ -82,7 +82,7 @@ class Sleeping(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.controller = PoolController(SLEEPS, Limits())
+        self.controller = PoolController(SLEEPS, LoadLimits())
         self.now, self.have, self.used, self.unmet = 0.0, {"prefill": 1, "decode": 1}, 0, False
 
     def members(self):
@@ -156,7 +156,7 @@ def test_one_that_fell_silent_for_a_moment_is_no_measure_of_a_start() -> None:
 
 async def test_the_gate_tells_who_is_back_from_who_is_new(asleep) -> None:
     records = Pools().records
-    gate = Gate(asleep, Placement(), max_held=4)
+    gate = AdmissionQueue(asleep, Placement(), max_waiting=4)
     asleep.records = records
     gate.unmet(time.monotonic())
     for known, learned in ((True, False), (False, True)):
@@ -191,7 +191,7 @@ def asleep():
 
 async def test_work_of_the_batch_lane_waits_for_a_start_and_is_told(asleep, monkeypatch) -> None:
     monkeypatch.setattr(places, "TELL_S", 0.0)
-    told, gate = [], Gate(asleep, Placement(), max_held=4)
+    told, gate = [], AdmissionQueue(asleep, Placement(), max_waiting=4)
     held = asyncio.create_task(gate.enter(ask(100, batch=True), told.append))
     await eventually(lambda: told)
     assert (told[0].stage, told[0].position) == ("starting", 1)
@@ -206,8 +206,8 @@ async def test_work_of_the_batch_lane_waits_for_a_start_and_is_told(asleep, monk
 
 async def test_those_held_for_a_start_come_as_work_when_it_is_over(asleep, monkeypatch) -> None:
     came = []
-    monkeypatch.setattr(Demand, "add", lambda demand, work_s, *of: came.append(work_s))
-    gate = Gate(asleep, Placement(), max_held=4)
+    monkeypatch.setattr(OfferedLoad, "add", lambda demand, work_s, *of: came.append(work_s))
+    gate = AdmissionQueue(asleep, Placement(), max_waiting=4)
     held = asyncio.create_task(gate.enter(ask(100, budget_s=1000.0)))
     await eventually(lambda: gate.held == 1)
     assert (came, gate.held_s) == ([], 0.0)
@@ -218,7 +218,7 @@ async def test_those_held_for_a_start_come_as_work_when_it_is_over(asleep, monke
 
 
 async def test_who_may_not_wait_so_long_is_told_when_to_come(asleep) -> None:
-    gate = Gate(asleep, Placement(), max_held=4)
+    gate = AdmissionQueue(asleep, Placement(), max_waiting=4)
     with pytest.raises(Refused) as refused:
         await gate.enter(ask(100, budget_s=10.0))
     assert refused.value.reason == "starting"
@@ -229,7 +229,7 @@ async def test_who_may_not_wait_so_long_is_told_when_to_come(asleep) -> None:
 
 async def test_a_patient_endpoint_waits_within_its_time_and_no_longer(asleep) -> None:
     asleep.starts = ColdStarts(["prefill", "decode"], 0.2)
-    gate = Gate(asleep, Placement(), max_held=4)
+    gate = AdmissionQueue(asleep, Placement(), max_waiting=4)
     began_s = time.monotonic()
     with pytest.raises(Refused) as refused:
         await asyncio.wait_for(gate.enter(ask(100, budget_s=1.0)), 20)
@@ -241,12 +241,12 @@ async def test_a_patient_endpoint_waits_within_its_time_and_no_longer(asleep) ->
 async def test_a_pool_that_may_not_sleep_is_missing_and_not_asleep(asleep) -> None:
     asleep.starts = ColdStarts(["decode"], 30)
     with pytest.raises(Unavailable):
-        await Gate(asleep, Placement(), max_held=4).enter(ask(100, batch=True))
+        await AdmissionQueue(asleep, Placement(), max_waiting=4).enter(ask(100, batch=True))
 
 
 async def test_scoring_needs_no_decode_replica(asleep) -> None:
     asleep.records["prefill"] = Pools().records["prefill"]
-    gate = Gate(asleep, Placement(), max_held=4)
+    gate = AdmissionQueue(asleep, Placement(), max_waiting=4)
     (placed,) = await gate.enter(ask(100, scored_from=1))
     placed.release()
 

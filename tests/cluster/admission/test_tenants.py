@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
-from cluster.admission.admission_queue import Gate
+from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.refusals import Refused
 from cluster.config.tenant_limits import TenantConfig
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.fair_share import FairShare
 from engine.errors import InvalidRequest
 from tests.cluster.admission.queue_pools import Pools, make_placement
 from tests.cluster.admission.test_admission_queue import ask
 from tests.cluster.scripted_generator import eventually
 
 
-def make_gate(max_held, tenants=None):
-    return Gate(Pools(), make_placement(), max_held, Fairness(tenants or {}))
+def make_gate(max_waiting, tenants=None):
+    return AdmissionQueue(Pools(), make_placement(), max_waiting, FairShare(tenants or {}))
 
 
 async def test_a_tenant_that_had_less_goes_first():

@@ -4,14 +4,16 @@ import asyncio
 
 import pytest
 
-from cluster.admission.waiting_queue import Held
-from cluster.admission.waiting_request import Waiter
+from cluster.admission.waiting_queue import WaitingQueue
+from cluster.admission.waiting_request import WaitingRequest
 from cluster.placement.cost_model import Pace
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 
 
 def waiter(loop, *, arrival=0, left=10, expected=False, **ask):
-    return Waiter(Ask(10, 20, **ask), left, expected, arrival, loop.create_future())
+    return WaitingRequest(
+        PlacementRequest(10, 20, **ask), left, expected, arrival, loop.create_future()
+    )
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def loop():
 
 
 def test_who_goes_first(loop):
-    held = Held(lambda tenant: 9.0 * (tenant == "had much"))
+    held = WaitingQueue(lambda tenant: 9.0 * (tenant == "had much"))
     order = [
         waiter(loop, expected=True, tenant="had much"),
         waiter(loop, left=10),
@@ -46,7 +48,7 @@ def test_who_goes_first(loop):
 
 
 def test_who_gives_way_to_a_newcomer(loop):
-    held = Held(lambda tenant: 0.0)
+    held = WaitingQueue(lambda tenant: 0.0)
     waiting = [
         waiter(loop, arrival=1, left=90),
         waiter(loop, arrival=2, left=10),
@@ -74,7 +76,7 @@ def test_who_gives_way_to_a_newcomer(loop):
 
 
 def test_whoever_waits_to_be_computed_presses(loop):
-    held = Held(lambda tenant: 0.0)
+    held = WaitingQueue(lambda tenant: 0.0)
     for reason, batch in (("ttft", True), ("kv_blocks", False)):
         held.add(waiter(loop, batch=batch))
         held.in_order()[0].waits_for(reason)

@@ -58,13 +58,13 @@ def test_each_class_comes_back_as_itself(kind):
 
 
 def test_a_class_of_a_deeper_module_comes_back_as_its_ancestor_or_itself():
-    assert type(sent(kv_transfer.errors.LaneBroken("gone"))) is errors.TransferFailed
+    assert type(sent(kv_transfer.errors.ChannelBroken("gone"))) is errors.TransferFailed
     failure = grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE,
         grpc.aio.Metadata(),
-        grpc.aio.Metadata((CLASS_TRAILER, "LaneBroken")),
+        grpc.aio.Metadata((CLASS_TRAILER, "ChannelBroken")),
     )
-    assert type(error_from_rpc(failure)) is kv_transfer.errors.LaneBroken
+    assert type(error_from_rpc(failure)) is kv_transfer.errors.ChannelBroken
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind.retryable])

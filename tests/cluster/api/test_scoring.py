@@ -21,9 +21,9 @@ from cluster.client import Client
 from cluster.config.schema import EndpointConfig
 from cluster.gateway.grpc_server import start
 from cluster.placement.placement import Placement
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
-from cluster.router.preprocessor import Door
+from cluster.router.preprocessor import Preprocessor
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.kv.prefix_digest import Chain
 from engine.types.sampling_params import SamplingParams
@@ -151,7 +151,7 @@ ENDPOINTS = {
 
 async def prepared(prompt, **options):
     endpoints = options.pop("endpoints", ENDPOINTS)
-    door = Door(CARD, Letters(), endpoints, 1, lambda tenant: Chain(tenant, "x", 16))
+    door = Preprocessor(CARD, Letters(), endpoints, 1, lambda tenant: Chain(tenant, "x", 16))
     return await door.prepare(GenerateRequest(prompt, ONE, **options), "id", None)
 
 
@@ -200,7 +200,7 @@ def replica_record(name, role):
 def test_a_prefill_replica_takes_it_alone():
     prefill, decode = replica_record("p", "prefill"), replica_record("d", "decode")
     placement = Placement()
-    ask = Ask(40, 40, digests=[b"a", b"b"], scored_from=20)
+    ask = PlacementRequest(40, 40, digests=[b"a", b"b"], scored_from=20)
     plan = placement.plan([prefill], [], ask, 0.0)
     assert plan.pair.prefill_only and not plan.pair.local
     assert plan.pair.prefill is prefill

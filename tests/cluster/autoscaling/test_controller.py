@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.autoscaling.controller import PoolController
-from cluster.autoscaling.load_signals import Limits
+from cluster.autoscaling.load_signals import LoadLimits
 from cluster.config.autoscaling import ScalingConfig
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 
@@ -31,7 +31,7 @@ def replica(name, home, *, role=None, queue_s=0.0, used=0):
 
 def watch(members, seconds, controller=None, began_s=0.0):
     """The first change within that time, and when it came."""
-    controller = controller or PoolController(CONFIG, Limits())
+    controller = controller or PoolController(CONFIG, LoadLimits())
     for tick in range(round(seconds * 2) + 1):
         flip = controller.decide(members, began_s + tick / 2)
         if flip is not None:
@@ -71,7 +71,7 @@ def test_nothing_is_changed_without_need_or_means(prefill, decode):
 
 
 def test_a_peak_shorter_than_the_hold_changes_nothing():
-    controller = PoolController(CONFIG, Limits())
+    controller = PoolController(CONFIG, LoadLimits())
     pressed = [replica("p", "prefill", queue_s=5), replica("d", "decode")]
     calm = [replica("p", "prefill"), replica("d", "decode")]
     for start_s in range(0, 30, 3):
@@ -93,7 +93,7 @@ class ScalingMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.controller = PoolController(CONFIG, Limits())
+        self.controller = PoolController(CONFIG, LoadLimits())
         homes = ["prefill", "prefill", "decode", "decode", "decode"]
         self.members = [replica(f"r{place}", home) for place, home in enumerate(homes)]
         self.now = 0.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.autoscaling.load_signals import Limits, pressure, shared
+from cluster.autoscaling.load_signals import LoadLimits, pressure, shared
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 
 SPEED = 1000.0
@@ -38,7 +38,9 @@ def decode(**load):
 def test_the_wait_of_a_prompt_is_that_in_the_routers_and_that_on_the_replica(queues, held, limit):
     members = prefill(*queues) + [router(f"r{n}", held_s=s) for n, s in enumerate(held)]
     wait_s = min(queues) + sum(held)
-    assert pressure("prefill", members, Limits(limit)) == pytest.approx(wait_s / limit, abs=0.02)
+    assert pressure("prefill", members, LoadLimits(limit)) == pytest.approx(
+        wait_s / limit, abs=0.02
+    )
 
 
 @given(st.integers(1, 5), waits, waits, st.integers(1, 5))
@@ -46,7 +48,7 @@ def test_it_is_no_matter_where_prompts_wait(replicas, queue_s, moved_s, left):
     """Held in a router, `moved_s` of all replicas is as much as so much in each of their queues."""
     there = prefill(*[queue_s + moved_s] * replicas)
     here = [*prefill(*[queue_s] * replicas), router(held_s=moved_s)]
-    limits = Limits()
+    limits = LoadLimits()
     for measure in (pressure, lambda *of: shared(*of, left)):
         assert measure("prefill", here, limits) == pytest.approx(
             measure("prefill", there, limits), abs=0.02
@@ -57,7 +59,7 @@ def test_it_is_no_matter_where_prompts_wait(replicas, queue_s, moved_s, left):
 def test_a_longer_line_and_more_refusals_never_press_less(held_s, more_s, unmet):
     def pressed(held_s, unmet):
         members = [*prefill(0.3), router(held_s=held_s, unmet_prefill=unmet)]
-        return pressure("prefill", members, Limits())
+        return pressure("prefill", members, LoadLimits())
 
     assert pressed(held_s + more_s, unmet) >= pressed(held_s, unmet)
     assert pressed(held_s, unmet + 1) >= max(1, pressed(held_s, unmet))
@@ -66,7 +68,7 @@ def test_a_longer_line_and_more_refusals_never_press_less(held_s, more_s, unmet)
 @given(counts, counts, counts, counts, st.booleans())
 def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch, tokens, counted):
     """A pool with it is as pressed as without it, or as if it were any other."""
-    limits = Limits(batch=counted)
+    limits = LoadLimits(batch=counted)
     alone = decode(streams=streams, blocks_used=blocks, blocks_promised=blocks, step_s=0.05)
     beside = replace(
         alone,
@@ -80,7 +82,7 @@ def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch,
         ),
     )
     # As a step with others in it is slower, the token gap is looked at by itself.
-    loose = replace(limits, gap_s=1e9)
+    loose = replace(limits, itl_s=1e9)
     with_it, without = (pressure("decode", [one], loose) for one in (beside, alone))
     assert (with_it > without) == (counted and batch > 0)
     queue = prefill(0.5, batch_tokens_due=min(tokens, 500))
@@ -91,11 +93,11 @@ def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch,
 @pytest.mark.parametrize(("counted", "expected"), [(False, 0.0), (True, 1.0)])
 def test_a_backlog_of_the_batch_lane_is_no_lack_of_a_pool(counted, expected):
     members = [decode(), router(unmet_batch=7)]
-    assert pressure("decode", members, Limits(batch=counted)) == expected
+    assert pressure("decode", members, LoadLimits(batch=counted)) == expected
 
 
 def test_steps_that_only_batch_work_shares_are_nobody_s_gap():
     slow = {"streams": 8, "step_s": 1.0}
-    assert pressure("decode", [decode(**slow)], Limits()) > 1
-    assert pressure("decode", [decode(**slow, batch_streams=8)], Limits()) == 0
-    assert pressure("decode", [decode(**slow, batch_streams=7)], Limits()) > 1
+    assert pressure("decode", [decode(**slow)], LoadLimits()) > 1
+    assert pressure("decode", [decode(**slow, batch_streams=8)], LoadLimits()) == 0
+    assert pressure("decode", [decode(**slow, batch_streams=7)], LoadLimits()) > 1

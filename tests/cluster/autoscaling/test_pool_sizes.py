@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.autoscaling.controller import Flip, PoolController, Resize
-from cluster.autoscaling.load_signals import Limits
+from cluster.autoscaling.load_signals import LoadLimits
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from tests.cluster.autoscaling.test_controller import replica
@@ -49,13 +49,13 @@ def resized(members, seconds, controller, began_s=0.0):
     ],
 )
 def test_a_pressed_pool_gets_one_more_and_no_second_before_that_is_there(members, pool):
-    controller = PoolController(SCALES, Limits())
+    controller = PoolController(SCALES, LoadLimits())
     assert resized(members, 600, controller) == [(pool, 2, 2.0)]
     assert controller.wanted[pool] == 2
 
 
 def test_pressure_counts_anew_when_a_replica_has_come():
-    controller = PoolController(SCALES, Limits())
+    controller = PoolController(SCALES, LoadLimits())
     assert resized(pools(queue_s=1.5), 60, controller) == [("prefill", 2, 2.0)]
     assert resized(pools(2, queue_s=1.5), 60, controller, 60.5) == [("prefill", 3, 2.0)]
     full = resized(pools(4, queue_s=1.5), 60, controller, 121)
@@ -64,7 +64,7 @@ def test_pressure_counts_anew_when_a_replica_has_come():
 
 
 def test_a_replica_to_spare_is_given_back_after_a_while_one_at_a_time():
-    controller = PoolController(SCALES, Limits())
+    controller = PoolController(SCALES, LoadLimits())
     assert resized(pools(3), 119, controller) == []
     # Nothing more before that one has gone.
     assert resized(pools(3), 600, controller, 119.5) == [("prefill", 2, 0.5)]
@@ -73,14 +73,14 @@ def test_a_replica_to_spare_is_given_back_after_a_while_one_at_a_time():
 
 
 def test_what_the_others_could_not_carry_is_kept():
-    controller = PoolController(SCALES, Limits())
+    controller = PoolController(SCALES, LoadLimits())
     assert resized(pools(3, 2, queue_s=0.4, used=30), 600, controller) == []
     assert resized([*pools(3), router(unmet_prefill=1)], 600, controller, 601)[0][1] == 4
 
 
 def test_a_lender_comes_before_a_new_replica():
     config = replace(SCALES, flip_roles=True)
-    controller = PoolController(config, Limits())
+    controller = PoolController(config, LoadLimits())
     change = next(filter(None, (controller.decide(pools(queue_s=3), t / 2) for t in range(20))))
     assert isinstance(change, Flip)
     lent = [replica("p0", "prefill", queue_s=3), replica("d0", "decode", role="both", queue_s=3)]
@@ -90,17 +90,19 @@ def test_a_lender_comes_before_a_new_replica():
 def test_in_one_pool_waiting_prompts_are_a_lack_of_replicas_that_do_both():
     config = ScalingConfig(decode=PoolBounds(1, 2))
     members = [replace(replica("d", "decode", role="both", queue_s=2), home="both")]
-    assert resized(members, 60, PoolController(config, Limits())) == [("decode", 2, 2.0)]
+    assert resized(members, 60, PoolController(config, LoadLimits())) == [("decode", 2, 2.0)]
 
 
-def test_the_token_gap_counts_where_streams_share_a_step():
+def test_the_itl_counts_where_streams_share_a_step():
     slow = replica("d", "decode")
     slow = replace(slow, load=replace(slow.load, step_s=0.08, streams=2))
     members = [replica("p", "prefill"), slow]
-    assert resized(members, 60, PoolController(SCALES, Limits(gap_s=0.06))) == [("decode", 2, 2.0)]
+    assert resized(members, 60, PoolController(SCALES, LoadLimits(itl_s=0.06))) == [
+        ("decode", 2, 2.0)
+    ]
     alone = replace(slow, load=replace(slow.load, streams=1))
     members = [replica("p", "prefill"), alone]
-    assert resized(members, 60, PoolController(SCALES, Limits(gap_s=0.06))) == []
+    assert resized(members, 60, PoolController(SCALES, LoadLimits(itl_s=0.06))) == []
 
 
 def settle(load, pool, began_with, seconds=3000):
@@ -108,7 +110,7 @@ def settle(load, pool, began_with, seconds=3000):
 
     What was decided is done 20 s later.
     """
-    controller, have, due, sizes = PoolController(SCALES, Limits()), began_with, [], []
+    controller, have, due, sizes = PoolController(SCALES, LoadLimits()), began_with, [], []
     for tick in range(seconds):
         while due and due[0][0] <= tick:
             have = due.pop(0)[1]
@@ -142,8 +144,10 @@ LOADS = st.sampled_from([0.0, 0.3, 0.6, 1.2, 3.0])
 @given(st.lists(LOADS, min_size=1, max_size=200), LOADS, LOADS, st.integers(1, 4))
 def test_more_load_never_makes_a_pool_smaller(history, one, other, count):
     """After the same history."""
-    config = ScalingConfig(prefill=PoolBounds(1, 4), hold_s=1, calm_s=1, spare_s=3, rest_s=1)
-    controller = PoolController(config, Limits())
+    config = ScalingConfig(
+        prefill=PoolBounds(1, 4), pressure_hold_s=1, calm_s=1, spare_s=3, rest_s=1
+    )
+    controller = PoolController(config, LoadLimits())
     for tick, load in enumerate(history):
         controller.decide(pools(count, queue_s=load), tick / 2)
     wanted = []
@@ -168,7 +172,7 @@ class SizingMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.controller = PoolController(self.CONFIG, Limits())
+        self.controller = PoolController(self.CONFIG, LoadLimits())
         self.now, self.changes, self.names = 0.0, [], count()
         self.members = [self.new("prefill"), self.new("decode"), self.new("decode")]
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from cluster.autoscaling import runner as pool_keeper
-from cluster.autoscaling.load_signals import Limits
-from cluster.autoscaling.runner import PoolKeeper
+from cluster.autoscaling.load_signals import LoadLimits
+from cluster.autoscaling.runner import AutoscalingRunner
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import Unavailable
 
-LENDS = ScalingConfig(flip_roles=True, hold_s=0, rest_s=0)
-GROWS = ScalingConfig(prefill=PoolBounds(1, 3), hold_s=0, rest_s=0)
+LENDS = ScalingConfig(flip_roles=True, pressure_hold_s=0, rest_s=0)
+GROWS = ScalingConfig(prefill=PoolBounds(1, 3), pressure_hold_s=0, rest_s=0)
 PRESSED = ReplicaLoad(prompt_tokens_due=5000, prompt_tokens_per_s=1000.0)
 
 
@@ -56,8 +56,8 @@ def quick(monkeypatch):
 
 
 async def keep(config, board, until, router="router-a", members=None, identity=None):
-    pools = Pools(members or Members(), identity=identity)
-    keeper = PoolKeeper(config, Limits(), router, pools, board)
+    pools = HealthyReplicas(members or Members(), identity=identity)
+    keeper = AutoscalingRunner(config, LoadLimits(), router, pools, board)
     task = asyncio.create_task(keeper.run())
     await until
     assert not task.done()

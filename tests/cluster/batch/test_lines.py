@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.batch.concurrency import Pace
+from cluster.batch.concurrency import BatchConcurrency
 from cluster.batch.lines import (
-    Bad,
-    Reply,
-    Work,
+    BadLine,
+    BatchLine,
+    BatchReply,
     error_line,
     good_results,
     read_input,
@@ -30,8 +30,8 @@ def line(custom_id="a", **changes):
 def test_requests_come_out_in_order_without_those_that_are_done():
     lines = [line("a"), b"\n", line("b", url="/v1/completions", body={"prompt": "x"}), line("c")]
     assert list(read_input(lines, {"a"})) == [
-        Work("b", "/v1/completions", {"prompt": "x"}),
-        Work("c", CHAT, {"messages": []}),
+        BatchLine("b", "/v1/completions", {"prompt": "x"}),
+        BatchLine("c", CHAT, {"messages": []}),
     ]
 
 
@@ -53,7 +53,7 @@ def test_requests_come_out_in_order_without_those_that_are_done():
 def test_a_bad_line_is_said_and_costs_the_others_nothing(wrong, custom_id, reason):
     first, bad, last = read_input([line("a"), wrong, line("b")], ())
     assert (first.custom_id, last.custom_id) == ("a", "b")
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, BadLine)
     assert bad.custom_id == custom_id
     assert bad.message.startswith("line 2: ")
     assert reason in bad.message
@@ -61,13 +61,13 @@ def test_a_bad_line_is_said_and_costs_the_others_nothing(wrong, custom_id, reaso
 
 def test_a_line_that_doubles_one_that_is_done_is_bad():
     (bad,) = read_input([line("a"), line("a")], {"a"})
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, BadLine)
 
 
-GOOD = result_line("a", Reply(200, "r", {"x": 1}))
+GOOD = result_line("a", BatchReply(200, "r", {"x": 1}))
 RESULTS = st.one_of(
     st.builds(
-        lambda name, status: result_line(name, Reply(status, "r", {"text": name})),
+        lambda name, status: result_line(name, BatchReply(status, "r", {"text": name})),
         st.sampled_from("abcdé"),
         st.sampled_from([200, 400, 500]),
     ),
@@ -84,7 +84,7 @@ def test_only_good_results_are_kept_and_each_once(tmp_path_factory, lines, cut):
     before = list(good_results(path.read_bytes().splitlines(keepends=True)))
     with BatchOutput(path) as output:
         assert output.done == {custom_id for custom_id, _ in before}
-        fresh = result_line("new", Reply(200, "r", {}))
+        fresh = result_line("new", BatchReply(200, "r", {}))
         output.add(fresh)
         assert path.read_bytes() == b"".join(line for _, line in before) + fresh
     ids = [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()]
@@ -102,7 +102,7 @@ def test_lines_are_in_openais_form():
     failed = json.loads(error_line(None, "invalid_line", "line 3: no"))
     assert failed["response"] is None
     assert failed["error"] == {"code": "invalid_line", "message": "line 3: no"}
-    assert json.loads(result_line("a", Reply(200, "", "\ud800")))["response"]["body"] == "?"
+    assert json.loads(result_line("a", BatchReply(200, "", "\ud800")))["response"]["body"] == "?"
 
 
 def test_one_batch_writes_to_a_file(tmp_path):
@@ -118,7 +118,7 @@ def test_one_batch_writes_to_a_file(tmp_path):
 
 @given(st.integers(1, 64), st.lists(st.tuples(st.booleans(), st.floats(0, 5)), max_size=200))
 def test_the_pace_stays_within_its_bounds(most, events):
-    pace, now = Pace(most), 0.0
+    pace, now = BatchConcurrency(most), 0.0
     for answered, passed in events:
         before, now = pace.limit, now + passed
         if answered:
@@ -131,7 +131,7 @@ def test_the_pace_stays_within_its_bounds(most, events):
 
 
 def test_the_pace_halves_once_for_refusals_at_one_time_and_recovers():
-    pace = Pace(32)
+    pace = BatchConcurrency(32)
     for _ in range(2000):
         pace.answered()
     assert pace.limit == 32

@@ -6,16 +6,18 @@ from collections import Counter
 
 import pytest
 
-from cluster.batch.concurrency import Pace
-from cluster.batch.http_client import Answer, Server
-from cluster.batch.lines import Bad, Reply, Work
+from cluster.batch.concurrency import BatchConcurrency
+from cluster.batch.http_client import BatchResponse, BatchServer
+from cluster.batch.lines import BadLine, BatchLine, BatchReply
 from cluster.batch.run import BatchRun, endpoint_for
 from engine.errors import ConfigError, NotFound, Unauthenticated, Unavailable
 from tests.cluster.gateway.http_listener import door
 from tests.cluster.scripted_generator import ScriptedGenerator
 
-OK = Answer(Reply(200, "r", {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}), None)
-FULL = Answer(Reply(429, "r", {"error": {}}), 7.5)
+OK = BatchResponse(
+    BatchReply(200, "r", {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}), None
+)
+FULL = BatchResponse(BatchReply(429, "r", {"error": {}}), 7.5)
 
 
 class Scripted:
@@ -51,12 +53,12 @@ class Waits:
 
 
 def work(*names):
-    return [Work(name, "/v1/completions", {"name": name}) for name in names]
+    return [BatchLine(name, "/v1/completions", {"name": name}) for name in names]
 
 
 async def run(server, lines, *, most=8, endpoint="batch"):
     written, waits = [], Waits()
-    batch = BatchRun(server, written.append, Pace(most), endpoint, sleep=waits)
+    batch = BatchRun(server, written.append, BatchConcurrency(most), endpoint, sleep=waits)
     await batch.run(lines, lambda line: None)
     return batch.tally, [json.loads(line) for line in written], waits.seconds
 
@@ -64,7 +66,7 @@ async def run(server, lines, *, most=8, endpoint="batch"):
 async def test_every_line_gets_one_result():
     names = [str(number) for number in range(50)]
     server = Scripted()
-    tally, written, waits = await run(server, [*work(*names), Bad("bad", "line 51: no")])
+    tally, written, waits = await run(server, [*work(*names), BadLine("bad", "line 51: no")])
     assert sorted(line["custom_id"] for line in written) == sorted([*names, "bad"])
     assert (tally.good, tally.failed, waits) == (50, 1, [])
     assert (tally.prompt_tokens, tally.completion_tokens) == (150, 100)
@@ -74,12 +76,14 @@ async def test_every_line_gets_one_result():
 
 async def test_a_line_that_names_its_endpoint_keeps_it():
     server = Scripted()
-    await run(server, [Work("a", "/v1/completions", {"name": "a", "endpoint": "chat"})])
+    await run(server, [BatchLine("a", "/v1/completions", {"name": "a", "endpoint": "chat"})])
     assert server.bodies == [{"name": "a", "endpoint": "chat"}]
 
 
 async def test_refused_lines_come_back_when_they_are_told_to():
-    server = Scripted({"a": [FULL] * 9, "b": [Answer(FULL.reply, None), Answer(FULL.reply, 1e6)]})
+    server = Scripted(
+        {"a": [FULL] * 9, "b": [BatchResponse(FULL.reply, None), BatchResponse(FULL.reply, 1e6)]}
+    )
     tally, written, waits = await run(server, work("a", "b", "c"))
     assert {line["response"]["status_code"] for line in written} == {200}
     assert tally.refused == 11
@@ -87,8 +91,8 @@ async def test_refused_lines_come_back_when_they_are_told_to():
 
 
 async def test_passing_failures_are_tried_again_and_lasting_ones_written():
-    down = Answer(Reply(503, "r", {"error": {}}), 2.0)
-    bad = Answer(Reply(400, "r", {"error": {"message": "no"}}), None)
+    down = BatchResponse(BatchReply(503, "r", {"error": {}}), 2.0)
+    bad = BatchResponse(BatchReply(400, "r", {"error": {"message": "no"}}), None)
     server = Scripted({"a": [down, Unavailable("cut")], "b": [bad], "c": [down] * 9})
     tally, written, waits = await run(server, work("a", "b", "c"))
     statuses = {line["custom_id"]: line["response"]["status_code"] for line in written}
@@ -102,7 +106,7 @@ async def test_a_server_that_is_gone_ends_the_run_and_one_that_knows_nobody_too(
     gone = Scripted({"a": [Unavailable("gone")] * 9})
     with pytest.raises(Unavailable, match="gone"):
         await run(gone, work("a", "b"))
-    unknown = Answer(Reply(401, "r", {"error": {"message": "unknown key"}}), None)
+    unknown = BatchResponse(BatchReply(401, "r", {"error": {"message": "unknown key"}}), None)
     with pytest.raises(Unauthenticated, match="unknown key"):
         await run(Scripted({"a": [unknown]}), work("a"))
 
@@ -124,7 +128,7 @@ def test_the_endpoint_is_the_first_of_the_lane_batch_or_the_one_that_is_named():
 
 async def test_answers_over_http_are_read_whole():
     async with door(ScriptedGenerator()) as port:
-        server = Server.at(f"http://127.0.0.1:{port}/v1", None)
+        server = BatchServer.at(f"http://127.0.0.1:{port}/v1", None)
         answer = await server.post("/v1/completions", {"prompt": "hello", "max_tokens": 2})
         assert answer.reply.status == 200
         assert answer.reply.request_id
@@ -135,7 +139,7 @@ async def test_answers_over_http_are_read_whole():
     with pytest.raises(Unavailable):
         await server.get("/healthz")
     with pytest.raises(ConfigError, match="is no http"):
-        Server.at("localhost:8000", None)
+        BatchServer.at("localhost:8000", None)
 
 
 @pytest.mark.parametrize(
@@ -155,4 +159,4 @@ async def test_what_is_no_whole_answer_is_none(data, reason):
     async with listening:
         port = listening.sockets[0].getsockname()[1]
         with pytest.raises(Unavailable, match=reason):
-            await Server.at(f"http://127.0.0.1:{port}", None).get("/v1/models")
+            await BatchServer.at(f"http://127.0.0.1:{port}", None).get("/v1/models")

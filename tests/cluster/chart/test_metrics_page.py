@@ -28,7 +28,9 @@ def test_every_module_that_declares_metrics_is_on_it() -> None:
 def test_no_label_can_have_as_many_values_as_there_are_requests() -> None:
     bounded = {"arm", "endpoint", "lane", "tenant", "outcome", "reason", "stage", "pool", "role"}
     for metric in all_metrics():
-        assert set(metric.labels) <= bounded | {"replica", "state", "door", "error"}, metric.name
+        assert set(metric.labels) <= bounded | {"replica", "state", "front_end", "error"}, (
+            metric.name
+        )
 
 
 def test_names_end_in_their_unit_where_they_have_one() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.admission.refusals import Refused, is_fault
-from cluster.config.canary import Canary, CanaryConfig, GuardConfig, Seen, verdict
+from cluster.config.canary import ArmStats, CanaryConfig, CanaryJudge, GuardConfig, verdict
 from cluster.config.schema import EndpointConfig, TandemConfig, load_config, parse_config
-from cluster.router.canary_routing import Canaries
+from cluster.router.canary_routing import CanaryRouting
 from engine.errors import Cancelled, ConfigError, InvalidRequest, Overloaded, ReplicaLost
 
 GUARD = GuardConfig(ttft_p95_ratio=1.5, error_rate=0.1, min_requests=5, window_s=60)
@@ -32,7 +32,11 @@ def p95(times):
 @given(st.lists(OUTCOME, max_size=60), st.integers(1, 12), st.floats(1, 60))
 def test_it_is_rolled_back_exactly_when_what_was_seen_is_beyond_the_guard(seen, least, window_s):
     guard = replace(GUARD, min_requests=least, window_s=window_s)
-    canary, now, arms = Canary(CanaryConfig("other", 0.5, guard)), 0.0, {"stable": [], "canary": []}
+    canary, now, arms = (
+        CanaryJudge(CanaryConfig("other", 0.5, guard)),
+        0.0,
+        {"stable": [], "canary": []},
+    )
     for arm, pause_s, ttft_s, failed in seen:
         now += pause_s
         canary.note(arm, now, ttft_s, failed=failed)
@@ -54,21 +58,21 @@ def test_it_is_rolled_back_exactly_when_what_was_seen_is_beyond_the_guard(seen, 
 
 @given(st.integers(5, 500), st.integers(0, 500), st.floats(0.01, 2))
 def test_arms_that_do_alike_stay(requests, failed, ttft_s):
-    seen = Seen(requests, min(failed, requests), requests, ttft_s)
+    seen = ArmStats(requests, min(failed, requests), requests, ttft_s)
     assert verdict(GUARD, seen, seen) is None
 
 
 @given(st.integers(5, 200), st.floats(0.01, 2), st.floats(1.6, 9))
 def test_slower_and_failing_is_never_better(requests, ttft_s, times):
     """What is beyond the guard stays so when the canary does even worse."""
-    stable = Seen(requests, 0, requests, ttft_s)
-    assert verdict(GUARD, stable, Seen(requests, 0, requests, times * ttft_s)) is not None
-    assert verdict(GUARD, stable, Seen(requests, requests, 0, None)) is not None
+    stable = ArmStats(requests, 0, requests, ttft_s)
+    assert verdict(GUARD, stable, ArmStats(requests, 0, requests, times * ttft_s)) is not None
+    assert verdict(GUARD, stable, ArmStats(requests, requests, 0, None)) is not None
 
 
 @given(st.floats(0.02, 0.98), st.text(max_size=4))
 def test_a_share_is_drawn_by_request_and_the_same_everywhere(share, salt):
-    here, there = (Canary(CanaryConfig("other", share), salt) for _ in range(2))
+    here, there = (CanaryJudge(CanaryConfig("other", share), salt) for _ in range(2))
     drawn = [here.arm("acme", f"r-{number}") for number in range(800)]
     assert drawn == [there.arm("acme", f"r-{number}") for number in range(800)]
     assert abs(drawn.count("canary") / 800 - share) < 0.1
@@ -93,7 +97,7 @@ def failing(canaries):
 
 def test_a_bad_canary_is_rolled_back_for_good_and_the_other_routers_follow(caplog):
     clock = [0.0]
-    here, there = (Canaries(ENDPOINTS, "", lambda: clock[0]) for _ in range(2))
+    here, there = (CanaryRouting(ENDPOINTS, "", lambda: clock[0]) for _ in range(2))
     assert {route.served_as for route in routes(here)} == {"chat", "next"}
     assert here.route("report", "acme", "r").arm is None
     caplog.set_level(logging.WARNING)
@@ -109,7 +113,7 @@ def test_a_bad_canary_is_rolled_back_for_good_and_the_other_routers_follow(caplo
     assert {route.served_as for route in routes(here)} == {"chat"}
     # A changed configuration is another canary.
     changed = {**ENDPOINTS, "next": EndpointConfig(ttft_budget_ms=300)}
-    fresh = Canaries(changed, "", lambda: clock[0])
+    fresh = CanaryRouting(changed, "", lambda: clock[0])
     fresh.hear(here.say())
     assert fresh.states()[0].reason is None
     assert {route.served_as for route in routes(fresh)} == {"chat", "next"}

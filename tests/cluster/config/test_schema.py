@@ -181,10 +181,10 @@ def test_no_first_token_is_promised_to_who_must_wait_for_a_batch(batching):
     config = parse_config(document)
     patient_ms = 1000 * config.router.request_timeout_s
     assert config.promised_endpoints["chat"].ttft_budget_ms == patient_ms
-    assert config.local_tokens == 0
+    assert config.local_prefill_tokens == 0
     usual = parse_config({**document, "decode": {}})
     assert usual.promised_endpoints == usual.endpoints
-    assert usual.local_tokens == usual.prefill.local_tokens
+    assert usual.local_prefill_tokens == usual.prefill.local_prefill_tokens
 
 
 def test_an_endpoint_may_have_a_batch_window_of_its_own():

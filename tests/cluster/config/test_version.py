@@ -25,7 +25,7 @@ def test_another_setting_is_another_version() -> None:
             {"endpoints": {"chat": {"ttft_budget_ms": 501}}},
             {"endpoints": {"chat": {}, "report": {}}},
             {"endpoints": {"report": {}, "chat": {}}},
-            {"decode": {"gap_factor": None}},
+            {"decode": {"itl_factor": None}},
         )
     ]
     assert len(set(versions)) == len(versions)

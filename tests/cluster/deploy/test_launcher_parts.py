@@ -24,7 +24,7 @@ from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.launcher import Launcher, _signals_held
-from cluster.deploy.startup_progress import DeploymentState, Progress, failure_reason
+from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from cluster.discovery.redis_directory import Directory
 from cluster.sockets import listening_socket
 from cluster.telemetry.logging_setup import LineFormatter, configure_logging, level_from_environment
@@ -133,7 +133,7 @@ def test_an_error_that_no_retry_can_mend_is_a_failure_at_once() -> None:
 
 def test_progress_says_each_change_once() -> None:
     out = io.StringIO()
-    progress = Progress(out)
+    progress = StartupProgress(out)
     for running in (0, 1, 1, 2):
         progress.replicas({"decode": state(running=running)})
     lines = [line.split(" s  ")[1] for line in out.getvalue().splitlines()]

@@ -19,23 +19,28 @@ from prefill_pool.config import PrefillConfig
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
     from cluster.deploy.ray_cluster import gpu_hint
-    from cluster.deploy.serve_app import Share, application, build, share_of_cluster
+    from cluster.deploy.serve_app import ResourceShare, application, build, share_of_cluster
 
 
 @pytest.mark.parametrize(
     ("replicas", "cores", "gpus", "expected"),
     [
-        (2, 2, 0, Share(threads=1, gpus=0, per_device=2)),
-        (2, 8, 2, Share(threads=4, gpus=1, per_device=1)),
-        (4, 2, 0, Share(threads=1, gpus=0, per_device=4)),
-        (2, 16, 1, Share(threads=8, gpus=0.5, per_device=2)),
-        (3, 16, 2, Share(threads=5, gpus=0.5, per_device=2)),  # 2/3 each would fit one to a GPU
+        (2, 2, 0, ResourceShare(threads=1, gpus=0, per_device=2)),
+        (2, 8, 2, ResourceShare(threads=4, gpus=1, per_device=1)),
+        (4, 2, 0, ResourceShare(threads=1, gpus=0, per_device=4)),
+        (2, 16, 1, ResourceShare(threads=8, gpus=0.5, per_device=2)),
+        (
+            3,
+            16,
+            2,
+            ResourceShare(threads=5, gpus=0.5, per_device=2),
+        ),  # 2/3 each would fit one to a GPU
     ],
 )
 def test_the_machine_is_shared_evenly(
-    replicas: int, cores: int, gpus: int, expected: Share
+    replicas: int, cores: int, gpus: int, expected: ResourceShare
 ) -> None:
-    assert Share.of(replicas, cores, gpus) == expected
+    assert ResourceShare.of(replicas, cores, gpus) == expected
 
 
 def test_there_are_three_deployments_with_readable_names() -> None:
@@ -44,7 +49,7 @@ def test_there_are_three_deployments_with_readable_names() -> None:
         decode=DecodeConfig(replicas=3),
         directory=DirectoryConfig(url="unix:///x"),
     )
-    application = build(config, Share(threads=1, gpus=0.5, per_device=2))
+    application = build(config, ResourceShare(threads=1, gpus=0.5, per_device=2))
     router = application._bound_deployment
     _, *pools = router.init_args
     prefill, decode = (pool._bound_deployment for pool in pools)
@@ -63,7 +68,7 @@ def test_one_pool_is_one_deployment_in_role_both() -> None:
         decode=DecodeConfig(replicas=2),
         directory=DirectoryConfig(url="unix:///x"),
     )
-    router = build(config, Share.of(2, cores=2, gpus=0))._bound_deployment
+    router = build(config, ResourceShare.of(2, cores=2, gpus=0))._bound_deployment
     _, pool = router.init_args
     decode = pool._bound_deployment
     assert (decode.name, decode.num_replicas, decode.init_args[1]) == ("decode", 2, "both")
@@ -71,7 +76,7 @@ def test_one_pool_is_one_deployment_in_role_both() -> None:
 
 def test_without_a_directory_nothing_is_built() -> None:
     with pytest.raises(ConfigError, match=r"directory\.url"):
-        build(TandemConfig(), Share(threads=1, gpus=0, per_device=2))
+        build(TandemConfig(), ResourceShare(threads=1, gpus=0, per_device=2))
 
 
 def seen(application: Any) -> list[Any]:
@@ -94,7 +99,7 @@ def test_the_builder_gives_the_application_that_tandem_serve_runs(
     overrides = {"directory.url": "redis://here:6379/0", "decode.replicas": 4}
     monkeypatch.setattr("cluster.deploy.serve_app.ray.cluster_resources", lambda: {"GPU": 6.0})
     monkeypatch.setattr("cluster.deploy.serve_app.os.cpu_count", lambda: 12)
-    served = build(load_config(file, overrides), Share.of(6, cores=12, gpus=6))
+    served = build(load_config(file, overrides), ResourceShare.of(6, cores=12, gpus=6))
     built = application({"config": str(file), "overrides": overrides})
     assert seen(built) == seen(served)
     assert [made[2] for made in seen(built)] == [2, 4, 1]
@@ -111,7 +116,7 @@ def test_a_deployment_asks_for_its_own_share() -> None:
         directory=DirectoryConfig(url="redis://x"),
         ray=RayConfig(shares={"decode": own, "router": ShareConfig(threads=2)}, drain_s=90),
     )
-    router = build(config, Share(threads=1, gpus=1, per_device=1))._bound_deployment
+    router = build(config, ResourceShare(threads=1, gpus=1, per_device=1))._bound_deployment
     prefill, decode = (pool._bound_deployment for pool in router.init_args[1:])
     assert decode.ray_actor_options["resources"] == {"tandem_decode": 1}
     assert decode.ray_actor_options["num_gpus"] == 0.5
@@ -129,7 +134,7 @@ def test_a_pool_that_scales_is_sized_by_serve_within_its_bounds() -> None:
         directory=DirectoryConfig(url="redis://x"),
         scaling=ScalingConfig(decode=PoolBounds(1, 4)),
     )
-    router = build(config, Share(threads=1, gpus=0, per_device=2))._bound_deployment
+    router = build(config, ResourceShare(threads=1, gpus=0, per_device=2))._bound_deployment
     prefill, decode = (pool._bound_deployment for pool in router.init_args[1:])
     assert prefill._deployment_config.autoscaling_config is None
     scaling = decode._deployment_config.autoscaling_config
@@ -144,7 +149,7 @@ def test_a_machine_is_shared_by_all_that_may_come(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("cluster.deploy.serve_app.ray.cluster_resources", dict)
     monkeypatch.setattr("cluster.deploy.serve_app.os.cpu_count", lambda: 16)
     config = TandemConfig(scaling=ScalingConfig(prefill=PoolBounds(1, 3), decode=PoolBounds(1, 5)))
-    assert share_of_cluster(config) == Share(threads=2, gpus=0, per_device=8)
+    assert share_of_cluster(config) == ResourceShare(threads=2, gpus=0, per_device=8)
 
 
 def test_the_builder_waits_for_the_file_that_is_meant(

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from cluster.config.schema import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.discovery.heartbeat import Heartbeat, Watch, join_directory
+from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Change, ReplicaLoad, Roster
 from engine.errors import ConfigError, Unavailable
@@ -138,7 +138,7 @@ async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory
         beats += 1
         return ReplicaLoad(waiting=beats)
 
-    heart = Heartbeat(directory, record(), load, interval_s=0.1)
+    heart = LeaseHeartbeat(directory, record(), load, interval_s=0.1)
     heart.start()
     await asyncio.sleep(0.8)  # two leases
     (first,) = await directory.members()
@@ -157,8 +157,8 @@ async def test_an_outage_is_survived_and_told_once(
 ) -> None:
     caplog.set_level(logging.WARNING)
     changes: list[Change] = []
-    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
-    watch = Watch(directory, interval_s=0.05, on_change=changes.append)
+    heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    watch = DirectoryWatch(directory, interval_s=0.05, on_change=changes.append)
     heart.start()
     await watch.start()
     await until(lambda: bool(watch.members("prefill")))
@@ -188,9 +188,9 @@ async def test_a_replica_that_dies_leaves_the_watch_when_its_lease_ends(
     directory: Directory,
 ) -> None:
     changes: list[Change] = []
-    watch = Watch(directory, interval_s=0.05, on_change=changes.append)
+    watch = DirectoryWatch(directory, interval_s=0.05, on_change=changes.append)
     await watch.start()
-    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
     heart.start()
     await until(lambda: watch.get("prefill#a") is not None)
     await heart.stop(remove=False)
@@ -205,7 +205,7 @@ async def test_a_listener_that_fails_does_not_stop_the_watch(
     def fail(change: Change) -> None:
         raise RuntimeError("no")
 
-    watch = Watch(directory, interval_s=0.02, on_change=fail)
+    watch = DirectoryWatch(directory, interval_s=0.02, on_change=fail)
     await watch.start()
     await directory.register(record())
     await until(lambda: bool(watch.members()))
@@ -217,11 +217,11 @@ async def test_a_listener_that_fails_does_not_stop_the_watch(
 
 async def test_a_watch_may_start_before_the_directory_answers() -> None:
     nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
-    watch = Watch(nowhere)
+    watch = DirectoryWatch(nowhere)
     await watch.start()
     assert watch.members() == []
     assert not watch.connected
-    heart = Heartbeat(nowhere, record(), ReplicaLoad)
+    heart = LeaseHeartbeat(nowhere, record(), ReplicaLoad)
     heart.start()
     await heart.stop()
     await watch.stop()
@@ -230,7 +230,7 @@ async def test_a_watch_may_start_before_the_directory_answers() -> None:
 
 @pytest.mark.parametrize("delay_s", [0, 0.0001, 0.0003, 0.001])
 async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s: float) -> None:
-    heart = Heartbeat(directory, record(), ReplicaLoad)
+    heart = LeaseHeartbeat(directory, record(), ReplicaLoad)
     heart.start()
     await asyncio.sleep(delay_s)
     async with asyncio.timeout(5):
@@ -252,8 +252,8 @@ async def test_who_left_stays_away_though_its_last_beat_comes_late(directory: Di
 async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
-    hearts = [Heartbeat(directory, record(name), ReplicaLoad, 0.1) for name in ("a", "b")]
-    watch = Watch(directory, interval_s=0.05)
+    hearts = [LeaseHeartbeat(directory, record(name), ReplicaLoad, 0.1) for name in ("a", "b")]
+    watch = DirectoryWatch(directory, interval_s=0.05)
     watch._roster = Roster(grace_s=60)
     for heart in hearts:
         heart.start()
@@ -271,7 +271,7 @@ async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
 async def test_a_join_and_a_leave_outlast_a_missed_deadline(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
-    heart = Heartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
     with Frozen(server):
         joining = asyncio.create_task(join_directory(directory, record()))
         await asyncio.sleep(0.3)
@@ -290,7 +290,7 @@ async def test_data_that_are_lost_between_two_readings_cost_nobody_its_place(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
     changes: list[Change] = []
-    watch = Watch(directory, on_change=changes.append)
+    watch = DirectoryWatch(directory, on_change=changes.append)
     for name in ("a", "b"):
         await directory.register(record(name))
     await watch.refresh()

@@ -13,7 +13,7 @@ import pytest
 from cluster.config.schema import DirectoryConfig, RouterConfig, TandemConfig
 from cluster.config.version import config_version
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import (
     RolloutRequest,
@@ -122,7 +122,7 @@ async def test_a_fault_on_the_way_fails_it_and_brings_the_old_one_back(directory
 
 
 async def test_while_one_is_under_way_another_is_refused(directory) -> None:
-    admin = AdminServicer(Pools(Roster()), directory, {})
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
     request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
     await directory.listen_for_stop()
     context = Context()
@@ -149,7 +149,7 @@ async def test_with_keys_only_calls_from_here_change_anything(directory, peer, a
     context = Context()
     context.peer = lambda: peer
     await directory.listen_for_stop()
-    admin = AdminServicer(Pools(Roster()), directory, {}, guarded=True)
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, {}, guarded=True)
     await admin.Status(router_pb2.StatusRequest(), context)
     if allowed:
         await admin.Stop(router_pb2.StopRequest(), context)
@@ -165,7 +165,7 @@ async def test_with_keys_only_calls_from_here_change_anything(directory, peer, a
 
 async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monkeypatch) -> None:
     monkeypatch.setattr("cluster.discovery.redis_directory._STOP_LEASE_MS", 50)
-    admin = AdminServicer(Pools(Roster()), directory, {})
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
     request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
     fetching, fetched = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.version_handover import elsewhere, needed, unready
 from cluster.replica_record import ReplicaRecord, whole
 
@@ -49,12 +49,12 @@ def test_a_version_is_whole_with_both_pools_of_one_layout() -> None:
 
 def test_who_leaves_is_given_work_only_where_nobody_else_is() -> None:
     staying = Roster(*leaving(*OLD), record("p3"), record("d3", "decode"))
-    assert names(Pools(staying, identity="w"), "prefill") == ["p3"]
+    assert names(HealthyReplicas(staying, identity="w"), "prefill") == ["p3"]
     alone = Roster(*leaving(*OLD), record("p3"))
-    assert names(Pools(alone, identity="w"), "prefill") == ["p", "p3"]
-    assert names(Pools(alone, identity="w"), "decode") == ["d"]
+    assert names(HealthyReplicas(alone, identity="w"), "prefill") == ["p", "p3"]
+    assert names(HealthyReplicas(alone, identity="w"), "decode") == ["d"]
     layouts = Roster(*leaving(*OLD[:2]), record("d3", "decode", kv="other"))
-    assert names(Pools(layouts, identity="w"), "prefill") == ["p"]
+    assert names(HealthyReplicas(layouts, identity="w"), "prefill") == ["p"]
 
 
 def test_an_old_replica_stays_for_its_own_routers() -> None:
@@ -97,7 +97,7 @@ def test_nobody_waits_for_a_pool_that_sleeps() -> None:
     # The same weights: the old replica is not needed, and is given nothing more.
     members = (*leaving(old), router, record("d3", "decode"))
     assert not needed("w", members)
-    assert names(Pools(Roster(*members), identity="w"), "decode") == ["d3"]
+    assert names(HealthyReplicas(Roster(*members), identity="w"), "decode") == ["d3"]
     assert needed("w", (*leaving(old), router))
     # Others: the new one serves when its router is there.
     new = record("d2", "decode", "w2", "k2")
@@ -131,7 +131,7 @@ def test_one_version_alone_waits_for_nobody(members) -> None:
 
 @given(st.lists(records, max_size=8, unique_by=lambda one: one.id))
 def test_leaving_takes_no_pool_away_that_was_there(members) -> None:
-    pools, everyone = Pools(Roster(*members), identity="w"), {one.id for one in members}
+    pools, everyone = HealthyReplicas(Roster(*members), identity="w"), {one.id for one in members}
     for pool in ("prefill", "decode"):
         could = [m.id for m in members if m.serves(pool) and m.model_identity == "w"]
         assert set(names(pools, pool)) <= everyone

@@ -41,7 +41,7 @@ async def test_a_refusal_over_the_wire():
 
 
 def test_a_refusal_over_http():
-    status, body, headers = http_error(Refused.by(Refuse("token_gap", 1.2345), 0.45))
+    status, body, headers = http_error(Refused.by(Refuse("itl", 1.2345), 0.45))
     assert status == 429 and body["error"]["code"] == "overloaded"
     assert headers == {"retry-after": "2", "retry-after-ms": "1235", "x-decided-ms": "450.0"}
 

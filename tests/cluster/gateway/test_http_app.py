@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from cluster.api import Started, Summary, Tokens
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import start
-from cluster.router.event_buffer import Outbox
+from cluster.router.event_buffer import EventBuffer
 from engine.errors import ConfigError, InvalidRequest, Overloaded
 from tests.cluster.gateway.http_listener import (
     CHAT,
@@ -69,7 +69,7 @@ async def test_heartbeats_are_comments_in_a_stream_and_nothing_elsewhere(client,
 
 async def test_a_stream_of_events_without_text_is_never_silent_for_long(client, generator):
     async def textless(request):
-        outbox = Outbox(heartbeat_s=0.1)
+        outbox = EventBuffer(heartbeat_s=0.1)
         outbox.put(Started(request.request_id, "demo", 1, 7))
 
         async def fill():

@@ -4,31 +4,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement.edf_forecast import Due, in_time, outlook
+from cluster.placement.edf_forecast import EdfPrompt, in_time, outlook
 
-dues = st.builds(Due, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
+dues = st.builds(EdfPrompt, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
 
 
 def test_a_short_one_passes_long_ones_that_can_wait():
-    waiting = [Due(0.5, 2.0), Due(0.6, 3.0)]
-    found = outlook(waiting, Due(0.1, 1.0), 0.0, 0.0)
+    waiting = [EdfPrompt(0.5, 2.0), EdfPrompt(0.6, 3.0)]
+    found = outlook(waiting, EdfPrompt(0.1, 1.0), 0.0, 0.0)
     assert (found.fits, found.behind) == (True, 2)
     assert found.ends_s == pytest.approx(0.1)
 
 
 def test_it_does_not_pass_where_another_would_be_late_for_it():
-    assert not outlook([Due(0.95, 1.0)], Due(0.1, 0.5), 0.0, 0.0).fits
-    behind = outlook([Due(0.95, 1.0)], Due(0.1, 1.1), 0.0, 0.0)
+    assert not outlook([EdfPrompt(0.95, 1.0)], EdfPrompt(0.1, 0.5), 0.0, 0.0).fits
+    behind = outlook([EdfPrompt(0.95, 1.0)], EdfPrompt(0.1, 1.1), 0.0, 0.0)
     assert behind.fits and behind.ends_s == pytest.approx(1.05)
-    assert not outlook([Due(0.95, 1.0)], Due(0.1, 1.1), 0.0, 0.0, margin_s=0.1).fits
+    assert not outlook([EdfPrompt(0.95, 1.0)], EdfPrompt(0.1, 1.1), 0.0, 0.0, margin_s=0.1).fits
 
 
 def test_those_that_will_be_late_anyway_stand_in_nobodys_way():
-    assert outlook([Due(5.0, 1.0)], Due(0.1, 0.5), 0.0, 0.0).fits
+    assert outlook([EdfPrompt(5.0, 1.0)], EdfPrompt(0.1, 0.5), 0.0, 0.0).fits
 
 
 def test_the_work_of_others_comes_first():
-    found = outlook([], Due(0.2, 1.0), 0.5, 10.0 - 9.5)
+    found = outlook([], EdfPrompt(0.2, 1.0), 0.5, 10.0 - 9.5)
     assert found.ends_s == pytest.approx(1.2) and not found.fits
 
 

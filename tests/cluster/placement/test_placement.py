@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cluster.placement import placement
 from cluster.placement.cost_model import Pace
-from cluster.placement.replica_load import Prompt
-from cluster.placement.types import Ask, Forecast, Pair, Plan
+from cluster.placement.replica_load import PlacedPrompt
+from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import PromptTooLong, Unavailable
 
@@ -28,12 +28,14 @@ class Placement(placement.Placement):
     """Short forms, for requests without budgets."""
 
     def choose(self, prefill, decode, prompt_tokens, most_tokens, digests=()):
-        return self.plan(prefill, decode, Ask(prompt_tokens, most_tokens, digests), 0.0).pair
+        return self.plan(
+            prefill, decode, PlacementRequest(prompt_tokens, most_tokens, digests), 0.0
+        ).pair
 
     def held(self, record, tokens):
-        ask = Ask(tokens, tokens + 1, budget_s=1.0)
+        ask = PlacementRequest(tokens, tokens + 1, budget_s=1.0)
         pair = Pair(record, record)
-        return self.hold(Plan(pair, Forecast(0.0, 1.0)), ask, 0.0)
+        return self.hold(PlacementPlan(pair, Forecast(0.0, 1.0)), ask, 0.0)
 
 
 def test_least_loaded_wins_and_ties_rotate():
@@ -100,7 +102,7 @@ def test_the_last_token_of_a_prompt_is_never_expected_in_a_cache():
 
 
 @pytest.mark.parametrize(
-    ("local_tokens", "prompt", "on_prefill", "running", "local"),
+    ("local_prefill_tokens", "prompt", "on_prefill", "running", "local"),
     [
         (20, 80, 0, 0, True),
         (20, 85, 0, 0, False),
@@ -111,11 +113,11 @@ def test_the_last_token_of_a_prompt_is_never_expected_in_a_cache():
     ],
 )
 def test_a_short_rest_is_computed_where_the_chat_was_decoded(
-    local_tokens, prompt, on_prefill, running, local
+    local_prefill_tokens, prompt, on_prefill, running, local
 ):
     pool = [replica("p0", "prefill")]
     decode = [replica("d0", "decode"), replica("d1", "decode", running=running)]
-    chooser = Placement(local_tokens, decode_batch=8)
+    chooser = Placement(local_prefill_tokens, decode_batch=8)
     digests = [bytes([number]) for number in range(5)]
     chooser.learn(decode[1], digests[:4])
     chooser.learn(pool[0], digests[:on_prefill])
@@ -134,13 +136,13 @@ def test_a_short_rest_is_computed_where_the_chat_was_decoded(
 def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(devices, local):
     prefill = replace(replica("p0", "prefill"), device=devices[0])
     decode = replace(replica("d0", "decode"), device=devices[1])
-    chooser = Placement(local_tokens=256, decode_batch=8)
+    chooser = Placement(local_prefill_tokens=256, decode_batch=8)
     for record in (prefill, decode):
         for second in range(-20, 0):
             chooser.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
     for _ in range(3):
         chooser.held(prefill, 320)  # all due in a second
-    ask = Ask(100, 120, budget_s=2.0)
+    ask = PlacementRequest(100, 120, budget_s=2.0)
     pair = chooser.plan([prefill], [decode], ask, 0.0).pair
     assert (pair.local, pair.apart) == (local, local)
     digests = [bytes([number]) for number in range(6)]
@@ -167,7 +169,7 @@ def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, least,
     chooser, prefill, decode = sharing(running)
     if on_prefill:
         chooser.held(prefill, on_prefill)
-    ask = Ask(100, 120, budget_s=10.0)
+    ask = PlacementRequest(100, 120, budget_s=10.0)
     pair = chooser.plan([prefill], [decode], ask, 0.0, least=least).pair
     assert (pair.local, pair.apart) == (lent, False)
     digests = [bytes([number]) for number in range(6)]
@@ -178,7 +180,7 @@ def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, least,
 
 def test_what_others_placed_keeps_a_device_busy_and_a_second_replica_does():
     chooser, prefill, decode = sharing(running=1)
-    ask = Ask(100, 120, budget_s=10.0)
+    ask = PlacementRequest(100, 120, budget_s=10.0)
     told = replace(prefill, load=replace(prefill.load, prompt_tokens_due=300))
     assert not chooser.plan([told], [decode], ask, 0.0).pair.local
     second = replace(prefill, id="p1")
@@ -195,13 +197,13 @@ def test_nothing_is_lent_where_prefill_has_a_device_that_nobody_uses():
     ]
     for second in range(-20, 0):
         chooser.costs.prefill("p1").learn(300, 0, 0.25, float(second))
-    pair = chooser.plan([prefill, idle[0]], [decode, idle[1]], Ask(100, 120), 0.0).pair
+    pair = chooser.plan([prefill, idle[0]], [decode, idle[1]], PlacementRequest(100, 120), 0.0).pair
     assert (pair.prefill.id, pair.local) == ("p1", False)
 
 
 def test_a_prompt_is_lent_behind_no_longer_one():
     chooser, prefill, decode = sharing(running=1)
-    ask = Ask(100, 120, budget_s=100.0)
+    ask = PlacementRequest(100, 120, budget_s=100.0)
     chooser.held(decode, 50)
     assert chooser.plan([prefill], [decode], ask, 0.0).pair.local
     chooser.held(decode, 200)
@@ -214,7 +216,7 @@ def test_a_prompt_is_lent_where_it_is_in_time_beside_a_prefill_replica(waiting):
     chooser, prefill, decode = sharing(running=1)
     if waiting:
         chooser.held(decode, waiting)
-    ask = Ask(100, 120, budget_s=10.0)
+    ask = PlacementRequest(100, 120, budget_s=10.0)
     alone_s = chooser.plan([prefill], [decode], ask, 0.0).forecast.ttft_s
     for times, lent in ((1.8, False), (2.2, True)):
         hurried = replace(ask, budget_s=times * alone_s)
@@ -225,7 +227,7 @@ def sharing(running):
     """A placement, a prefill and a decode replica with one device, at some speed."""
     prefill = replace(replica("p0", "prefill"), device="cores")
     decode = replace(replica("d0", "decode", running=running), device="cores")
-    chooser = Placement(local_tokens=256, decode_batch=8)
+    chooser = Placement(local_prefill_tokens=256, decode_batch=8)
     for record in (prefill, decode):
         for second in range(-20, 0):
             chooser.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
@@ -236,14 +238,14 @@ def test_decode_is_lent_nothing_beside_a_prefill_replica_that_is_not_the_best():
     """It would slow that one."""
     prefill = [replace(replica(f"p{n}", "prefill"), device=f"cores-{n}") for n in (0, 1)]
     decode = replace(replica("d0", "decode"), device="cores-1")
-    chooser = Placement(local_tokens=256, decode_batch=8)
+    chooser = Placement(local_prefill_tokens=256, decode_batch=8)
     for record in (*prefill, decode):
         for second in range(-20, 0):
             chooser.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
     for _ in range(3):
         chooser.held(prefill[0], 320)
         chooser.held(prefill[1], 330)
-    ask = Ask(100, 120, budget_s=2.0)
+    ask = PlacementRequest(100, 120, budget_s=2.0)
     found = chooser.plan(prefill, [decode], ask, 0.0).pair
     assert (found.prefill.id, found.local) == ("p0", False)
 
@@ -292,7 +294,7 @@ VERSIONS = st.lists(st.sampled_from("abc"), min_size=1, max_size=6)
 def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
     prefill = [of(version, f"p{place}", "prefill") for place, version in enumerate(first)]
     decode = [of(version, f"d{place}", "decode") for place, version in enumerate(second)]
-    chooser = Placement(local_tokens=20, decode_batch=4)
+    chooser = Placement(local_prefill_tokens=20, decode_batch=4)
     for _ in range(8):
         if not set(first) & set(second):
             with pytest.raises(Unavailable, match="same weights"):
@@ -318,7 +320,7 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
     chooser = learned(Placement(), "p")
 
     def pace_of(tokens: int, least: Pace = Pace.BESIDE, **more) -> Pace:
-        ask = Ask(tokens, tokens + 10, budget_s=1.0, gap_s=0.06, **more)
+        ask = PlacementRequest(tokens, tokens + 10, budget_s=1.0, itl_s=0.06, **more)
         return chooser.plan(pool, decode, ask, 0.0, least=least).forecast.pace
 
     assert pace_of(500) is Pace.ALONE
@@ -329,10 +331,10 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
     assert pace_of(500, batch=True) is pace_of(500, Pace.URGENT, batch=True) is Pace.BESIDE
     assert pace_of(1500) is Pace.BESIDE  # it needs its time, however the streams wait
     # Work of the batch lane presses nobody, and is not pressed by who came before it.
-    hurried = chooser.holds.prompt("p", Prompt(300, pace=Pace.URGENT), 0.0)
+    hurried = chooser.holds.prompt("p", PlacedPrompt(300, pace=Pace.URGENT), 0.0)
     assert pace_of(100) is Pace.PRESSED
     assert pace_of(100, batch=True) is Pace.BESIDE
-    batch = chooser.holds.prompt("p", Prompt(300, batch=True, pace=Pace.PRESSED), 0.0)
+    batch = chooser.holds.prompt("p", PlacedPrompt(300, batch=True, pace=Pace.PRESSED), 0.0)
     hurried.release()
     assert pace_of(100) is Pace.BESIDE
     batch.release()
@@ -342,10 +344,10 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
 
 def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
     prefill, decode = replica("p", "prefill"), replica("d", "decode")
-    chooser = learned(Placement(local_tokens=100, decode_batch=4), "p")
+    chooser = learned(Placement(local_prefill_tokens=100, decode_batch=4), "p")
     chooser.holds.request("d", 10, 0.06)
     digests = [bytes([place]) for place in range(500 // 16)]
-    ask = Ask(500, 510, digests, budget_s=1.0, gap_s=0.06)
+    ask = PlacementRequest(500, 510, digests, budget_s=1.0, itl_s=0.06)
     assert chooser.plan([prefill], [decode], ask, 0.0).forecast.pace is Pace.URGENT
     chooser.learn(decode, digests)
     plan = chooser.plan([prefill], [decode], ask, 0.0)
@@ -357,7 +359,9 @@ def test_what_is_late_even_so_is_told_how_late_it_is_at_best():
     chooser = learned(Placement(), "p")
     chooser.holds.request("d", 10, 0.06)
     for _ in range(2):
-        chooser.holds.prompt("p", Prompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
-    forecast = chooser.plan([prefill], [decode], Ask(300, 310, budget_s=1.0), 0.0).forecast
+        chooser.holds.prompt("p", PlacedPrompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
+    forecast = chooser.plan(
+        [prefill], [decode], PlacementRequest(300, 310, budget_s=1.0), 0.0
+    ).forecast
     assert (forecast.fits, forecast.pace) == (False, Pace.URGENT)
     assert forecast.ttft_s == pytest.approx(1.2, abs=0.1)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cluster.placement.types import Ask
+from cluster.placement.types import PlacementRequest
 from tests.cluster.placement.test_placement import Placement, replica
 
 
@@ -25,7 +25,7 @@ def test_a_prompt_goes_where_its_answer_has_a_place_though_it_is_slower_there():
     for record, prefill_s in zip(pool, (0.3, 0.4), strict=True):
         for second in range(-20, 0):
             placement.costs.prefill(record.id).learn(300, 0, prefill_s, float(second))
-    found = placement.plan(pool, pool, Ask(100, 120, budget_s=2.0), 0.0)
+    found = placement.plan(pool, pool, PlacementRequest(100, 120, budget_s=2.0), 0.0)
     assert (found.pair.decode.id, found.forecast.places_short) == ("b1", 0)
 
 
@@ -33,10 +33,10 @@ def test_a_prompt_goes_where_its_answer_has_a_place_though_it_is_slower_there():
 def test_what_decode_has_cached_is_not_computed_where_its_answer_has_no_room(load):
     prefill = [replica("p0", "prefill")]
     decode = [replica("d0", "decode", **load), replica("d1", "decode", batch_limit=8)]
-    chooser = Placement(local_tokens=256, decode_batch=8)
+    chooser = Placement(local_prefill_tokens=256, decode_batch=8)
     digests = [b"a%d" % n for n in range(6)]
     chooser.learn(decode[0], digests)
-    found = chooser.plan(prefill, decode, Ask(100, 120, digests, budget_s=2.0), 0.0)
+    found = chooser.plan(prefill, decode, PlacementRequest(100, 120, digests, budget_s=2.0), 0.0)
     assert (found.pair.prefill.id, found.pair.decode.id) == ("p0", "d1")
     assert not (found.forecast.places_short or found.forecast.blocks_short)
 
@@ -60,7 +60,7 @@ def test_a_replica_with_room_and_a_queue_that_is_too_long_is_no_better_than_a_fu
             placement.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
     for _ in range(9):
         placement.held(pool[1], 900)
-    found = placement.plan(pool, pool, Ask(100, 120, budget_s=1.0), 0.0)
+    found = placement.plan(pool, pool, PlacementRequest(100, 120, budget_s=1.0), 0.0)
     assert (found.pair.decode.id, found.forecast.fits) == ("b0", True)
     assert found.forecast.places_short
 
@@ -71,9 +71,14 @@ def test_choices_may_go_to_whoever_has_room():
     decode = [prefill[1], replica("d0", "decode", running=1, batch_limit=11)]
     placement = Placement()
     placement.held(prefill[0], 900)
-    found = placement.plan(prefill, decode, Ask(10, 20, choices=4), 0.0)
+    found = placement.plan(prefill, decode, PlacementRequest(10, 20, choices=4), 0.0)
     assert (found.pair.prefill.id, found.forecast.places_short) == ("p1", 0)
-    assert placement.plan(prefill, decode, Ask(10, 20, choices=13), 0.0).forecast.places_short == 1
+    assert (
+        placement.plan(
+            prefill, decode, PlacementRequest(10, 20, choices=13), 0.0
+        ).forecast.places_short
+        == 1
+    )
 
 
 def test_of_replicas_whose_state_is_old_the_drawn_one_must_have_room_itself():
@@ -83,5 +88,5 @@ def test_of_replicas_whose_state_is_old_the_drawn_one_must_have_room_itself():
     placement = Placement(chance=random.Random(1))
     stale = {record.id for record in decode}
     for _ in range(20):
-        found = placement.plan(prefill, decode, Ask(10, 20), 0.0, stale=stale)
+        found = placement.plan(prefill, decode, PlacementRequest(10, 20), 0.0, stale=stale)
         assert (found.pair.decode.id == "d3") != (found.forecast.places_short > 0)

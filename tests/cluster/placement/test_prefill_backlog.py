@@ -8,7 +8,7 @@ import pytest
 
 from cluster.placement.cost_model import Pace, PrefillCost
 from cluster.placement.prefill_backlog import backlog
-from cluster.placement.replica_load import Prompt, PromptQueue
+from cluster.placement.replica_load import PlacedPrompt, PrefillBacklog
 
 TOKEN_S = dict(zip(Pace, (0.001, 0.002, 0.0015, 0.00125), strict=True))
 
@@ -24,14 +24,14 @@ def cost() -> PrefillCost:
     return learned
 
 
-def seconds(queue: PromptQueue, cost: PrefillCost, now: float, **more) -> list[float]:
+def seconds(queue: PrefillBacklog, cost: PrefillCost, now: float, **more) -> list[float]:
     return [due.seconds for due in backlog(queue, cost, now, **more)]
 
 
 def test_the_oldest_is_computed_as_time_passes(cost):
-    queue = PromptQueue()
-    queue.add(Prompt(800), 10.0)
-    second = queue.add(Prompt(400), 10.1)
+    queue = PrefillBacklog()
+    queue.add(PlacedPrompt(800), 10.0)
+    second = queue.add(PlacedPrompt(400), 10.1)
     assert seconds(queue, cost, 10.1) == pytest.approx([0.7, 0.4], abs=0.02)
     assert seconds(queue, cost, 15.0) == pytest.approx([0.0, 0.4], abs=0.02)
     queue.report(1200, 10.2)
@@ -43,41 +43,41 @@ def test_the_oldest_is_computed_as_time_passes(cost):
 
 
 def test_it_is_not_computed_while_another_was(cost):
-    queue = PromptQueue()
-    queue.add(Prompt(800), 10.0)
+    queue = PrefillBacklog()
+    queue.add(PlacedPrompt(800), 10.0)
     cost.learn(500, 0, 0.5, 10.4)
     assert seconds(queue, cost, 10.5) == pytest.approx([0.7], abs=0.02)
 
 
 def test_it_is_not_computed_before_it_came(cost):
-    queue = PromptQueue()
-    queue.add(Prompt(1000, batch=True), 10.0)
+    queue = PrefillBacklog()
+    queue.add(PlacedPrompt(1000, batch=True), 10.0)
     queue.report(600, 10.5, 600)
-    queue.add(Prompt(300), 10.9)
+    queue.add(PlacedPrompt(300), 10.9)
     assert seconds(queue, cost, 11.0) == pytest.approx([0.2], abs=0.02)
 
 
 def test_who_waits_with_others_is_computed_at_their_pace(cost):
-    queue = PromptQueue()
+    queue = PrefillBacklog()
     for pace in (Pace.ALONE, Pace.BESIDE):
-        queue.add(Prompt(400, pace=pace), 10.0)
+        queue.add(PlacedPrompt(400, pace=pace), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.8], abs=0.03)
     found = seconds(queue, cost, 10.0, behind=Pace.PRESSED)
     assert found == pytest.approx([0.4, 0.6], abs=0.03)
-    urgent = queue.add(Prompt(100, pace=Pace.URGENT), 10.0)
+    urgent = queue.add(PlacedPrompt(100, pace=Pace.URGENT), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.125], abs=0.03)
     # Who comes behind an urgent one is pressed, and stays so when that has gone.
-    queue.add(Prompt(200, pace=Pace.BESIDE), 10.0)
+    queue.add(PlacedPrompt(200, pace=Pace.BESIDE), 10.0)
     queue.drop(urgent)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.3], abs=0.03)
 
 
 def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
-    queue = PromptQueue()
-    queue.add(Prompt(400, batch=True, pace=Pace.BESIDE), 10.0)
-    queue.add(Prompt(100), 10.0)
+    queue = PrefillBacklog()
+    queue.add(PlacedPrompt(400, batch=True, pace=Pace.BESIDE), 10.0)
+    queue.add(PlacedPrompt(100), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.1], abs=0.02)
-    queue.drop(queue.add(Prompt(100, pace=Pace.URGENT), 10.0))
+    queue.drop(queue.add(PlacedPrompt(100, pace=Pace.URGENT), 10.0))
     for pace in Pace:
         found = seconds(queue, cost, 10.0, batch=True, behind=pace)
         assert found == pytest.approx([0.1, 0.8], abs=0.03)

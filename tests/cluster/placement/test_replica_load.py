@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.placement.cost_model import Pace
-from cluster.placement.replica_load import Holds, Left, Prompt
+from cluster.placement.replica_load import Left, PlacedPrompt, ReplicaLoadTracker
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 
 
@@ -21,9 +21,9 @@ def others(holds):
 
 
 def test_what_a_report_does_not_have_was_computed_oldest_first():
-    holds = Holds()
-    first = holds.prompt("r0", Prompt(500), 0.0)
-    holds.prompt("r0", Prompt(100), 0.0)
+    holds = ReplicaLoadTracker()
+    first = holds.prompt("r0", PlacedPrompt(500), 0.0)
+    holds.prompt("r0", PlacedPrompt(100), 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=450), 1.0)
     assert remaining(holds) == [350, 100]
     holds.report("r0", ReplicaLoad(prompt_tokens_due=100), 2.0)
@@ -34,8 +34,8 @@ def test_what_a_report_does_not_have_was_computed_oldest_first():
 
 
 def test_each_lane_has_done_what_its_own_reports_lack():
-    holds = Holds()
-    batch, other = Prompt(500, batch=True), Prompt(100)
+    holds = ReplicaLoadTracker()
+    batch, other = PlacedPrompt(500, batch=True), PlacedPrompt(100)
     holds.prompt("r0", batch, 0.0)
     holds.prompt("r0", other, 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
@@ -46,27 +46,27 @@ def test_each_lane_has_done_what_its_own_reports_lack():
 
 
 def test_what_a_batch_prompt_has_done_is_no_others():
-    holds = Holds()
-    holds.prompt("r0", Prompt(1000, batch=True), 0.0)
+    holds = ReplicaLoadTracker()
+    holds.prompt("r0", PlacedPrompt(1000, batch=True), 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=400, batch_tokens_due=400), 1.0)
-    holds.prompt("r0", Prompt(500), 1.1)
+    holds.prompt("r0", PlacedPrompt(500), 1.1)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=900, batch_tokens_due=400), 1.2)
     assert (remaining(holds), others(holds)) == ([500, 400], 0)
 
 
 def test_others_do_not_hide_behind_what_was_computed():
-    holds = Holds()
-    holds.prompt("r0", Prompt(1000), 0.0)
+    holds = ReplicaLoadTracker()
+    holds.prompt("r0", PlacedPrompt(1000), 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=200), 1.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=1000), 1.1)
     assert (remaining(holds), others(holds)) == ([200], 800)
 
 
 def test_what_comes_while_another_is_computed_is_counted_once():
-    holds = Holds()
-    first = holds.prompt("r0", Prompt(1000), 0.0)
+    holds = ReplicaLoadTracker()
+    first = holds.prompt("r0", PlacedPrompt(1000), 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=400), 1.0)
-    holds.prompt("r0", Prompt(300), 1.1)
+    holds.prompt("r0", PlacedPrompt(300), 1.1)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.101)
     assert (remaining(holds), others(holds)) == ([400, 300], 0)
     first.release()
@@ -76,22 +76,22 @@ def test_what_comes_while_another_is_computed_is_counted_once():
 
 
 def test_progress_is_known_by_what_is_missing():
-    holds = Holds()
+    holds = ReplicaLoadTracker()
     queue = holds.queue("r0")
-    holds.prompt("r0", Prompt(500), 1.0)
+    holds.prompt("r0", PlacedPrompt(500), 1.0)
     for due, now in ((500, 2.0), (500, 3.0), (200, 4.0), (700, 5.0)):
         holds.report("r0", ReplicaLoad(prompt_tokens_due=due), now)
     assert queue.progressed_s == 4.0
     holds.report("r0", ReplicaLoad(prompt_tokens_due=600), 6.0)  # of others
     assert queue.progressed_s == 6.0
-    holds.prompt("r0", Prompt(400), 6.5)
+    holds.prompt("r0", PlacedPrompt(400), 6.5)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=800), 7.0)  # as many have come
     assert queue.progressed_s == 7.0
 
 
 def test_what_a_report_has_more_belongs_to_others():
-    holds = Holds()
-    mine = holds.prompt("r0", Prompt(100), 0.0)
+    holds = ReplicaLoadTracker()
+    mine = holds.prompt("r0", PlacedPrompt(100), 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.0)
     assert others(holds) == 600
     mine.release()
@@ -102,8 +102,8 @@ def test_what_a_report_has_more_belongs_to_others():
 
 def test_what_was_placed_just_before_a_report_is_counted_once():
     """It may be in it or not: were it another's, too, much would be refused until the next one."""
-    holds = Holds()
-    holds.prompt("r0", Prompt(100), 1.0)
+    holds = ReplicaLoadTracker()
+    holds.prompt("r0", PlacedPrompt(100), 1.0)
     holds.request("r0", 9, 0.06)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=100, running=1, blocks_promised=9), 1.001)
     assert (remaining(holds), others(holds)) == ([100], 0)
@@ -114,14 +114,14 @@ def test_what_was_placed_just_before_a_report_is_counted_once():
 
 
 def test_what_is_on_its_way_was_not_computed():
-    holds = Holds()
-    holds.prompt("r0", Prompt(100), 1.0)
+    holds = ReplicaLoadTracker()
+    holds.prompt("r0", PlacedPrompt(100), 1.0)
     holds.report("r0", ReplicaLoad(), 1.001)
     assert remaining(holds) == [100]
 
 
 def test_without_reports_the_larger_count_stands():
-    holds = Holds()
+    holds = ReplicaLoadTracker()
     holds.request("r0", 5, 0.06)
     assert holds.requests(record(running=4)) == 4
     assert holds.requests(record()) == 1
@@ -129,32 +129,32 @@ def test_without_reports_the_larger_count_stands():
 
 
 def test_the_tightest_gap_among_those_there_counts():
-    holds = Holds()
+    holds = ReplicaLoadTracker()
     first, second = holds.request("r0", 1, 0.2), holds.request("r0", 1, 0.06)
-    assert holds.gap_s("r0") == 0.06
+    assert holds.itl_s("r0") == 0.06
     second.release()
     second.release()
-    assert holds.gap_s("r0") == 0.2
+    assert holds.itl_s("r0") == 0.2
     first.release()
-    assert holds.gap_s("r0") == float("inf")
+    assert holds.itl_s("r0") == float("inf")
 
 
 def test_a_gap_counts_until_the_last_that_was_promised_it_ends():
-    holds = Holds()
+    holds = ReplicaLoadTracker()
     first, second = holds.request("r0", 1, 0.06), holds.request("r0", 1, 0.06)
     first.release()
-    assert holds.gap_s("r0") == 0.06
+    assert holds.itl_s("r0") == 0.06
     second.release()
-    assert holds.gap_s("r0") == float("inf")
+    assert holds.itl_s("r0") == float("inf")
 
 
 @given(st.lists(st.tuples(st.sampled_from("pbar"), st.integers(1, 500)), max_size=60))
 def test_nothing_is_left_once_all_is_released(steps):
-    holds, now, shares = Holds(), 0.0, []
+    holds, now, shares = ReplicaLoadTracker(), 0.0, []
     for kind, amount in steps:
         now += 0.01
         if kind in "pb":
-            shares.append(holds.prompt("r0", Prompt(amount, batch=kind == "b"), now))
+            shares.append(holds.prompt("r0", PlacedPrompt(amount, batch=kind == "b"), now))
             shares.append(holds.request("r0", amount, 0.1))
         elif kind == "a" and shares:
             shares.pop(amount % len(shares)).release()

@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.placement.cost_model import Pace
-from cluster.placement.replica_load import Prompt, PromptQueue
+from cluster.placement.replica_load import PlacedPrompt, PrefillBacklog
 from engine.scheduling.prompt_order import PromptOrder
-from engine.scheduling.prompt_queue import PromptTurns
+from engine.scheduling.prompt_queue import PromptQueue
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
-HASTES = {Pace.BESIDE: Haste.PROMPTS, Pace.PRESSED: Haste.PRESSED, Pace.URGENT: Haste.URGENT}
+HASTES = {Pace.BESIDE: Urgency.PROMPTS, Pace.PRESSED: Urgency.PRESSED, Pace.URGENT: Urgency.URGENT}
 comes = st.tuples(st.sampled_from(list(HASTES)), st.booleans())
 
 
 @given(st.lists(comes | st.none(), max_size=30))
 def test_a_router_counts_the_haste_of_those_that_wait_as_their_replica_does(events):
     """`None`: the oldest leaves; else one comes at that pace, of the batch lane or not."""
-    queue, turns, there = PromptQueue(), PromptTurns(PromptOrder(512)), []
+    queue, turns, there = PrefillBacklog(), PromptQueue(PromptOrder(512)), []
     for place, event in enumerate(events):
         if event is not None:
             pace, batch = event
@@ -29,7 +29,7 @@ def test_a_router_counts_the_haste_of_those_that_wait_as_their_replica_does(even
                 str(place), [1] * 10, 10, SamplingParams(), haste=HASTES[pace], lane=lane
             )
             turns.add(one, float(place))
-            there.append((queue.add(Prompt(10, batch=batch, pace=pace), float(place)), one))
+            there.append((queue.add(PlacedPrompt(10, batch=batch, pace=pace), float(place)), one))
         elif there:
             key, one = there.pop(0)
             queue.drop(key)

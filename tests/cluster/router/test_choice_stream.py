@@ -8,9 +8,9 @@ import pytest
 
 from cluster.placement.types import Pair
 from cluster.replica_record import ReplicaRecord
-from cluster.router.choice_stream import ChoiceRun, Hooks
-from cluster.router.preprocessor import Prepared
-from cluster.router.resume_state import Continuation
+from cluster.router.choice_stream import ChoiceHooks, ChoiceStream
+from cluster.router.preprocessor import PreparedRequest
+from cluster.router.resume_state import ResumeState
 from cluster.router.stage_times import StageTimes
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
@@ -63,16 +63,16 @@ class Rig:
         self.emitted, self.suspects, self.prefilled = [], [], 0
         sampling = SamplingParams(max_tokens=max_tokens, seed=1)
         records = [ReplicaRecord(f"{role}-0", role, "a:1", 1) for role in ("prefill", "decode")]
-        hooks = Hooks(
+        hooks = ChoiceHooks(
             emit=self.emitted.append,
             lost=self.suspects.append,
             prefilled=self._note_prefilled,
             computed=lambda first: None,
         )
-        prepared = Prepared("r", (1, 2), sampling, 1, 1.0)
-        self.record = Continuation(prepared, 0, StageTimes(0.0), list(output))
+        prepared = PreparedRequest("r", (1, 2), sampling, 1, 1.0)
+        self.record = ResumeState(prepared, 0, StageTimes(0.0), list(output))
         pair = Pair(records[1], records[1]) if output else Pair(*records)
-        self.run = ChoiceRun(self.record, pair, (self.prefill, self.decode), hooks)
+        self.run = ChoiceStream(self.record, pair, (self.prefill, self.decode), hooks)
         self.task = asyncio.create_task(self.run.run())
 
     def _note_prefilled(self):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.api import Heartbeat, Progress, Started, Summary, Tokens
-from cluster.router.event_buffer import Outbox
+from cluster.router.event_buffer import EventBuffer
 from engine.errors import Cancelled
 from engine.types.sequence import SampledToken
 
@@ -31,7 +31,7 @@ steps = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 
 @settings(deadline=None)
 def test_whatever_the_reader_does_nothing_is_lost_and_all_is_in_order(script, logprobs):
     async def play():
-        outbox, had = Outbox(), []
+        outbox, had = EventBuffer(), []
         outbox.put(STARTED)
         sent = [0, 0, 0]
         for choice, count, reads in script:
@@ -58,7 +58,7 @@ def test_whatever_the_reader_does_nothing_is_lost_and_all_is_in_order(script, lo
 
 
 async def test_a_reader_that_keeps_up_gets_each_event_as_it_came():
-    outbox = Outbox()
+    outbox = EventBuffer()
     for index in range(3):
         event = tokens(0, index, 1, last=index == 2)
         outbox.put(event)
@@ -67,7 +67,7 @@ async def test_a_reader_that_keeps_up_gets_each_event_as_it_came():
 
 
 async def test_a_reader_that_waits_is_woken():
-    outbox = Outbox()
+    outbox = EventBuffer()
     reading = asyncio.create_task(outbox.get())
     await asyncio.sleep(0)
     outbox.put(STARTED)
@@ -76,7 +76,7 @@ async def test_a_reader_that_waits_is_woken():
 
 
 async def test_an_end_takes_the_place_of_what_was_not_read():
-    outbox = Outbox()
+    outbox = EventBuffer()
     outbox.put(STARTED)
     outbox.put(tokens(0, 0, 1))
     error = Cancelled("over")
@@ -87,7 +87,7 @@ async def test_an_end_takes_the_place_of_what_was_not_read():
 
 
 async def test_silence_is_filled_with_heartbeats_that_do_not_pile_up():
-    outbox = Outbox(heartbeat_s=0.005)
+    outbox = EventBuffer(heartbeat_s=0.005)
     assert await outbox.get() == Heartbeat()
     assert await outbox.get() == Heartbeat()
     await asyncio.sleep(0.03)
@@ -104,7 +104,7 @@ async def test_silence_is_filled_with_heartbeats_that_do_not_pile_up():
 @settings(deadline=None)
 def test_text_that_is_kept_leaves_before_the_summary_a_choice_in_one(script, logprobs):
     async def play():
-        outbox, sent = Outbox(), [0, 0, 0]
+        outbox, sent = EventBuffer(), [0, 0, 0]
         outbox.keep_text()
         outbox.put(STARTED)
         assert await outbox.get() == STARTED
@@ -128,7 +128,7 @@ def test_text_that_is_kept_leaves_before_the_summary_a_choice_in_one(script, log
 
 
 async def test_a_failure_takes_the_place_of_text_that_was_kept():
-    outbox, error = Outbox(), Cancelled("over")
+    outbox, error = EventBuffer(), Cancelled("over")
     outbox.keep_text()
     outbox.put(tokens(0, 0, 1))
     outbox.put(error)
@@ -138,7 +138,7 @@ async def test_a_failure_takes_the_place_of_text_that_was_kept():
 
 
 async def test_text_that_is_kept_is_silence_to_be_filled():
-    outbox = Outbox(heartbeat_s=0.02)
+    outbox = EventBuffer(heartbeat_s=0.02)
     outbox.keep_text()
     for index in range(10):
         outbox.put(tokens(0, index, 1))
@@ -148,7 +148,7 @@ async def test_text_that_is_kept_is_silence_to_be_filled():
 
 
 async def test_what_is_no_chunk_over_http_is_silence_to_be_filled():
-    outbox, had = Outbox(heartbeat_s=0.05), []
+    outbox, had = EventBuffer(heartbeat_s=0.05), []
     outbox.put(STARTED)
     async with asyncio.timeout(10):
         while Heartbeat() not in had:

@@ -7,19 +7,19 @@ import time
 
 import pytest
 
-from cluster.admission.admission_queue import Gate
-from cluster.admission.assignment import Placed
+from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.assignment import Assignment
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.router import failover as carrier
-from cluster.router.failover import Carrier
-from cluster.router.preprocessor import Prepared
-from cluster.router.resume_state import Continuation
+from cluster.router.failover import Failover
+from cluster.router.preprocessor import PreparedRequest
+from cluster.router.resume_state import ResumeState
 from cluster.router.router import ask_of
 from cluster.router.stage_times import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.types.sampling_params import SamplingParams
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from protos.convert import sequence_from_proto
 from protos.decode_pb2 import Retired
 from tests.cluster.router.test_choice_stream import FakeStream
@@ -72,10 +72,12 @@ class Rig:
 
     def __init__(self, patience_s=5.0):
         self.cluster, self.placement, self.emitted = Cluster(), Placement(), []
-        self.gate = Gate(self.cluster, self.placement, max_held=2)
-        self.carrier = Carrier(self.gate, self.cluster, self.cluster.suspect, patience_s)
+        self.gate = AdmissionQueue(self.cluster, self.placement, max_waiting=2)
+        self.carrier = Failover(self.gate, self.cluster, self.cluster.suspect, patience_s)
         sampling = SamplingParams(max_tokens=4, seed=1)
-        self.record = Continuation(Prepared("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0))
+        self.record = ResumeState(
+            PreparedRequest("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0)
+        )
         self.placed = None
 
     async def start(self):
@@ -110,12 +112,12 @@ async def rig():
 
 
 async def test_both_replicas_are_told_its_haste_at_each_place(rig, monkeypatch):
-    hastes = iter([Haste.URGENT, Haste.PRESSED])
-    monkeypatch.setattr(Placed, "haste", property(lambda placed: next(hastes)))
+    hastes = iter([Urgency.URGENT, Urgency.PRESSED])
+    monkeypatch.setattr(Assignment, "haste", property(lambda placed: next(hastes)))
     first = await rig.start()
     first[0].receiver.lost(ReplicaLost("gone"))
     second = await rig.calls(4)
-    for calls, haste in ((first, Haste.URGENT), (second, Haste.PRESSED)):
+    for calls, haste in ((first, Urgency.URGENT), (second, Urgency.PRESSED)):
         assert [sequence_from_proto(call.request).haste for call in calls] == [haste, haste]
     rig.task.cancel()
     await asyncio.gather(rig.task, return_exceptions=True)
@@ -182,8 +184,8 @@ async def test_a_move_counts_once_and_by_what_was_lost(rig, monkeypatch):
         rest.tokens(1, 11, 12, 13, last=True)
         rest.say(retired=Retired())
         await rig.task
-    assert page.value("tandem_requests_moved_total", reason="ReplicaLost") == 1
-    assert page.value("tandem_requests_moved_total") == 1
+    assert page.value("tandem_failovers_total", reason="ReplicaLost") == 1
+    assert page.value("tandem_failovers_total") == 1
 
 
 async def test_a_full_replica_is_the_answer_to_what_was_not(rig):

@@ -14,10 +14,10 @@ from cluster.config.schema import DirectoryConfig
 from cluster.config.tenant_limits import Need, TenantConfig, caps_of
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
-from cluster.router.peer_exchange import EVERY_S, QUIET_S, RouterExchange
-from cluster.router.peer_state import Statement
-from cluster.tenants.cap_shares import GONE_S, Said, Shares
-from cluster.tenants.fair_share import Fairness
+from cluster.router.peer_exchange import EVERY_S, QUIET_S, PeerExchange
+from cluster.router.peer_state import PeerState
+from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
+from cluster.tenants.fair_share import FairShare
 
 TENANTS = {"default": TenantConfig(max_concurrent=6, max_kv_tokens=600)}
 NEED = Need(1, 10, 100)
@@ -32,9 +32,9 @@ def server():
 
 class Router:
     def __init__(self, directory, name):
-        self.shares = Shares(name, caps_of(TENANTS))
-        self.fairness = Fairness(TENANTS, self.shares)
-        self.exchange = RouterExchange(directory, name, self.shares, self.fairness)
+        self.shares = CapShares(name, caps_of(TENANTS))
+        self.fairness = FairShare(TENANTS, self.shares)
+        self.exchange = PeerExchange(directory, name, self.shares, self.fairness)
         self.running = 0
 
     def admit(self):
@@ -111,13 +111,13 @@ async def test_who_leaves_gives_all_back(routers, directory):
     await until(lambda: all(one.shares.routers == 2 for one in routers))
     await routers[1].exchange.stop()
     await until(lambda: routers[0].shares.limit(("acme", "concurrent"), 6) == 6)
-    said = await directory.exchange("x", Statement(Said()).to_json())
-    assert Statement.from_json(said["s"]).said.left
+    said = await directory.exchange("x", PeerState(PeerCapUse()).to_json())
+    assert PeerState.from_json(said["s"]).said.left
 
 
 async def test_what_a_router_left_that_died_holds_the_next_one_up_for_a_moment_only(directory):
-    whole = Said(5, 1, {("acme", "concurrent"): (6, 6)})
-    await directory.exchange("died@1", Statement(whole).to_json())
+    whole = PeerCapUse(5, 1, {("acme", "concurrent"): (6, 6)})
+    await directory.exchange("died@1", PeerState(whole).to_json())
     router = Router(directory, "r")
     before = time.monotonic()
     await router.exchange.start()
@@ -148,13 +148,13 @@ async def test_an_outage_leaves_an_even_share_and_ends(routers, server, caplog):
 async def test_a_statement_that_cannot_be_read_is_passed_over(routers, directory):
     for broken in ("", "3", "{}", '{"sequence":1,"among":-1,"portions":[]}'):
         with pytest.raises(ValueError, match=r"."):
-            Statement.from_json(broken)
+            PeerState.from_json(broken)
         await directory.exchange("broken", broken)
         await routers[0].exchange.once()
     assert routers[0].shares.routers <= 2 and not routers[0].shares.alone
 
 
 def test_a_statement_survives_the_wire():
-    said = Said(3, 2, {("a", "kv_tokens"): (5, 7)})
-    full = Statement(said, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
-    assert Statement.from_json(full.to_json()) == full
+    said = PeerCapUse(3, 2, {("a", "kv_tokens"): (5, 7)})
+    full = PeerState(said, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
+    assert PeerState.from_json(full.to_json()) == full

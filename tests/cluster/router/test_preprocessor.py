@@ -6,7 +6,7 @@ import pytest
 
 from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, TextPrompt, TokenPrompt
 from cluster.config.schema import EndpointConfig
-from cluster.router.preprocessor import Door
+from cluster.router.preprocessor import Preprocessor
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import SamplingParams
@@ -24,7 +24,7 @@ ENDPOINTS = {
 def door(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     tiny.make(folder)
-    return Door(CARD, Tokenizer.load(str(folder)), ENDPOINTS, threads=2)
+    return Preprocessor(CARD, Tokenizer.load(str(folder)), ENDPOINTS, threads=2)
 
 
 def request(prompt="hi", sampling=None, **rest):

@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from cluster.api import Event, GenerateRequest, Started, Summary, Tokens
 from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import uvicorn_server as http_server
-from cluster.router.event_buffer import Outbox
+from cluster.router.event_buffer import EventBuffer
 from engine.types.sequence import SampledToken
 from protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.gateway.http_listener import door
@@ -40,7 +40,7 @@ class FastGenerator(ScriptedGenerator):
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         name = request.request_id
-        outbox = Outbox()
+        outbox = EventBuffer()
         outbox.put(Started(name, CARD.name, 1, 7))
         making = asyncio.create_task(self._make(name, outbox))
         self.taken[name] = 0
@@ -58,7 +58,7 @@ class FastGenerator(ScriptedGenerator):
             outbox.close()
             self.closed.append(name)
 
-    async def _make(self, name: str, outbox: Outbox) -> None:
+    async def _make(self, name: str, outbox: EventBuffer) -> None:
         for index in range(TOKENS):
             last = "length" if index == TOKENS - 1 else None
             sampled = (SampledToken(index % 8, -0.5, TOP),)

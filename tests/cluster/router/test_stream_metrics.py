@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.admission.assignment import FirstToken, Placed
+from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Tokens
-from cluster.placement.replica_load import Hold
-from cluster.placement.types import Ask, Forecast, Pair, Plan
+from cluster.placement.replica_load import LoadShare
+from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
 from cluster.router import stream_metrics as stream_record
-from cluster.router.stream_metrics import StreamRecord, is_meaningful
+from cluster.router.stream_metrics import StreamMetrics, is_meaningful
 from tests.metrics_page import Recorded, recorded
 
 LABELS = {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
@@ -34,17 +34,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def begun(*, batch: bool = False, emitted: list[Tokens] | None = None) -> StreamRecord:
-    ask = Ask(prompt_tokens=4, most_tokens=9, arrived_s=BEGAN_S, budget_s=0.5, batch=batch)
+def begun(*, batch: bool = False, emitted: list[Tokens] | None = None) -> StreamMetrics:
+    ask = PlacementRequest(
+        prompt_tokens=4, most_tokens=9, arrived_s=BEGAN_S, budget_s=0.5, batch=batch
+    )
     pair = Pair(*(ReplicaRecord(f"{role}-0", role, "a:1", 1) for role in ("prefill", "decode")))
     forecast = Forecast(ttft_s=0.3, deadline_s=BEGAN_S + 0.5)
-    hold = Hold(lambda: None)
-    placed = Placed(ask, Plan(pair, forecast), (hold, hold), BEGAN_S, lambda tokens: None)
+    hold = LoadShare(lambda: None)
+    placed = Assignment(
+        ask, PlacementPlan(pair, forecast), (hold, hold), BEGAN_S, lambda tokens: None
+    )
     sink = [] if emitted is None else emitted
-    return StreamRecord(LABELS, placed, BEGAN_S, sink.append)
+    return StreamMetrics(LABELS, placed, BEGAN_S, sink.append)
 
 
-def say(record: StreamRecord, clock: Clock, at_s: float, *texts: str) -> None:
+def say(record: StreamMetrics, clock: Clock, at_s: float, *texts: str) -> None:
     clock.now = BEGAN_S + at_s
     record.tokens(Tokens(0, 0, tuple(range(len(texts))), "".join(texts)))
 
@@ -63,7 +67,7 @@ def test_a_stream_is_counted_from_its_first_token_to_its_last(clock: Clock) -> N
     with recorded() as page:
         record = begun(emitted=emitted)
         say(record, clock, 0.25, "\n")
-        record.first(FirstToken(prefill_s=0.15, cached_tokens=0, flush_s=0.05, ttft_s=0.25))
+        record.first(FirstTokenTiming(prefill_s=0.15, cached_tokens=0, flush_s=0.05, ttft_s=0.25))
         say(record, clock, 0.35, " -", " A")
         say(record, clock, 0.85, "b", "c")
         record.finished(summary())
@@ -71,7 +75,7 @@ def test_a_stream_is_counted_from_its_first_token_to_its_last(clock: Clock) -> N
     assert [len(event.ids) for event in emitted] == [1, 2, 2]
     assert sums(page, "tandem_ttft_seconds", **LABELS) == (1, 0.25)
     assert sums(page, "tandem_ttfmt_seconds", **LABELS) == (1, pytest.approx(0.35))
-    assert sums(page, "tandem_token_gap_seconds") == (1, pytest.approx(0.6 / 4))
+    assert sums(page, "tandem_inter_token_latency_seconds") == (1, pytest.approx(0.6 / 4))
     assert sums(page, "tandem_stream_pause_seconds") == (1, pytest.approx(0.5))
     assert sums(page, "tandem_ttft_budget_ratio", endpoint="chat") == (1, 0.5)
     assert sums(page, "tandem_ttft_predicted_ratio") == (1, pytest.approx(1.2))
@@ -87,13 +91,13 @@ def test_a_stream_that_never_began_took_no_time(clock: Clock) -> None:
     with recorded() as page:
         begun().close()
     assert page.value("tandem_answer_tokens_total") == 0
-    for name in ("ttft", "ttfmt", "token_gap", "stream_pause"):
+    for name in ("ttft", "ttfmt", "itl", "stream_pause"):
         assert page.value(f"tandem_{name}_seconds_count") == 0
 
 
 def test_the_batch_lane_has_no_budget(clock: Clock) -> None:
     with recorded() as page:
-        begun(batch=True).first(FirstToken(0.1, 0, 0.0, 9.0))
+        begun(batch=True).first(FirstTokenTiming(0.1, 0, 0.0, 9.0))
     assert page.value("tandem_ttft_seconds_count") == 1
     assert page.value("tandem_ttft_budget_ratio_count") == 0
     assert page.value("tandem_ttft_predicted_ratio_count") == 0

@@ -13,7 +13,7 @@ from cluster.api.error_mapping import error_from_failure
 from cluster.rpc import server as call_server
 from cluster.rpc.client_pool import CallStreams
 from cluster.rpc.framing import PREFACE
-from cluster.rpc.server import CallServer, _Session
+from cluster.rpc.server import CallServer, _RouterSession
 from engine.errors import Overloaded, ReplicaLost, TandemError
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
@@ -291,7 +291,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
         async def drained(self):
             await opened.wait()
 
-    calls = _Session({"decode": serve})
+    calls = _RouterSession({"decode": serve})
     calls.wire = Slow()
     command = Command(call=1, decode=DecodeRequest())
     calls.take(RouterMessage(commands=[command]).SerializeToString())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.rpc.fair_dispatch import Turns
+from cluster.rpc.fair_dispatch import FairDispatcher
 
 
 async def test_what_is_added_is_called_in_order_and_others_come_in_between():
-    turns, called = Turns(), []
+    turns, called = FairDispatcher(), []
     for number in range(3):
         turns.add(lambda number=number: called.append(number))
     assert called == []
@@ -21,7 +21,7 @@ async def test_what_is_added_is_called_in_order_and_others_come_in_between():
 
 
 async def test_more_may_be_added_meanwhile_and_a_fault_stops_nobody():
-    turns, called, faults = Turns(), [], []
+    turns, called, faults = FairDispatcher(), [], []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
 
     def broken():

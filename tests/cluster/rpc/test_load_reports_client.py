@@ -7,12 +7,12 @@ import asyncio
 import grpc.aio
 import pytest
 
-from cluster.discovery.healthy_replicas import Pools
+from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.rpc import load_reports_server as report_server
-from cluster.rpc.load_reports_client import Reports
+from cluster.rpc.load_reports_client import LoadReports
 from cluster.rpc.load_reports_server import ReportServicer
-from engine.loop_wakeup import Wake
+from engine.loop_wakeup import LoopWakeup
 from protos import report_pb2, report_pb2_grpc
 from tests.cluster.scripted_generator import eventually
 
@@ -39,7 +39,7 @@ class Heard:
     def __init__(self):
         self.loads: list[ReplicaLoad] = []
         self.stale: list[str] = []
-        self.reports = Reports(lambda name, load: self.loads.append(load), self.stale.append)
+        self.reports = LoadReports(lambda name, load: self.loads.append(load), self.stale.append)
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ async def heard():
 
 async def test_a_router_hears_of_changes_without_asking(serve, heard):
     load = ReplicaLoad(waiting=1, prompt_tokens_due=50)
-    record = await serve(ReportServicer(lambda: load, Wake()))
-    pools = Pools(Members(record), reports=heard.reports)
+    record = await serve(ReportServicer(lambda: load, LoopWakeup()))
+    pools = HealthyReplicas(Members(record), reports=heard.reports)
     assert pools.healthy("decode") == [record]
     heard.reports.follow([record])
     assert pools.stale() == {"r0"}
@@ -90,8 +90,8 @@ async def test_a_router_hears_of_changes_without_asking(serve, heard):
 
 async def test_a_frozen_replica_is_given_nothing(serve, heard):
     record = await serve(Frozen())
-    lively = await serve(ReportServicer(ReplicaLoad, Wake()), "r1")
-    pools = Pools(Members(record, lively), reports=heard.reports)
+    lively = await serve(ReportServicer(ReplicaLoad, LoopWakeup()), "r1")
+    pools = HealthyReplicas(Members(record, lively), reports=heard.reports)
     heard.reports.follow([record, lively])
     await eventually(lambda: len(heard.loads) >= 2)
     assert pools.trusted(record)
@@ -110,7 +110,7 @@ async def test_a_replica_that_never_reports_is_not_silent(heard):
 
 
 async def test_only_members_are_followed_and_a_new_life_anew(serve, heard):
-    record = await serve(ReportServicer(ReplicaLoad, Wake()))
+    record = await serve(ReportServicer(ReplicaLoad, LoopWakeup()))
     router = ReplicaRecord("router-0", "router", "127.0.0.1:1", 1)
     heard.reports.follow([record, router])
     await eventually(lambda: heard.loads)
@@ -138,7 +138,7 @@ async def test_a_replica_that_rests_is_looked_at_seldom_and_what_comes_is_told_a
     serve, heard, monkeypatch
 ):
     monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
-    state, wake = Looked(), Wake()
+    state, wake = Looked(), LoopWakeup()
     heard.reports.follow([await serve(ReportServicer(state, wake))])
     await eventually(lambda: heard.loads)
     await asyncio.sleep(3 * report_server.CHANGED_S)
@@ -162,6 +162,6 @@ async def test_what_comes_while_a_report_is_written_is_not_overlooked(serve, hea
         load, state.load = state(), ReplicaLoad(streams=1)
         return load
 
-    heard.reports.follow([await serve(ReportServicer(begun_meanwhile, Wake()))])
+    heard.reports.follow([await serve(ReportServicer(begun_meanwhile, LoopWakeup()))])
     await eventually(lambda: heard.loads and heard.loads[-1].streams == 1)
     assert heard.loads[0].streams == 0

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from cluster.rpc.send_queue import Outbound
+from cluster.rpc.send_queue import QueuedMessage
 from engine.scheduling.prompt_order import PromptOrder
-from engine.scheduling.prompt_queue import Place, PromptTurns
+from engine.scheduling.prompt_queue import PromptQueue, QueuePosition
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
 from protos import prompt_reports
@@ -34,12 +34,12 @@ async def said(outbound, within_s=2.0):
 
 
 async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
-    prompt, places = sequence(), {"a": Place(3, 1.5)}
-    reports, outbound = PromptReports(lambda: places), Outbound()
+    prompt, places = sequence(), {"a": QueuePosition(3, 1.5)}
+    reports, outbound = PromptReports(lambda: places), QueuedMessage()
     reports.begin(prompt, outbound.outlet(1))
     (first,) = await said(outbound)
     assert (first.queued, first.position, first.wait_s) == (True, 3, 1.5)
-    places["a"] = Place(1, None)
+    places["a"] = QueuePosition(1, None)
     (second,) = await said(outbound)
     assert (second.queued, second.position, second.HasField("wait_s")) == (True, 1, False)
     prompt.cached_tokens = prompt.computed = 32
@@ -53,7 +53,7 @@ async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
 async def test_what_was_said_is_not_said_again_and_the_end_is_the_end():
     prompt = sequence()
     prompt.cached_tokens = 0
-    reports, outbound = PromptReports(dict), Outbound()
+    reports, outbound = PromptReports(dict), QueuedMessage()
     reports.begin(prompt, outbound.outlet(1))
     await said(outbound)
     with pytest.raises(TimeoutError):
@@ -70,7 +70,7 @@ async def test_nobody_asks_for_places_when_nobody_waits():
     asked = []
     prompt = sequence()
     prompt.cached_tokens = 0
-    reports, outbound = PromptReports(lambda: asked.append(1) or {}), Outbound()
+    reports, outbound = PromptReports(lambda: asked.append(1) or {}), QueuedMessage()
     reports.begin(prompt, outbound.outlet(1))
     await said(outbound)
     assert not asked
@@ -80,7 +80,7 @@ async def test_nobody_asks_for_places_when_nobody_waits():
 async def test_tokens_of_the_same_call_come_first_and_are_never_lost():
     prompt, made = sequence(), []
     prompt.cached_tokens = 0
-    reports, outbound = PromptReports(dict), Outbound()
+    reports, outbound = PromptReports(dict), QueuedMessage()
     outlet = outbound.outlet(1)
     collect = reports.begin(prompt, outlet, lambda: CallEvent(tokens=made.pop()) if made else None)
     await said(outbound)
@@ -96,7 +96,7 @@ def turns(token_s=0.01):
     order = PromptOrder(512)
     if token_s is not None:
         order.learn(1024, 1024 * token_s)
-    return PromptTurns(order)
+    return PromptQueue(order)
 
 
 def test_a_place_counts_those_that_go_before_in_the_lane_and_the_wait_all_their_tokens():
@@ -133,7 +133,7 @@ def test_other_lanes_take_their_share_of_the_wait_and_no_more_than_they_have():
 def test_no_wait_is_made_up_before_there_was_a_prompt():
     subject = turns(token_s=None)
     subject.add(sequence(), 0.0)
-    assert subject.places(0.0) == {"a": Place(1, None)}
+    assert subject.places(0.0) == {"a": QueuePosition(1, None)}
 
 
 def test_a_crowd_has_places_too():
@@ -146,7 +146,7 @@ def test_a_crowd_has_places_too():
 
 async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():
     prompt = sequence()
-    reports, outbound = PromptReports(dict), Outbound()
+    reports, outbound = PromptReports(dict), QueuedMessage()
     reports.begin(prompt, outbound.outlet(1))
     prompt.tokens.append(3)
     await asyncio.sleep(0.05)

@@ -7,13 +7,13 @@ import logging
 from cluster.api import ChoiceSummary, Summary
 from cluster.telemetry import request_log as ledger
 from cluster.telemetry.logging_setup import LineFormatter
-from cluster.telemetry.request_log import Row
+from cluster.telemetry.request_log import RequestRow
 
-ROW = Row("r-1", "report", "3f9a1c02", "ok", "acme")
+ROW = RequestRow("r-1", "report", "3f9a1c02", "ok", "acme")
 STAGES = ChoiceSummary(0, 0.5, 0.25, 0.125, 0.875, 0.02, 0.01, 1.0, 0, "p0", "d0")
 
 
-def line(row: Row, caplog) -> str:
+def line(row: RequestRow, caplog) -> str:
     with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
         ledger.write(row)
     return LineFormatter().format(caplog.records[-1]).split(" ", 1)[1]
@@ -37,7 +37,9 @@ def test_what_is_not_known_is_left_out(caplog) -> None:
 
 
 def test_a_refusal_says_when_it_was_decided(caplog) -> None:
-    refused = Row("r-1", "chat", "3f9a1c02", "Refused", "acme", reason="no room", decided_s=0.45)
+    refused = RequestRow(
+        "r-1", "chat", "3f9a1c02", "Refused", "acme", reason="no room", decided_s=0.45
+    )
     assert line(refused, caplog).endswith('tenant=acme reason="no room" decided_s=0.45')
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.tenants.cap_shares import ALONE_S, GONE_S, Said, Shares, Use, fair
+from cluster.tenants.cap_shares import ALONE_S, GONE_S, CapShares, CapUse, PeerCapUse, fair
 
 KEY = ("acme", "concurrent")
 NAMES = ("a", "b", "c", "d")
@@ -27,7 +27,7 @@ class Router:
     """A router that admits within its limit, and knows what it would like to run."""
 
     def __init__(self, name, whole):
-        self.shares = Shares(name, lambda key: whole)
+        self.shares = CapShares(name, lambda key: whole)
         self.name, self.whole = name, whole
         self.used = 0
         self.waiting = 0
@@ -41,14 +41,14 @@ class Router:
         return taken
 
     def exchange(self, store, now, turn=0):
-        use = Use(self.used, self.used + self.waiting)
+        use = CapUse(self.used, self.used + self.waiting)
         said = self.shares.say({KEY: use} if use.wants else {}, turn)
         for name in self.shares.hear(store.exchange(self.name, said), now):
             store.said.pop(name, None)
 
     def lose(self, store, now, arrives):
         """An exchange whose answer is lost; what was said may have arrived."""
-        use = Use(self.used, self.used + self.waiting)
+        use = CapUse(self.used, self.used + self.waiting)
         said = self.shares.say({KEY: use} if use.wants else {})
         if arrives:
             store.exchange(self.name, said)
@@ -206,7 +206,7 @@ def test_who_leaves_gives_its_share_back_at_once_and_who_dies_after_a_while():
     store = Store()
     a, b, c = settled("abc", 9, store)
     b.waiting = c.waiting = 1
-    store.said["c"] = Said(99, left=True)
+    store.said["c"] = PeerCapUse(99, left=True)
     for router in (a, b, a, b, a, b):
         router.exchange(store, 1.0)
     assert a.shares.routers == b.shares.routers == 2 and a.limit() + b.limit() >= 8

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.config.tenant_limits import Need, TenantConfig
-from cluster.tenants.cap_shares import Use
-from cluster.tenants.fair_share import Fairness
+from cluster.tenants.cap_shares import CapUse
+from cluster.tenants.fair_share import FairShare
 from engine.errors import InvalidRequest
 
 TENANTS = ("a", "b", "c")
 
 
 def test_the_one_that_had_less_goes_first_by_weight():
-    fairness = Fairness({"a": TenantConfig(weight=2.0), "default": TenantConfig()})
+    fairness = FairShare({"a": TenantConfig(weight=2.0), "default": TenantConfig()})
     for tenant in ("a", "b"):
         fairness.wait(tenant, Need(tokens=100))
     for tenant in ("a", "b"):
@@ -24,7 +24,7 @@ def test_the_one_that_had_less_goes_first_by_weight():
 
 
 def test_who_was_away_has_saved_up_nothing_and_who_left_owes_still():
-    fairness = Fairness({})
+    fairness = FairShare({})
     for tenant in ("a", "b"):
         fairness.wait(tenant, Need(tokens=1))
     for tenant in ("a", "b"):
@@ -40,7 +40,7 @@ def test_who_was_away_has_saved_up_nothing_and_who_left_owes_still():
 
 
 def test_once_nobody_is_here_nothing_is_remembered():
-    fairness = Fairness({})
+    fairness = FairShare({})
     fairness.start("a", 1000)
     fairness.end("a", 5)
     assert len(fairness) == 0
@@ -49,7 +49,7 @@ def test_once_nobody_is_here_nothing_is_remembered():
 @pytest.mark.parametrize("name", ["a", "unknown"])
 def test_caps_are_those_of_the_tenant_or_of_default(name):
     caps = TenantConfig(max_concurrent=2, max_waiting_tokens=100)
-    fairness = Fairness({"default": caps, "a": caps})
+    fairness = FairShare({"default": caps, "a": caps})
     assert (
         fairness.cap(name, Need(2)) is None and fairness.cap(name, Need(3)) == "tenant_concurrent"
     )
@@ -61,7 +61,7 @@ def test_caps_are_those_of_the_tenant_or_of_default(name):
 
 @given(st.lists(st.tuples(st.sampled_from(TENANTS), st.integers(1, 900)), max_size=80))
 def test_whatever_comes_the_waiting_tokens_stay_below_their_cap_and_go(asks):
-    fairness = Fairness({"default": TenantConfig(max_waiting_tokens=1000)})
+    fairness = FairShare({"default": TenantConfig(max_waiting_tokens=1000)})
     waiting = []
     for tenant, tokens in asks:
         if fairness.wait(tenant, Need(tokens=tokens)) is None:
@@ -79,7 +79,7 @@ def test_whatever_comes_the_waiting_tokens_stay_below_their_cap_and_go(asks):
 )
 def test_two_that_always_wait_are_served_alike(first, second):
     """Their difference stays below two of the largest requests (the paper's bound)."""
-    fairness, left = Fairness({}), {"a": list(first), "b": list(second)}
+    fairness, left = FairShare({}), {"a": list(first), "b": list(second)}
     for tenant in left:
         assert fairness.wait(tenant, Need(tokens=1)) is None
     had = dict.fromkeys(left, 0)
@@ -94,7 +94,7 @@ def test_two_that_always_wait_are_served_alike(first, second):
 
 def test_what_may_be_needed_of_the_kv_cache_is_capped_until_the_request_ends():
     caps = TenantConfig(max_kv_tokens=100)
-    fairness = Fairness({"default": caps})
+    fairness = FairShare({"default": caps})
     assert fairness.cap("a", Need(kv_tokens=100)) is None
     fairness.start("a", 10, 60)
     assert fairness.cap("a", Need(kv_tokens=41)) == "tenant_kv"
@@ -106,7 +106,7 @@ def test_what_may_be_needed_of_the_kv_cache_is_capped_until_the_request_ends():
 
 @pytest.mark.parametrize("need", [Need(3), Need(kv_tokens=101)])
 def test_what_exceeds_a_cap_alone_is_told_so(need):
-    fairness = Fairness({"default": TenantConfig(max_concurrent=2, max_kv_tokens=100)})
+    fairness = FairShare({"default": TenantConfig(max_concurrent=2, max_kv_tokens=100)})
     fairness.check("a", Need(2, 10**6, 100))
     with pytest.raises(InvalidRequest):
         fairness.check("a", need)
@@ -119,31 +119,31 @@ class Halves:
 
 def test_what_may_be_used_here_is_the_limit_and_not_the_cap():
     caps = TenantConfig(max_concurrent=4, max_waiting_tokens=10, max_kv_tokens=50)
-    fairness = Fairness({"default": caps}, Halves())
+    fairness = FairShare({"default": caps}, Halves())
     assert fairness.cap("a", Need(2, kv_tokens=25)) is None
     assert fairness.cap("a", Need(3)) == "tenant_concurrent"
     assert fairness.cap("a", Need(kv_tokens=26)) == "tenant_kv"
     assert fairness.wait("a", Need(tokens=6)) == "tenant_waiting"
     uses, _, here = fairness.say()
-    assert uses == {("a", "waiting_tokens"): Use(0, 6)} and not here
+    assert uses == {("a", "waiting_tokens"): CapUse(0, 6)} and not here
     assert [bool(fairness.say()[0]) for _ in range(10)] == [True] * 9 + [False]
 
 
 def test_what_is_used_and_wanted_is_said():
-    fairness = Fairness({})
+    fairness = FairShare({})
     fairness.start("a", 10, 60)
     fairness.wait("a", Need(2, 30, 80))
     uses, charged, here = fairness.say()
     assert uses == {
-        ("a", "concurrent"): Use(1, 3),
-        ("a", "waiting_tokens"): Use(30, 30),
-        ("a", "kv_tokens"): Use(60, 140),
+        ("a", "concurrent"): CapUse(1, 3),
+        ("a", "waiting_tokens"): CapUse(30, 30),
+        ("a", "kv_tokens"): CapUse(60, 140),
     }
     assert charged == {"a": 10} and here == {"a"}
 
 
 def test_a_tenant_that_is_served_elsewhere_has_been_served():
-    fairness = Fairness({})
+    fairness = FairShare({})
     fairness.hear({"r": {"a": 0}}, {"a"})
     fairness.hear({"r": {"a": 500}}, {"a"})
     assert fairness.served("a") == 500
@@ -164,7 +164,7 @@ def test_who_sends_through_two_routers_is_not_served_twice(data):
     Served by turns, an exchange after each `every`-th: the difference stays within the largest
     requests and what was served between two exchanges.
     """
-    routers = {"r": Fairness({}), "s": Fairness({})}
+    routers = {"r": FairShare({}), "s": FairShare({})}
     every = data.draw(st.integers(1, 6))
     had, largest = {"both": 0, "one": 0}, 100
     for name, fairness in routers.items():

@@ -12,13 +12,13 @@ from tests.e2e.hosts.ray_hosts import NAMES, RayHosts
 # However slow the machine is, nothing is refused for it, and its silence is no death.
 APPLICATION = {
     "kv": {"blocks": 700, "silence_s": 5.0},
-    "prefill": {"local_tokens": 0},
-    "router": {"resume_s": 20.0},
+    "prefill": {"local_prefill_tokens": 0},
+    "router": {"failover_timeout_s": 20.0},
     "endpoints": {
         "chat": {
             "max_output_tokens": 2000,
             "ttft_budget_ms": 600000.0,
-            "token_gap_budget_ms": 60000.0,
+            "itl_budget_ms": 60000.0,
         }
     },
 }

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 REPLICA = "ray::ServeReplica"
 # Each way. A call of the directory may take a second, a lease lasts three.
 SLOW_S, SLOW_FOR_S = 0.15, 7
-# Longer than the lease and than a link's silence; shorter than `router.resume_s`.
+# Longer than the lease and than a link's silence; shorter than `router.failover_timeout_s`.
 CUT_S = 8
 TOLD_S = 10
 GIVEN_UP_S = 120

@@ -19,8 +19,8 @@ import torch
 
 from engine import kernels
 from engine.cpu import core_sharing as cores_module
-from engine.cpu.core_sharing import Cores, usable_cores
-from engine.types.urgency import Haste
+from engine.cpu.core_sharing import CoreSharing, usable_cores
+from engine.types.urgency import Urgency
 
 LARGE = 1 << 30
 
@@ -37,19 +37,19 @@ def four_cores(monkeypatch):
 
 
 def test_whoever_is_alone_has_all_cores(tmp_path):
-    alone = Cores(LARGE, tmp_path)
+    alone = CoreSharing(LARGE, tmp_path)
     alone.enter()
     assert torch.get_num_threads() == 4
     alone.leave()
 
 
 def test_small_models_take_one_thread(tmp_path):
-    Cores(1 << 20, tmp_path).enter()
+    CoreSharing(1 << 20, tmp_path).enter()
     assert torch.get_num_threads() == 1
 
 
 def test_the_busy_share_and_the_idle_do_not_count(tmp_path):
-    first, second, _idle = (Cores(LARGE, tmp_path) for _ in range(3))
+    first, second, _idle = (CoreSharing(LARGE, tmp_path) for _ in range(3))
     first.enter()
     assert torch.get_num_threads() == 4
     second.enter()
@@ -59,17 +59,17 @@ def test_the_busy_share_and_the_idle_do_not_count(tmp_path):
 
 
 def test_those_that_share_cores_are_named_alike(tmp_path, monkeypatch):
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     assert first.shared_name == second.shared_name != ""
     (tmp_path / "apart").mkdir()
-    assert Cores(LARGE, tmp_path / "apart").shared_name not in ("", first.shared_name)
-    assert Cores(1 << 20, tmp_path).shared_name == ""  # takes one of four
+    assert CoreSharing(LARGE, tmp_path / "apart").shared_name not in ("", first.shared_name)
+    assert CoreSharing(1 << 20, tmp_path).shared_name == ""  # takes one of four
     monkeypatch.setattr(cores_module, "usable_cores", lambda: 1)
-    assert Cores(1 << 20, tmp_path).shared_name == first.shared_name
+    assert CoreSharing(1 << 20, tmp_path).shared_name == first.shared_name
 
 
 def test_rest_is_noticed(tmp_path, monkeypatch):
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     second.enter()
     second.leave()
     first.enter()
@@ -80,7 +80,7 @@ def test_rest_is_noticed(tmp_path, monkeypatch):
 
 
 def test_a_share_follows_the_neighbours_within_a_step(tmp_path):
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     first.enter()
     second.enter()
     first.adapt()
@@ -94,7 +94,7 @@ def test_a_share_follows_the_neighbours_within_a_step(tmp_path):
 
 
 def test_an_operation_sees_others_begin_and_end_while_it_runs(tmp_path):
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     first.enter()
     beside = first.beside()
     [step] = beside.steps
@@ -109,8 +109,8 @@ def test_an_operation_sees_others_begin_and_end_while_it_runs(tmp_path):
 
 
 def test_an_operation_counts_nobody_who_is_stuck_and_a_small_model_nobody(tmp_path, monkeypatch):
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
-    small = Cores(1 << 20, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
+    small = CoreSharing(1 << 20, tmp_path)
     second.enter()
     for one in (first, small):
         one.adapt()
@@ -121,31 +121,31 @@ def test_an_operation_counts_nobody_who_is_stuck_and_a_small_model_nobody(tmp_pa
 
 
 def test_the_greatest_haste_of_the_busy_is_seen_by_the_others(tmp_path):
-    first, second, third = (Cores(LARGE, tmp_path) for _ in range(3))
+    first, second, third = (CoreSharing(LARGE, tmp_path) for _ in range(3))
     first.enter()
-    assert first.haste is Haste.NONE
-    second.enter(Haste.PROMPTS)
-    third.enter(Haste.PRESSED)
+    assert first.haste is Urgency.NONE
+    second.enter(Urgency.PROMPTS)
+    third.enter(Urgency.PRESSED)
     first.adapt()
-    assert first.haste is Haste.PRESSED and third.haste is Haste.PROMPTS
+    assert first.haste is Urgency.PRESSED and third.haste is Urgency.PROMPTS
     third.leave()
-    assert first.haste is Haste.PRESSED
+    assert first.haste is Urgency.PRESSED
     third.rest()
-    assert first.haste is Haste.PROMPTS
+    assert first.haste is Urgency.PROMPTS
     second.enter()
-    assert first.haste is Haste.NONE
+    assert first.haste is Urgency.NONE
 
 
 def test_haste_is_asked_by_one_thread_while_another_finds_a_neighbour(tmp_path, monkeypatch):
-    first, _second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, _second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     first.adapt()
-    _third = Cores(LARGE, tmp_path)
+    _third = CoreSharing(LARGE, tmp_path)
     asked, scanned, lock = threading.Event(), threading.Event(), fcntl.flock
 
     def haste(neighbour, now):
         asked.set()
         assert scanned.wait(10)
-        return Haste.PROMPTS
+        return Urgency.PROMPTS
 
     def wait_and_lock(file, how):
         asked.wait(10)
@@ -159,7 +159,7 @@ def test_haste_is_asked_by_one_thread_while_another_finds_a_neighbour(tmp_path, 
     monkeypatch.setattr(fcntl, "flock", wait_and_lock)
     with ThreadPoolExecutor() as threads:
         scanning = threads.submit(scan)
-        assert threads.submit(lambda: first.haste).result(10) is Haste.PROMPTS
+        assert threads.submit(lambda: first.haste).result(10) is Urgency.PROMPTS
         scanning.result(10)
 
 
@@ -178,7 +178,7 @@ def test_a_killed_neighbour_is_forgotten(tmp_path):
     )
     with process:
         assert process.stdout.readline() == "in a step\n"
-        mine = Cores(LARGE, tmp_path)
+        mine = CoreSharing(LARGE, tmp_path)
         mine.enter()
         assert torch.get_num_threads() == 2
         process.send_signal(signal.SIGKILL)
@@ -189,7 +189,7 @@ def test_a_killed_neighbour_is_forgotten(tmp_path):
 
 def test_an_engine_that_is_gone_leaves_nothing_and_a_file_in_the_making_is_left_alone(tmp_path):
     (tmp_path / ".in-the-making").write_bytes(b"")
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     first.enter()
     del first
     second.enter()
@@ -201,7 +201,7 @@ def test_an_engine_that_is_gone_leaves_nothing_and_a_file_in_the_making_is_left_
 def test_strange_files_do_no_harm(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    mine = Cores(LARGE, tmp_path)
+    mine = CoreSharing(LARGE, tmp_path)
     mine.enter()
     assert torch.get_num_threads() == 4
 
@@ -215,7 +215,7 @@ def test_whoever_rests_wakes_those_that_wait_for_its_step_to_be_over(tmp_path):
     """As a thread of an operation waits: on the first half of when the step ended."""
     if (why := kernels.why_not_loaded()) is not None:
         pytest.skip(why)
-    first, second = Cores(LARGE, tmp_path), Cores(LARGE, tmp_path)
+    first, second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     second.enter()
     first.enter()
     [step] = first.beside().steps

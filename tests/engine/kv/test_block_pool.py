@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.kv.block_pool import BlockPool, OutOfBlocks, Phase
+from engine.kv.block_pool import BlockPhase, BlockPool, OutOfBlocks
 
 TOTAL = 12
 OWNERS = st.sampled_from(["a", "b", "c", "d"])
@@ -19,7 +19,7 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = BlockPool(TOTAL)
         self.model: dict[str, list[int]] = {}
-        self.phases: dict[str, Phase] = {}
+        self.phases: dict[str, BlockPhase] = {}
         self.generations = [0] * TOTAL
         self.names: dict[bytes, int] = {}
         self.cached: list[int] = []
@@ -73,7 +73,7 @@ class PoolMachine(RuleBasedStateMachine):
         owner = data.draw(st.sampled_from([o for o, blocks in self.model.items() if blocks]))
         index = data.draw(st.integers(0, len(self.model[owner]) - 1))
         block = self.model[owner][index]
-        refused = self.phases[owner] is not Phase.RUNNING
+        refused = self.phases[owner] is not BlockPhase.RUNNING
         renamed = block in self.names.values() and digest not in self.names
         if refused or renamed:
             with pytest.raises(ValueError, match=r"named|another name"):
@@ -114,7 +114,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.condemned -= set(self.taken)
         self.taken = []
 
-    @rule(owner=OWNERS, phase=st.sampled_from(Phase))
+    @rule(owner=OWNERS, phase=st.sampled_from(BlockPhase))
     def set_phase(self, owner, phase):
         if owner not in self.phases:
             with pytest.raises(KeyError):
@@ -135,7 +135,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert counts.free + counts.cached + counts.used == TOTAL
         assert counts.free == self.pool.free == len(self._free())
         assert counts.cached == len(self.cached)
-        running, leased, quarantined = (self._in(phase) for phase in Phase)
+        running, leased, quarantined = (self._in(phase) for phase in BlockPhase)
         assert counts.running == len(running)
         assert counts.leased == len(leased - running)
         unclean = self.condemned - self._held()
@@ -153,7 +153,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def _hold(self, owner, blocks):
         self.model.setdefault(owner, []).extend(blocks)
-        self.phases.setdefault(owner, Phase.RUNNING)
+        self.phases.setdefault(owner, BlockPhase.RUNNING)
 
     def _held(self):
         return {block for blocks in self.model.values() for block in blocks}

@@ -7,13 +7,13 @@ import torch
 
 from engine import kernels
 from engine.config import KvConfig, ModelConfig
-from engine.cpu.core_sharing import Cores
+from engine.cpu.core_sharing import CoreSharing
 from engine.kv.cache import KvCache
 from engine.model.loading import describe
 from engine.runtime.engine import Engine
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 from tests.engine.families import SERVED, save
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
@@ -54,7 +54,7 @@ def generate(engine, made, count, first=None):
 def test_the_head_is_computed_by_the_threads_that_there_are_by_then(folder, monkeypatch):
     engine, behind = load(folder, dtype="float32"), []
     run = engine.begin([Span(sequence("long", 20, range(2)), 0, 20)])
-    monkeypatch.setattr(Cores, "adapt", lambda cores: behind.append(run.layers_done))
+    monkeypatch.setattr(CoreSharing, "adapt", lambda cores: behind.append(run.layers_done))
     assert run.advance() is not None
     assert behind[-1] == len(engine.cache.layers)
 
@@ -200,14 +200,16 @@ def test_blocks_travel_between_formats(folder):
 @pytest.mark.parametrize(
     ("seen", "made"),
     [
-        (Haste.NONE, {"lane": "batch", "haste": Haste.PRESSED}),
-        (Haste.PROMPTS, {}),
-        (Haste.URGENT, {"haste": Haste.URGENT}),
+        (Urgency.NONE, {"lane": "batch", "haste": Urgency.PRESSED}),
+        (Urgency.PROMPTS, {}),
+        (Urgency.URGENT, {"haste": Urgency.URGENT}),
     ],
 )
 def test_others_on_the_host_see_the_haste_of_a_pass(folder, monkeypatch, seen, made):
     entered = []
-    monkeypatch.setattr(Cores, "enter", lambda cores, haste=Haste.NONE: entered.append(haste))
+    monkeypatch.setattr(
+        CoreSharing, "enter", lambda cores, haste=Urgency.NONE: entered.append(haste)
+    )
     prompt = sequence("p", 20, range(2))
     for name, value in made.items():
         setattr(prompt, name, value)
@@ -216,7 +218,7 @@ def test_others_on_the_host_see_the_haste_of_a_pass(folder, monkeypatch, seen, m
     # A step of what has output is nobody's first token.
     prompt.tokens.append(1)
     engine.forward([Span(prompt, 20, 1)])
-    assert entered == [seen, Haste.NONE]
+    assert entered == [seen, Urgency.NONE]
 
 
 def test_who_wants_to_hear_is_told_that_the_kv_is_there_before_a_token_is_sampled(

@@ -13,8 +13,8 @@ from engine.kv.block_pool import BlockPool
 from engine.scheduling.prompt_order import (
     OTHERS_PER_OVERDUE,
     PATIENCE_S,
-    Due,
     LaneShares,
+    PendingPrompt,
     PromptOrder,
     UnderWay,
 )
@@ -27,7 +27,7 @@ CHUNK = 100
 
 
 def due(owner, remaining, deadline_s=100.0, lane="interactive", place=0):
-    return Due(owner, lane, remaining, deadline_s, place)
+    return PendingPrompt(owner, lane, remaining, deadline_s, place)
 
 
 def order(token_s=None, **shares):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.scheduling.prompt_order import Due, PromptOrder, UnderWay
-from engine.scheduling.prompt_queue import MOST_PASSES, PromptTurns
+from engine.scheduling.prompt_order import PendingPrompt, PromptOrder, UnderWay
+from engine.scheduling.prompt_queue import MOST_PASSES, PromptQueue
 from engine.types.lane import LANES
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
@@ -21,7 +21,7 @@ prompts = st.lists(
 
 
 def dues(drawn):
-    return [Due(str(n), lane, left, at, n) for n, (lane, left, at, _) in enumerate(drawn)]
+    return [PendingPrompt(str(n), lane, left, at, n) for n, (lane, left, at, _) in enumerate(drawn)]
 
 
 @settings(deadline=None)
@@ -64,12 +64,12 @@ def test_no_lane_starves_beside_a_crowd_in_the_others(lane, length, others):
     bound = (length + 2 * CHUNK) * total / getattr(shares, lane) + len(LANES) * CHUNK
     while left:
         crowd = [
-            Due(f"{name}{place}", name, others, now + 1, place)
+            PendingPrompt(f"{name}{place}", name, others, now + 1, place)
             for name in LANES
             if name != lane
             for place in range(3)
         ]
-        found = subject.chunk([Due("one", lane, left, 9.0, 99), *crowd], now, _all)
+        found = subject.chunk([PendingPrompt("one", lane, left, 9.0, 99), *crowd], now, _all)
         assert found
         for due, count in found:
             left -= count if due.owner == "one" else 0
@@ -91,7 +91,7 @@ def _all(due):
 )
 def test_passes_are_bounded_and_a_prompt_is_in_one_at_a_time(steps):
     """Prompts come, passes begin, end, and fail, and prompts go, in any order."""
-    turns, here, begun, number = PromptTurns(PromptOrder(CHUNK)), {}, [], 0
+    turns, here, begun, number = PromptQueue(PromptOrder(CHUNK)), {}, [], 0
     for kind, size, lane in steps:
         if kind == "a":
             number += 1

@@ -7,23 +7,23 @@ from itertools import permutations
 import pytest
 
 from engine.scheduling.prompt_order import PromptOrder
-from engine.scheduling.prompt_queue import PromptTurns
+from engine.scheduling.prompt_queue import PromptQueue
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
-from engine.types.urgency import Haste
+from engine.types.urgency import Urgency
 
 
-def prompt(owner: str, haste: Haste = Haste.PROMPTS, lane: str = "interactive") -> Sequence:
+def prompt(owner: str, haste: Urgency = Urgency.PROMPTS, lane: str = "interactive") -> Sequence:
     return Sequence(owner, [1] * 100, 100, SamplingParams(), haste=haste, lane=lane)
 
 
 @pytest.mark.parametrize("order", list(permutations(("calm", "late", "many"))))
 def test_who_waits_with_others_is_as_hasty(order):
-    turns = PromptTurns(PromptOrder(512))
+    turns = PromptQueue(PromptOrder(512))
     prompts = {
         "calm": prompt("calm"),
-        "late": prompt("late", Haste.PRESSED),
-        "many": prompt("many", Haste.URGENT),
+        "late": prompt("late", Urgency.PRESSED),
+        "many": prompt("many", Urgency.URGENT),
         "batch": prompt("batch", lane="batch"),
     }
     for place, name in enumerate(("batch", *order)):
@@ -31,21 +31,21 @@ def test_who_waits_with_others_is_as_hasty(order):
     # Who comes behind an urgent one is pressed by it, and does not make it longer.
     behind = order[order.index("many") + 1 :]
     assert {name: one.haste for name, one in prompts.items()} == {
-        "batch": Haste.PROMPTS,
-        **{name: Haste.PRESSED if name in behind else Haste.URGENT for name in order},
+        "batch": Urgency.PROMPTS,
+        **{name: Urgency.PRESSED if name in behind else Urgency.URGENT for name in order},
     }
 
 
 def test_who_has_output_already_keeps_its_haste():
-    turns, begun = PromptTurns(PromptOrder(512)), prompt("begun")
+    turns, begun = PromptQueue(PromptOrder(512)), prompt("begun")
     begun.tokens.append(1)
     turns.add(begun, 0.0)
-    assert begun.haste is Haste.PROMPTS
+    assert begun.haste is Urgency.PROMPTS
 
 
 def test_who_comes_after_a_pressed_prompt_has_ended_is_not():
-    turns = PromptTurns(PromptOrder(512))
-    turns.add(prompt("late", Haste.PRESSED), 0.0)
+    turns = PromptQueue(PromptOrder(512))
+    turns.add(prompt("late", Urgency.PRESSED), 0.0)
     turns.drop("late")
     after = prompt("after")
     turns.add(after, 1.0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import Internal
-from engine.text.completion import Completion, Piece
+from engine.text.completion import ChoiceText, Piece
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import SamplingParams
 from tests.engine.text.test_tokenizer import BUILDERS, byte_level, sentencepiece_like, wrap
@@ -34,7 +34,7 @@ LONG = 10**6
 
 def start(tokenizer, *, max_tokens=LONG, context_tokens=LONG, prompt=(), **sampling):
     params = SamplingParams(max_tokens=max_tokens, **sampling)
-    return Completion(tokenizer, list(prompt), params, tokenizer.eos_ids, context_tokens)
+    return ChoiceText(tokenizer, list(prompt), params, tokenizer.eos_ids, context_tokens)
 
 
 def stream(completion, ids):

@@ -15,7 +15,7 @@ from engine.sampling import scorer
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores, Scoring
-from engine.types.sequence import SampledToken, Scored, Sequence, Span, collected
+from engine.types.sequence import SampledToken, ScoredSpan, Sequence, Span, collected
 from tests.engine.families import SERVED, VOCABULARY, save
 
 BLOCKS = 120
@@ -148,7 +148,7 @@ def test_a_pass_is_cut_between_pieces_and_counts_layers_alone(tmp_path, monkeypa
         layers.append(run.layers_done)
     # Two ends of layers, and eight pieces of the 59 rows.
     assert layers == [1, 2] + [3] * 8
-    assert isinstance(results[0], Scored)
+    assert isinstance(results[0], ScoredSpan)
     assert isinstance(results[0].token, SampledToken)
 
 
@@ -177,7 +177,7 @@ def test_overflowing_numbers_fail_their_sequence_alone(tmp_path):
     engine.cache.layers[0][:, bad.blocks[0]] = float("nan")
     results = engine.forward([Span(bad, 3, 9), Span(good, 0, 50)])
     assert isinstance(results[0], Internal)
-    assert isinstance(results[1], Scored)
+    assert isinstance(results[1], ScoredSpan)
 
 
 def test_a_cached_prefix_ends_before_the_first_scored_token():

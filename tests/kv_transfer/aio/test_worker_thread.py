@@ -1,4 +1,4 @@
-"""What a lane's thread tells the event loop, and the buffers that it takes."""
+"""What a channel's thread tells the event loop, and the buffers that it takes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
-from kv_transfer.aio.worker_thread import Worker
-from kv_transfer.errors import LaneBroken, LinkBroken
+from kv_transfer.aio.worker_thread import WorkerThread
+from kv_transfer.errors import ChannelBroken, LinkBroken
 from kv_transfer.frames.staging import LinkStaging, StagingPool
 from tests.kv_transfer.rig import eventually
 
@@ -18,7 +18,7 @@ class Calls:
     """Calls in two halves on a worker; what was heard of them, in turn."""
 
     def __init__(self):
-        self.worker = Worker("calls")
+        self.worker = WorkerThread("calls")
         self.heard = []
 
     def begin(self, result, *, waits=None, fails=False, urgent=False, ahead=2):
@@ -26,7 +26,7 @@ class Calls:
             if waits is not None:
                 assert waits.wait(10)
             if fails:
-                raise LaneBroken(str(result))
+                raise ChannelBroken(str(result))
             return result
 
         def then(value, error):
@@ -78,7 +78,7 @@ async def test_what_is_not_is_heard_with_others_while_more_is_to_come(calls):
 
 async def test_a_call_that_cannot_begin_is_heard_as_an_error(calls):
     def begin():
-        raise LaneBroken("not today")
+        raise ChannelBroken("not today")
 
     calls.worker.begin(begin, lambda value, error: calls.heard.append(error.message), 2)
     calls.begin("next")

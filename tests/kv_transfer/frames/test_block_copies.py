@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv_transfer.frames import checksum
-from kv_transfer.frames.block_copies import Gate
+from kv_transfer.frames.block_copies import CopyGuard
 from kv_transfer.frames.checksum import SEAL_BYTES, inspect, seal
 
 
 async def test_a_gate_lets_copies_through_until_it_is_shut():
-    gate, made = Gate(), []
+    gate, made = CopyGuard(), []
     assert gate.copy(lambda: made.append(1))
     assert gate.shut().done()
     assert not gate.copy(lambda: made.append(2))
@@ -26,7 +26,7 @@ async def test_a_gate_lets_copies_through_until_it_is_shut():
 
 
 async def test_who_shuts_a_gate_waits_for_the_copies_inside():
-    gate, inside, go_on = Gate(), threading.Semaphore(0), threading.Event()
+    gate, inside, go_on = CopyGuard(), threading.Semaphore(0), threading.Event()
 
     def copy():
         inside.release()
@@ -46,7 +46,7 @@ async def test_who_shuts_a_gate_waits_for_the_copies_inside():
 
 
 async def test_a_copy_that_fails_leaves_the_gate():
-    gate = Gate()
+    gate = CopyGuard()
     with pytest.raises(ZeroDivisionError):
         gate.copy(lambda: 1 // 0)
     assert gate.shut().done()

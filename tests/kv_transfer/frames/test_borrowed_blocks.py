@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine.kv.shared_segments import WORDS, segment_of
-from kv_transfer.errors import LaneBroken, Withdrawn
-from kv_transfer.frames.borrowed_blocks import Borrower, Lender
+from kv_transfer.errors import ChannelBroken, Withdrawn
+from kv_transfer.frames.borrowed_blocks import BlockBorrower, BlockLender
 from tests.kv_transfer.rig import LAYOUT, eventually, linked, make_cache, over, same
 
 LENT = over("lent")
@@ -23,12 +23,12 @@ def caches():
 
 
 def borrower_of(lender, source, target):
-    return Borrower(target, lender.place(), source.blocks)
+    return BlockBorrower(target, lender.place(), source.blocks)
 
 
 def test_what_is_copied_is_what_was_lent(caches):
     source, target = caches
-    lender = Lender(source)
+    lender = BlockLender(source)
     loan = lender.lend([7, 3, 5])
     borrower = borrower_of(lender, source, target)
     assert borrower.takes(loan, 3)
@@ -45,7 +45,7 @@ def test_what_is_copied_is_what_was_lent(caches):
 
 def test_a_loan_that_has_ended_is_seen_also_where_its_word_is_lent_again(caches):
     source, target = caches
-    lender = Lender(source)
+    lender = BlockLender(source)
     loan = lender.lend([1])
     borrower = borrower_of(lender, source, target)
     lender.end(loan)
@@ -60,7 +60,7 @@ def test_a_loan_that_has_ended_is_seen_also_where_its_word_is_lent_again(caches)
 
 def test_no_more_is_lent_than_there_are_words(caches):
     source, _ = caches
-    lender = Lender(source)
+    lender = BlockLender(source)
     loans = [lender.lend([1]) for _ in range(WORDS)]
     assert len({loan.word for loan in loans}) == WORDS
     assert lender.lend([1]) is None
@@ -70,7 +70,7 @@ def test_no_more_is_lent_than_there_are_words(caches):
 
 def test_only_what_is_in_pairs_is_lent_and_borrowed(caches):
     source, target = caches
-    lender = Lender(source)
+    lender = BlockLender(source)
     loan = lender.lend([1])
     source.formats[2] = "plain"
     assert lender.lend([1]) is None
@@ -82,7 +82,7 @@ def test_only_what_is_in_pairs_is_lent_and_borrowed(caches):
 
 def test_a_loan_of_what_is_not_there_is_not_taken(caches):
     source, target = caches
-    lender = Lender(source)
+    lender = BlockLender(source)
     borrower = borrower_of(lender, source, target)
     loan = lender.lend([1, 2])
     assert not borrower.takes(loan, 3)
@@ -92,20 +92,20 @@ def test_a_loan_of_what_is_not_there_is_not_taken(caches):
 
 def test_a_cache_of_another_size_or_none_is_not_mapped(caches):
     source, target = caches
-    place = Lender(source).place()
-    with pytest.raises(LaneBroken, match="21 blocks"):
-        Borrower(target, place, source.blocks + 1)
-    with pytest.raises(LaneBroken, match="taken its buffer back"):
-        Borrower(target, place._replace(identity=place.identity ^ 1), source.blocks)
-    with pytest.raises(LaneBroken, match="shared memory of process"):
-        Borrower(target, place._replace(descriptor=9999), source.blocks)
+    place = BlockLender(source).place()
+    with pytest.raises(ChannelBroken, match="21 blocks"):
+        BlockBorrower(target, place, source.blocks + 1)
+    with pytest.raises(ChannelBroken, match="taken its buffer back"):
+        BlockBorrower(target, place._replace(identity=place.identity ^ 1), source.blocks)
+    with pytest.raises(ChannelBroken, match="shared memory of process"):
+        BlockBorrower(target, place._replace(descriptor=9999), source.blocks)
 
 
 def test_private_memory_is_not_lent(caches, monkeypatch):
     monkeypatch.setattr("engine.kv.memory.shared_tensor", refused)
     cache = make_cache(lent=True)
     assert segment_of(cache.memory) is None
-    lender = Lender(cache)
+    lender = BlockLender(cache)
     assert lender.place() is None
     assert lender.lend([1]) is None
 
@@ -114,7 +114,7 @@ def refused(size):
     raise OSError("no memfd")
 
 
-async def test_nothing_of_it_goes_over_the_lane():
+async def test_nothing_of_it_goes_over_the_channel():
     async with linked(**LENT) as pair:
         await pair.move("t", [4, 9, 2], [8, 1, 40])
         (link,) = pair.sender._links._links.values()
@@ -149,7 +149,7 @@ async def test_blocks_that_are_taken_back_while_they_are_copied_fail_the_transfe
     async with linked(**LENT) as pair:
         await pair.move("warm", [1], [1])
         lender = pair.sender._shared.lender
-        copy = Borrower.copy
+        copy = BlockBorrower.copy
 
         def copy_late(borrower, loan, *what):
             lender._segment.write_word(loan.word, 0)
@@ -157,7 +157,7 @@ async def test_blocks_that_are_taken_back_while_they_are_copied_fail_the_transfe
                 layer.fill_(-1.0)
             copy(borrower, loan, *what)
 
-        monkeypatch.setattr(Borrower, "copy", copy_late)
+        monkeypatch.setattr(BlockBorrower, "copy", copy_late)
         sending, taking = pair.offer("t", [1, 2]), pair.take("t", [5, 6])
         with pytest.raises(Withdrawn, match="taken the blocks back"):
             await taking

@@ -9,7 +9,7 @@ import pytest
 from kv_transfer.errors import LinkBroken
 from kv_transfer.links import control_stream as control
 from kv_transfer.links import proto_convert as wire
-from kv_transfer.links.control_stream import Control
+from kv_transfer.links.control_stream import ControlStream
 from protos import kv_transfer_pb2 as pb
 from tests.kv_transfer.rig import QUICK
 
@@ -22,7 +22,7 @@ async def test_silence_ends_at_its_limit_and_not_with_the_beat_behind_it(monkeyp
         now += seconds
 
     config = replace(QUICK, silence_s=1.0, heartbeat_s=0.3)
-    watched = Control(config, wire.to_sender(heartbeat=pb.Heartbeat()))
+    watched = ControlStream(config, wire.to_sender(heartbeat=pb.Heartbeat()))
     watched._heard = True
     with monkeypatch.context() as patch:
         patch.setattr(control.asyncio, "sleep", pass_by)

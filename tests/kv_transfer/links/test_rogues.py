@@ -19,9 +19,9 @@ from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.link import FRAMES_PER_BUFFER
 from kv_transfer.receiver import Peer
 from kv_transfer.sender import OutgoingKv
-from kv_transfer.transports.loopback import LoopbackLane
+from kv_transfer.transports.loopback import LoopbackChannel
 from kv_transfer.transports.selection import PROCESS
-from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, LaneSpec
+from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
 from tests.kv_transfer.rig import (
@@ -40,8 +40,8 @@ BLOCK = 3328
 CREDIT = FRAMES_PER_BUFFER * CONFIG.staging_buffers
 
 
-def lane_spec(prefix, rank):
-    return LaneSpec("loopback", HOST, 0, prefix, rank, HOST, torch.device("cpu"), 2.0)
+def channel_spec(prefix, rank):
+    return ChannelSpec("loopback", HOST, 0, prefix, rank, HOST, torch.device("cpu"), 2.0)
 
 
 class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
@@ -61,7 +61,7 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
         welcome.frame_bytes = hello.frame_bytes
         welcome.protocol = self.protocol
         await context.write(wire.to_receiver(welcome=welcome))
-        lane = await asyncio.to_thread(LoopbackLane, lane_spec(prefix, SENDER_RANK))
+        channel = await asyncio.to_thread(LoopbackChannel, channel_spec(prefix, SENDER_RANK))
         reader = asyncio.create_task(self._read(context))
 
         async def say(**message):
@@ -70,13 +70,13 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
         try:
             await say(joined=pb.Joined())
             await say(offer=pb.Offer(transfer="t", tokens=13, blocks=2, first_token=5))
-            await self._play(self, lane, say)
+            await self._play(self, channel, say)
             for _ in range(40):
                 await say(heartbeat=pb.Heartbeat())
                 await asyncio.sleep(0.1)
         finally:
             reader.cancel()
-            lane.close()
+            channel.close()
 
     async def _read(self, context):
         while (message := await context.read()) is not grpc.aio.EOF:
@@ -133,7 +133,7 @@ def frame(part=WHOLE, generation=17, sequence=0):
 async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_received(
     announced, problem
 ):
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         assert (await rogue.heard.get())[0] == "pull"
         await say(extent=ALL)
         await say(frames=announced)
@@ -148,7 +148,7 @@ async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_rece
     "extent", [Extent(0, 4, 1, 2), Extent(0, 5, 0, 2), Extent(0, 4, 0, 3), Extent(0, 0, 0, 2)]
 )
 async def test_an_extent_out_of_place_breaks_the_link(extent):
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(extent=wire.extent_to_proto("t", extent, 8192))
 
@@ -162,7 +162,7 @@ async def test_an_extent_out_of_place_breaks_the_link(extent):
 async def test_an_extent_in_frames_that_cannot_be_breaks_the_link(frame_bytes):
     """They hold no block of the largest layer, or fit no staging buffer."""
 
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(extent=wire.extent_to_proto("t", Extent(0, 4, 0, 2), frame_bytes))
 
@@ -173,13 +173,13 @@ async def test_an_extent_in_frames_that_cannot_be_breaks_the_link(frame_bytes):
 
 
 async def test_a_transfer_that_is_done_though_a_frame_came_void_fails():
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(extent=ALL)
         await say(frames=frame())
         nothing = DATA.clone()
         seal(nothing, void=True)
-        await asyncio.to_thread(lane.send(nothing), 1.0)
+        await asyncio.to_thread(channel.send(nothing), 1.0)
         await say(done=pb.Done(transfer="t", frames=1))
 
     async with facing(play) as (receive, receiver, cache):
@@ -190,7 +190,7 @@ async def test_a_transfer_that_is_done_though_a_frame_came_void_fails():
 
 
 async def test_done_before_all_is_announced_fails_the_transfer():
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(done=pb.Done(transfer="t", frames=0))
 
@@ -202,11 +202,11 @@ async def test_done_before_all_is_announced_fails_the_transfer():
 
 
 async def test_a_frame_of_another_generation_goes_to_scratch():
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(extent=ALL)
         await say(frames=frame(generation=16))
-        await asyncio.to_thread(lane.send(DATA), 1.0)
+        await asyncio.to_thread(channel.send(DATA), 1.0)
         await say(done=pb.Done(transfer="t", frames=1))
 
     async with facing(play) as (receive, receiver, cache):
@@ -220,13 +220,13 @@ async def test_a_frame_of_another_generation_goes_to_scratch():
 async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
     given_up = asyncio.Event()
 
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(extent=ALL)
         await say(frames=frame())
         given_up.set()
         assert (await rogue.heard.get())[0] == "cancel"
-        await asyncio.to_thread(lane.send(DATA), 1.0)
+        await asyncio.to_thread(channel.send(DATA), 1.0)
 
     async with facing(play) as (receive, receiver, cache):
         task = asyncio.create_task(receive())
@@ -239,7 +239,7 @@ async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
 
 
 async def test_a_sender_that_says_nothing_more_counts_as_dead():
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await asyncio.sleep(30)
 
     async with facing(play) as (receive, _, _cache):
@@ -250,7 +250,7 @@ async def test_a_sender_that_says_nothing_more_counts_as_dead():
 
 
 async def test_a_frame_that_never_comes_breaks_the_link():
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         await say(extent=ALL)
         await say(frames=frame())
@@ -262,7 +262,7 @@ async def test_a_frame_that_never_comes_breaks_the_link():
 
 
 async def test_frames_beyond_the_credit_break_the_link():
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         await rogue.heard.get()
         for sequence in range(CREDIT + 1):
             await say(frames=frame(generation=16, sequence=sequence))
@@ -297,8 +297,8 @@ async def beat(call):
 @asynccontextmanager
 async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
     """A joined link, played by hand: (call, next message of a kind)."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        call = kv_transfer_pb2_grpc.KvTransferStub(channel).Link()
+    async with grpc.aio.insecure_channel(address) as grpc_channel:
+        call = kv_transfer_pb2_grpc.KvTransferStub(grpc_channel).Link()
         hello = pb.Hello(
             receiver="d0",
             generation=generation,
@@ -324,13 +324,13 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
                     return body
 
         welcome = await hear("welcome")
-        spec = lane_spec(welcome.store_prefix, RECEIVER_RANK)
-        lane = await asyncio.to_thread(LoopbackLane, spec)
+        spec = channel_spec(welcome.store_prefix, RECEIVER_RANK)
+        channel = await asyncio.to_thread(LoopbackChannel, spec)
         await call.write(wire.to_sender(joined=pb.Joined()))
         try:
             yield call, hear
         finally:
-            lane.close()
+            channel.close()
             call.cancel()
 
 
@@ -354,7 +354,7 @@ async def test_a_receiver_that_breaks_the_protocol_loses_its_link(message, probl
 
 
 async def test_a_sender_of_another_protocol_is_not_linked_with(monkeypatch):
-    async def play(rogue, lane, say):
+    async def play(rogue, channel, say):
         raise AssertionError("never joined")
 
     monkeypatch.setattr(RogueSender, "protocol", 1)

@@ -1,4 +1,4 @@
-"""The other process of `test_lanes`: sends back what it gets, each byte one more."""
+"""The other process of `test_channels`: sends back what it gets, each byte one more."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import sys
 
 import torch
 
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK
 from tests.kv_transfer.transports.test_channels import make_spec
 
 
 def main(transport: str, port: int, prefix: str) -> None:
-    lane = open_lane(make_spec(transport, RECEIVER_RANK, port, prefix, timeout_s=60.0))
+    channel = open_channel(make_spec(transport, RECEIVER_RANK, port, prefix, timeout_s=60.0))
     for size in (1, 4097, 8 << 20):
-        buffer = torch.zeros(size, dtype=torch.uint8, device=lane.staging_device)
-        arrived = lane.receive(buffer, size)(10.0)
+        buffer = torch.zeros(size, dtype=torch.uint8, device=channel.staging_device)
+        arrived = channel.receive(buffer, size)(10.0)
         answer = arrived.data + 1
         arrived.taken()
-        lane.send(answer)(10.0)
-    lane.close()
+        channel.send(answer)(10.0)
+    channel.close()
 
 
 if __name__ == "__main__":

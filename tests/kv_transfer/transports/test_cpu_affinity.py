@@ -52,7 +52,7 @@ def test_what_somebody_else_bound_meanwhile_is_left_alone(bound_to):
     assert bound_to == [{3, 4}, {4}]
 
 
-def test_a_system_that_does_not_tell_the_cores_is_no_fault_of_the_lane(bound_to, monkeypatch):
+def test_a_system_that_does_not_tell_the_cores_is_no_fault_of_the_channel(bound_to, monkeypatch):
     def forbid(*_):
         raise PermissionError
 
@@ -61,7 +61,7 @@ def test_a_system_that_does_not_tell_the_cores_is_no_fault_of_the_lane(bound_to,
     assert bound_to == []
 
 
-def test_a_system_that_forbids_it_is_no_fault_of_the_lane(bound_to, monkeypatch):
+def test_a_system_that_forbids_it_is_no_fault_of_the_channel(bound_to, monkeypatch):
     def forbid(*_):
         raise PermissionError
 

@@ -9,14 +9,14 @@ import sys
 import pytest
 import torch
 
-from kv_transfer.errors import LaneBroken, LinkRefused
+from kv_transfer.errors import ChannelBroken, LinkRefused
 from kv_transfer.transports import nccl
-from kv_transfer.transports.selection import Side, choose, open_lane
-from kv_transfer.transports.transport import LaneSpec
+from kv_transfer.transports.selection import TransportSide, choose, open_channel
+from kv_transfer.transports.transport import ChannelSpec
 
 
 def side(transport="auto", device="cpu", process="a"):
-    return Side(transport, device, process)
+    return TransportSide(transport, device, process)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_what_does_not_fit_is_named(sender, receiver, reason):
 
 
 def spec(transport):
-    return LaneSpec(transport, "127.0.0.1", 1, "p", 0, "127.0.0.1", torch.device("cpu"), 1.0)
+    return ChannelSpec(transport, "127.0.0.1", 1, "p", 0, "127.0.0.1", torch.device("cpu"), 1.0)
 
 
 def test_an_unknown_transport_is_refused():
     with pytest.raises(LinkRefused, match="pigeon"):
-        open_lane(spec("pigeon"))
+        open_channel(spec("pigeon"))
 
 
 @pytest.mark.skipif(nccl.nccl_available(), reason="this machine has NCCL")
@@ -104,21 +104,22 @@ def test_nccl_says_that_it_is_unverified_and_where_it_cannot_run(caplog):
     nccl._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            with pytest.raises(LaneBroken, match="no NCCL"):
-                open_lane(spec("nccl"))
+            with pytest.raises(ChannelBroken, match="no NCCL"):
+                open_channel(spec("nccl"))
     assert [record.message for record in caplog.records if "UNVERIFIED" in record.message] == [
         "the nccl transport is UNVERIFIED between two GPUs: it has run on one alone"
     ]
 
 
 def test_cuda_ipc_says_where_it_cannot_run():
-    with pytest.raises(LaneBroken, match="does not lie on a GPU"):
-        open_lane(spec("cuda_ipc"))
+    with pytest.raises(ChannelBroken, match="does not lie on a GPU"):
+        open_channel(spec("cuda_ipc"))
 
 
 def test_the_package_needs_none_of_the_clusters_parts():
     code = (
-        "import sys, kv_transfer.sender, kv_transfer.receiver, kv_transfer.faulty\n"
+        "import sys, kv_transfer.sender, kv_transfer.receiver\n"
+        "import kv_transfer.transports.fault_injection\n"
         "bad = {'ray', 'redis', 'pydantic', 'transformers'} & set(sys.modules)\n"
         "sys.exit(str(bad) if bad else 0)"
     )

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.kv.shared_segments import Segment, segment_of, shared_tensor
-from kv_transfer.errors import LaneBroken
-from kv_transfer.transports.mapped_memory import Mapped, Place
+from engine.kv.shared_segments import SharedSegment, segment_of, shared_tensor
+from kv_transfer.errors import ChannelBroken
+from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
 from kv_transfer.transports.same_host import own_witness, what_parts
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import SENDER_RANK
 from tests.kv_transfer.rig import linked, with_transport
 from tests.kv_transfer.transports.test_channels import (
@@ -38,9 +38,9 @@ __all__ = ["store"]
 # Waits for two numbers on its standard input, then opens its end and says nothing more.
 SILENT_PEER = """
 import sys, time
-from kv_transfer.transports.selection import open_lane
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.transports.test_channels import make_spec
-lane = open_lane(make_spec("shared_memory", 1, int(sys.argv[1]), sys.argv[2], 60.0))
+channel = open_channel(make_spec("shared_memory", 1, int(sys.argv[1]), sys.argv[2], 60.0))
 print("in", flush=True)
 time.sleep(60)
 """
@@ -48,7 +48,7 @@ time.sleep(60)
 
 def place(segment, size, offset=0):
     pid, descriptor = os.getpid(), segment.descriptor
-    return Place(pid, descriptor, segment.identity, segment.generation, offset, size)
+    return MappedExtent(pid, descriptor, segment.identity, segment.generation, offset, size)
 
 
 def descriptors():
@@ -84,11 +84,11 @@ def test_bytes_that_the_sender_takes_back_are_refused():
     segment, offset = segment_of(data[100:])
     assert offset == 100
     before = place(segment, 900, offset)
-    mapped = Mapped(before)
+    mapped = MappedMemory(before)
     for _ in range(2):
         assert torch.equal(mapped.view(before), data[100:])
     segment.renew()
-    with pytest.raises(LaneBroken, match="taken its buffer back"):
+    with pytest.raises(ChannelBroken, match="taken its buffer back"):
         mapped.view(before)
 
 
@@ -98,10 +98,10 @@ def test_a_late_writer_is_seen_after_the_reading_too(store):
         data = shared_tensor(5000)
         sending = sender.send(data)
         arrived = receiver.receive(blank(receiver, 5000), 5000)(5.0)
-        with pytest.raises(LaneBroken, match="took too long"):
+        with pytest.raises(ChannelBroken, match="took too long"):
             sending(0.1)
         data.fill_(7)
-        with pytest.raises(LaneBroken, match="taken its buffer back"):
+        with pytest.raises(ChannelBroken, match="taken its buffer back"):
             arrived.taken()
 
 
@@ -112,23 +112,23 @@ def test_what_is_borrowed_lives_as_long_as_it_is_held(store):
     del sending
     gc.collect()
     assert torch.equal(arrived.data, filled(sender, 5000, 3))
-    with pytest.raises(LaneBroken, match="aborted"):
+    with pytest.raises(ChannelBroken, match="aborted"):
         arrived.taken()
 
 
 def test_a_segment_that_could_shrink_is_refused(tmp_path):
     with (tmp_path / "file").open("wb+") as file:
         file.truncate(1 << 16)
-        where = Place(os.getpid(), file.fileno(), 1, 1, 0, 10)
-        with pytest.raises(LaneBroken):
-            Mapped(where)
+        where = MappedExtent(os.getpid(), file.fileno(), 1, 1, 0, 10)
+        with pytest.raises(ChannelBroken):
+            MappedMemory(where)
 
 
 def test_one_view_after_another():
     data = shared_tensor(1000)
     data.copy_(torch.arange(1000))
     segment, _ = segment_of(data)
-    mapped = Mapped(place(segment, 1000))
+    mapped = MappedMemory(place(segment, 1000))
     for size, offset in [(1000, 0), (10, 0), (10, 0), (10, 5), (1000, 0)]:
         view = mapped.view(place(segment, size, offset))
         assert torch.equal(view, data[offset : offset + size])
@@ -137,19 +137,19 @@ def test_one_view_after_another():
 def test_reading_beyond_a_segment_is_refused():
     segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
     where = place(segment, 1001)
-    with pytest.raises(LaneBroken, match="1001 bytes"):
-        Mapped(where).view(where)
+    with pytest.raises(ChannelBroken, match="1001 bytes"):
+        MappedMemory(where).view(where)
 
 
 def test_a_segment_ends_with_its_tensor():
     before = descriptors()
     data = shared_tensor(1000)
-    assert isinstance(segment_of(data)[0], Segment)
+    assert isinstance(segment_of(data)[0], SharedSegment)
     del data
     assert descriptors() == before
 
 
-def test_a_lane_leaves_no_descriptor(store):
+def test_a_channel_leaves_no_descriptor(store):
     def move():
         with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
             thread.submit(sender.send(filled(sender, 5000, 1)), 5.0)
@@ -167,25 +167,27 @@ def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
     mapped = segments()
     command = [sys.executable, "-c", SILENT_PEER, str(store.port), f"killed-{call}"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
-    lane = open_lane(make_spec("shared_memory", SENDER_RANK, store.port, f"killed-{call}", 60.0))
+    channel = open_channel(
+        make_spec("shared_memory", SENDER_RANK, store.port, f"killed-{call}", 60.0)
+    )
     try:
         assert child.stdout.readline() == b"in\n"
         calls = {
-            "send": lambda: lane.send(filled(lane, 5000, 1))(30.0),
-            "receive": lambda: lane.receive(blank(lane, 5000), 5000)(30.0),
+            "send": lambda: channel.send(filled(channel, 5000, 1))(30.0),
+            "receive": lambda: channel.receive(blank(channel, 5000), 5000)(30.0),
         }
         with ThreadPoolExecutor(1) as thread:
             waiting = thread.submit(calls[call])
             time.sleep(0.05)
             child.send_signal(signal.SIGKILL)
-            with pytest.raises(LaneBroken, match="gone"):
+            with pytest.raises(ChannelBroken, match="gone"):
                 waiting.result(10)
     finally:
-        lane.close()
+        channel.close()
         child.kill()
         child.wait()
         child.stdout.close()
-    # What failed holds the frames it came from, and they hold the lane's own segment.
+    # What failed holds the frames it came from, and they hold the channel's own segment.
     del waiting
     gc.collect()
     assert segments() <= mapped
@@ -196,7 +198,7 @@ def test_abort_frees_a_waiter(store):
         waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
         time.sleep(0.05)
         receiver.abort()
-        with pytest.raises(LaneBroken, match="aborted"):
+        with pytest.raises(ChannelBroken, match="aborted"):
             waiting.result(5)
 
 
@@ -205,7 +207,7 @@ def test_abort_ends_what_is_here_and_not_yet_heard(store):
         sending = sender.send(filled(sender, 10, 1))
         receipt = receiver.receive(blank(receiver, 10), 10)
         receiver.abort()
-        with pytest.raises(LaneBroken, match="aborted"):
+        with pytest.raises(ChannelBroken, match="aborted"):
             receipt(5.0)
         del sending
 
@@ -213,11 +215,11 @@ def test_abort_ends_what_is_here_and_not_yet_heard(store):
 def test_what_broke_is_said_again_at_once(store):
     with opened("shared_memory", store) as (sender, receiver):
         waits = [receiver.receive(blank(receiver, 10), 10) for _ in range(2)]
-        with pytest.raises(LaneBroken, match="too long"):
+        with pytest.raises(ChannelBroken, match="too long"):
             waits[0](0.1)
         sender.close()
         started = time.monotonic()
-        with pytest.raises(LaneBroken, match="too long"):
+        with pytest.raises(ChannelBroken, match="too long"):
             waits[1](30.0)
         assert time.monotonic() - started < 10
 
@@ -228,7 +230,7 @@ def test_broken_pipes_are_not_polled(store):
         pipes = receiver._pipes
         receiver.close()
         started = time.monotonic()
-        with pytest.raises(LaneBroken, match="closed"):
+        with pytest.raises(ChannelBroken, match="closed"):
             pipes.hear(30.0, "receive")
         assert time.monotonic() - started < 10
 
