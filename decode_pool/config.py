@@ -18,7 +18,7 @@ class DecodeConfig:
     `itl_budget_ms`; `max_waiting` bounds the queue before it. What a replica computes beside
     its steps is cut between layers, so that a step ends no later after the one before than that
     budget, and than `itl_factor` steps that nothing disturbs; None: the budget alone counts. For
-    prompts in haste the gap may be longer, within the budget.
+    prompts in urgency the gap may be longer, within the budget.
 
     `batching` other than `continuous` is there to be compared with it: a batch runs until all of
     its requests have ended, and only then the next one is formed, with `window` not before one of

@@ -50,20 +50,20 @@ class ItlBudget:
         """What a step usually takes; None before the first."""
         return median(self._recent) if self._recent else None
 
-    def itl_s(self, haste: Urgency = Urgency.PROMPTS) -> float:
+    def itl_s(self, urgency: Urgency = Urgency.PROMPTS) -> float:
         """The most time from one step's begin to the next one's, where a step leaves that."""
         steps = self._undisturbed if self._disturbed < _FORGOTTEN else self._recent
         steps = steps or self._recent
-        if not steps or self._factor is None or haste is Urgency.URGENT:
+        if not steps or self._factor is None or urgency is Urgency.URGENT:
             return self._budget_s
         kept_s = self._factor * median(steps)
-        return min(self._budget_s, kept_s * (_PRESSED if haste is Urgency.PRESSED else 1))
+        return min(self._budget_s, kept_s * (_PRESSED if urgency is Urgency.PRESSED else 1))
 
     def stepped(self, seconds: float, *, disturbed: bool = False) -> None:
         """A step of the running streams took so long.
 
-        `disturbed`: prompts in haste shared its cores, for which streams are not to be slowed down
-        the more.
+        `disturbed`: prompts in urgency shared its cores, for which streams are not to be slowed
+        down the more.
         """
         self._recent.append(seconds)
         self._disturbed = self._disturbed + 1 if disturbed else 0
@@ -75,7 +75,7 @@ class ItlBudget:
         """There was no stream to step."""
         self._step_s = None
 
-    def slice_s(self, haste: Urgency = Urgency.PROMPTS) -> float:
+    def slice_s(self, urgency: Urgency = Urgency.PROMPTS) -> float:
         """How long may be computed now; 0: as little as can be, so that it goes on at all.
 
         For urgent prompts the budget alone counts. Others leave a fifth of it for what else
@@ -84,17 +84,17 @@ class ItlBudget:
         if self._step_s is None:
             return min(self._budget_s, _ALONE_S)
         left_s = max(0.0, self._budget_s - self._step_s)
-        if haste is Urgency.URGENT:
+        if urgency is Urgency.URGENT:
             return left_s
         spared_s = max(_SPARED * self._budget_s - self._step_s, left_s / 2)
-        return max(0.0, min(self.itl_s(haste) - self._step_s, spared_s))
+        return max(0.0, min(self.itl_s(urgency) - self._step_s, spared_s))
 
-    def rest_s(self, since_s: float, haste: Urgency = Urgency.PROMPTS) -> float:
+    def rest_s(self, since_s: float, urgency: Urgency = Urgency.PROMPTS) -> float:
         """How long to rest, for prompts that others compute, where the last step began then.
 
         The streams' next tokens take less of the cores, as more of them come at once.
         """
-        rest_s = self._pace_s(haste) - since_s
+        rest_s = self._pace_s(urgency) - since_s
         return rest_s if rest_s >= _LEAST_REST_S else 0.0
 
     def bears_rest(self, tokens: int) -> bool:
@@ -106,17 +106,17 @@ class ItlBudget:
         pace_s = max(self._pace_s(Urgency.URGENT), self.step_s or 0.0)
         return tokens * (self._budget_s - pace_s) >= 2 * pace_s
 
-    def _pace_s(self, haste: Urgency) -> float:
+    def _pace_s(self, urgency: Urgency) -> float:
         """From one step's begin to the next one's: beside urgent prompts what a late one leaves.
 
         A longer pace gives little more of the cores: it is worth it where some prompts would else
         be late, or not be computed at all.
         """
         longest_s = _LONGEST_PACE * self._budget_s
-        if haste is not Urgency.URGENT:
-            itl_s = self.itl_s(haste)
+        if urgency is not Urgency.URGENT:
+            itl_s = self.itl_s(urgency)
             pace_s = _PACE * itl_s
-            if haste is Urgency.PRESSED:
+            if urgency is Urgency.PRESSED:
                 pace_s = max(pace_s, min((self.step_s or 0.0) / _SHARE, itl_s))
             return min(pace_s, longest_s)
         left_s = self._budget_s - _LATE * (self.step_s or 0.0)

@@ -16,7 +16,7 @@ from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker, Slices
 from engine.scheduling.prompt_queue import QueuePosition
 from engine.types.lane_quota import require_room
-from engine.types.sequence import Outcome, Sequence, Span, collected, haste_of
+from engine.types.sequence import Outcome, Sequence, Span, collected, urgency_of
 from engine.types.urgency import Urgency
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class DecodeLoop:
         self._scheduler.commit(job.sequence.owner)
         self.wake.set()
         to_come = job.sequence.most_tokens - len(job.sequence.tokens)
-        if self._worker.haste is Urgency.URGENT and self.gap.bears_rest(to_come):
+        if self._worker.urgency is Urgency.URGENT and self.gap.bears_rest(to_come):
             return
         self._joined = True
         if self._passes:
@@ -158,11 +158,11 @@ class DecodeLoop:
 
     def _rest_s(self) -> float | None:
         """How long the next step waits, so that others have the cores; None: not at all."""
-        haste = self._worker.haste
-        if self._joined or self._stepped_s is None or haste is Urgency.NONE:
+        urgency = self._worker.urgency
+        if self._joined or self._stepped_s is None or urgency is Urgency.NONE:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)
-        return self.gap.rest_s(since_s, haste) or None
+        return self.gap.rest_s(since_s, urgency) or None
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
@@ -173,7 +173,7 @@ class DecodeLoop:
             self._step_s, self._stepped_s = 0.0, None
             self.gap.rested()
             return False
-        hastes = [self._worker.haste]
+        hastes = [self._worker.urgency]
         step = self._worker.step(spans)
         self._read()
         try:
@@ -181,7 +181,7 @@ class DecodeLoop:
         except Exception as error:
             self._fail(spans, error)
             return True
-        hastes.append(self._worker.haste)
+        hastes.append(self._worker.urgency)
         self._note_step(began, len(spans), disturbed=any(hastes))
         self._take(spans, results)
         return True
@@ -202,7 +202,7 @@ class DecodeLoop:
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
-        slice_s = 0.0 if self._joined else self.gap.slice_s(haste_of(run.spans))
+        slice_s = 0.0 if self._joined else self.gap.slice_s(urgency_of(run.spans))
         slice_ = self._worker.advance(run, slice_s)
         self._read()
         try:

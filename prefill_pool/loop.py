@@ -183,7 +183,7 @@ class PrefillLoop:
 
         Of urgent ones on shared cores it leaves while the next pass is computed.
         """
-        urgent = any(span.sequence.haste is Urgency.URGENT for span in spans)
+        urgent = any(span.sequence.urgency is Urgency.URGENT for span in spans)
         if not (urgent and self._worker.shared_cores):
             self._tell(spans)
 

@@ -40,12 +40,12 @@ _FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
     "length": inference_pb2.FINISH_REASON_LENGTH,
 }
 _FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
-_HASTE_TO_WIRE = {
-    Urgency.PROMPTS: prefill_pb2.HASTE_UNSPECIFIED,
-    Urgency.PRESSED: prefill_pb2.HASTE_PRESSED,
-    Urgency.URGENT: prefill_pb2.HASTE_URGENT,
+_URGENCY_TO_WIRE = {
+    Urgency.PROMPTS: prefill_pb2.URGENCY_UNSPECIFIED,
+    Urgency.PRESSED: prefill_pb2.URGENCY_PRESSED,
+    Urgency.URGENT: prefill_pb2.URGENCY_URGENT,
 }
-_HASTE_FROM_WIRE = {wire: haste for haste, wire in _HASTE_TO_WIRE.items()}
+_URGENCY_FROM_WIRE = {wire: urgency for urgency, wire in _URGENCY_TO_WIRE.items()}
 
 
 class TokenRun(NamedTuple):
@@ -114,16 +114,16 @@ def sequence_from_proto(
         tenant=request.tenant or DEFAULT_TENANT,
         lane=_lane(request.lane or "interactive"),
         ttft_budget_s=request.ttft_budget_s,
-        haste=_HASTE_FROM_WIRE.get(request.haste, Urgency.URGENT),
+        urgency=_URGENCY_FROM_WIRE.get(request.urgency, Urgency.URGENT),
         batch_window_s=window_s,
         request_id=request.request_id,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )
 
 
-def haste_to_proto(haste: Urgency) -> prefill_pb2.Haste:
-    """`haste` of a prompt for the wire."""
-    return _HASTE_TO_WIRE[haste]
+def urgency_to_proto(urgency: Urgency) -> prefill_pb2.Urgency:
+    """`urgency` of a prompt for the wire."""
+    return _URGENCY_TO_WIRE[urgency]
 
 
 def _lane(name: str) -> Lane:

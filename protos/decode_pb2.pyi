@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "prefill_replica", "prefill_address", "request_id", "tenant", "local_prefill", "flush_s", "flush_tokens", "lane", "ttft_budget_s", "progress", "haste", "batch_window_s", "scoring", "output_ids")
+    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "prefill_replica", "prefill_address", "request_id", "tenant", "local_prefill", "flush_s", "flush_tokens", "lane", "ttft_budget_s", "progress", "urgency", "batch_window_s", "scoring", "output_ids")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -24,7 +24,7 @@ class DecodeRequest(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     TTFT_BUDGET_S_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    HASTE_FIELD_NUMBER: _ClassVar[int]
+    URGENCY_FIELD_NUMBER: _ClassVar[int]
     BATCH_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
     SCORING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -42,11 +42,11 @@ class DecodeRequest(_message.Message):
     lane: str
     ttft_budget_s: float
     progress: bool
-    haste: _prefill_pb2.Haste
+    urgency: _prefill_pb2.Urgency
     batch_window_s: float
     scoring: _prefill_pb2.Scoring
     output_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., progress: bool = ..., haste: _Optional[_Union[_prefill_pb2.Haste, str]] = ..., batch_window_s: _Optional[float] = ..., scoring: _Optional[_Union[_prefill_pb2.Scoring, _Mapping]] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., progress: bool = ..., urgency: _Optional[_Union[_prefill_pb2.Urgency, str]] = ..., batch_window_s: _Optional[float] = ..., scoring: _Optional[_Union[_prefill_pb2.Scoring, _Mapping]] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("transfer_s", "admission_s", "bytes")

@@ -8,17 +8,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Haste(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class Urgency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    HASTE_UNSPECIFIED: _ClassVar[Haste]
-    HASTE_PRESSED: _ClassVar[Haste]
-    HASTE_URGENT: _ClassVar[Haste]
-HASTE_UNSPECIFIED: Haste
-HASTE_PRESSED: Haste
-HASTE_URGENT: Haste
+    URGENCY_UNSPECIFIED: _ClassVar[Urgency]
+    URGENCY_PRESSED: _ClassVar[Urgency]
+    URGENCY_URGENT: _ClassVar[Urgency]
+URGENCY_UNSPECIFIED: Urgency
+URGENCY_PRESSED: Urgency
+URGENCY_URGENT: Urgency
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "haste", "scoring")
+    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "urgency", "scoring")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -29,7 +29,7 @@ class PrefillRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    HASTE_FIELD_NUMBER: _ClassVar[int]
+    URGENCY_FIELD_NUMBER: _ClassVar[int]
     SCORING_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -41,9 +41,9 @@ class PrefillRequest(_message.Message):
     tenant: str
     lane: str
     progress: bool
-    haste: Haste
+    urgency: Urgency
     scoring: Scoring
-    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., haste: _Optional[_Union[Haste, str]] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., urgency: _Optional[_Union[Urgency, str]] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
 
 class PromptProgress(_message.Message):
     __slots__ = ("computed", "queued", "position", "wait_s")

@@ -49,7 +49,7 @@ class HeldEngine:
     def begin(self, spans, stored=None):
         return HeldPass(self, spans, stored)
 
-    haste = Urgency.NONE
+    urgency = Urgency.NONE
     shared_cores = ""
 
     def rest(self):

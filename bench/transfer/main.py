@@ -133,9 +133,9 @@ def report(channels: list[Lane], hand_overs: list[HandOver], machine: str) -> st
     ]
     notes = (
         f"- Frames of up to 8 MiB between two processes; {BUFFERS} buffers on each side of "
-        "a channel and of a plain copy. The floor is gather, link, one checksum and scatter of the same "
-        "bytes, each timed alone and added up; a hand-over that does them at the same time can be "
-        "below it. Where KV is lent the floor is one copy by one thread.\n"
+        "a channel and of a plain copy. The floor is gather, link, one checksum and scatter of "
+        "the same bytes, each timed alone and added up; a hand-over that does them at the same "
+        "time can be below it. Where KV is lent the floor is one copy by one thread.\n"
         f"- Medians of rounds in which each thing has its turn: {RAW_ROUNDS} for channels and "
         f"plain copies, {ROUNDS} for a hand-over, its parts and its link.\n"
         f"- {parts_alone(hand_overs)}\n"

@@ -10,7 +10,7 @@ from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import PlacementPlan, PlacementRequest
 from engine.types.urgency import Urgency
 
-_HASTES = {Pace.PRESSED: Urgency.PRESSED, Pace.URGENT: Urgency.URGENT}
+_URGENCIES = {Pace.PRESSED: Urgency.PRESSED, Pace.URGENT: Urgency.URGENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Assignment:
     moved: bool = False
 
     @property
-    def haste(self) -> Urgency:
+    def urgency(self) -> Urgency:
         """How long streams beside its prompt are to wait for it."""
-        return _HASTES.get(self.plan.forecast.pace, Urgency.PROMPTS)
+        return _URGENCIES.get(self.plan.forecast.pace, Urgency.PROMPTS)
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

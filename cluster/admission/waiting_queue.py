@@ -77,7 +77,7 @@ class WaitingQueue:
 
     @property
     def least_pace(self) -> Pace:
-        """Of prompts that are computed while these wait for it; the batch lane is in no haste."""
+        """Of prompts that are computed while these wait for it; the batch lane is in no urgency."""
         paces = (
             Pace.PRESSED if one.fits else Pace.URGENT
             for one in self._waiters

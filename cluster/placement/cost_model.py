@@ -150,7 +150,7 @@ class PrefillCost:
     def seconds(self, tokens: float, cached: float = 0.0, pace: Pace = Pace.ALONE) -> float:
         """For `tokens` to be computed behind `cached` ones at that pace; 0 for none.
 
-        In more haste it never takes longer, though what was seen of it was in worse hours.
+        In more urgency it never takes longer, though what was seen of it was in worse hours.
         """
         if tokens <= 0:
             return 0.0

@@ -90,8 +90,8 @@ class Placement:
 
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
         is old. It is computed at the `least` pace at least, where there are streams, and in more
-        haste where only so it is in time. Unavailable where a pool is empty, PromptTooLong where no
-        pool is large enough.
+        urgency where only so it is in time. Unavailable where a pool is empty, PromptTooLong where
+        no pool is large enough.
         """
         asked = _Asked(ask, now, margin_s, self._pace(decode, ask, least))
         if ask.scored_from is not None:
@@ -350,7 +350,7 @@ class Placement:
 
 
 def _hurried(best: Callable[[_Asked], Computing], asked: _Asked) -> Computing:
-    """The best place for it, in the least haste in which it is in time, if there is one."""
+    """The best place for it, in the least urgency in which it is in time, if there is one."""
     first = found = best(asked)
     if asked.ask.batch or asked.pace is Pace.ALONE:
         return first

@@ -86,7 +86,7 @@ class PrefillBacklog:
     def add(self, prompt: PlacedPrompt, now: float) -> int:
         """Count it from now on; returns the key to `drop` it by.
 
-        Those that wait there take part in its haste, as replicas have it.
+        Those that wait there take part in its urgency, as replicas have it.
         """
         pace = prompt.pace
         if not prompt.batch:

@@ -89,7 +89,7 @@ class Failover:
         emit: Emit,
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceStream:
-        record.prepared = replace(record.prepared, haste=placed.haste)
+        record.prepared = replace(record.prepared, urgency=placed.urgency)
         pair, prompt = placed.plan.pair, placed.holds[0]
         streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
         hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)

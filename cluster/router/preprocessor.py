@@ -40,7 +40,7 @@ class PreparedRequest:
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
     Where the prompt's own tokens are scored, those from `scored_from` on are, each with the `top`
-    likeliest in its place. `haste` is `Placed.haste`.
+    likeliest in its place. `urgency` is `Placed.urgency`.
     """
 
     request_id: str
@@ -55,7 +55,7 @@ class PreparedRequest:
     chain: Chain | None = None
     scored_from: int | None = None
     top: int = 0
-    haste: Urgency = Urgency.PROMPTS
+    urgency: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
 
     @property

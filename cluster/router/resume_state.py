@@ -13,7 +13,7 @@ from cluster.placement.types import Pair, PlacementRequest
 from cluster.router.preprocessor import PreparedRequest
 from cluster.router.stage_times import StageTimes
 from protos import decode_pb2, prefill_pb2
-from protos.convert import haste_to_proto, sampling_to_proto
+from protos.convert import sampling_to_proto, urgency_to_proto
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class ResumeState:
             scoring=self._scoring(),
             ttft_budget_s=self.prepared.ttft_budget_s,
             lane=self.prepared.lane,
-            haste=haste_to_proto(self.prepared.haste),
+            urgency=urgency_to_proto(self.prepared.urgency),
             request_id=self.prepared.request_id,
             tenant=self.prepared.tenant,
             progress=self.prepared.delivery.progress,
@@ -80,7 +80,7 @@ class ResumeState:
             flush_tokens=self.prepared.delivery.hold_tokens,
             lane=self.prepared.lane,
             ttft_budget_s=self.prepared.ttft_budget_s,
-            haste=haste_to_proto(self.prepared.haste),
+            urgency=urgency_to_proto(self.prepared.urgency),
             batch_window_s=self.prepared.batch_window_s,
             progress=self.prepared.delivery.progress,
             scoring=self._scoring(),

@@ -35,7 +35,7 @@ _SCAN_S = 1.0
 # Below this a step is so short that threads cost more than they bring.
 _LEAST_WEIGHT_BYTES = 32 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its haste
+_STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Neighbour:
         began, ended, _ = _STATE.unpack_from(self.file)
         return bool(began > ended and now - began >= _LONGEST_STEP_S)
 
-    def haste(self, now: float) -> Urgency:
+    def urgency(self, now: float) -> Urgency:
         if not self.busy(now):
             return Urgency.NONE
         # Of a newer version on this host there may be more.
@@ -77,7 +77,7 @@ class _Neighbour:
 
 
 class CoreSharing:
-    """One engine's view of the host. Steps are one thread's; any may ask for `haste`."""
+    """One engine's view of the host. Steps are one thread's; any may ask for `urgency`."""
 
     def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
         self._cores = usable_cores()
@@ -87,7 +87,7 @@ class CoreSharing:
         self._scanned_s = 0.0
         self._threads: int | None = None
         self._began_s = 0.0
-        self._haste = Urgency.NONE
+        self._urgency = Urgency.NONE
         self._own: mmap.mmap | None = None
         self._step: torch.Tensor | None = None
         self._name = ""
@@ -96,9 +96,9 @@ class CoreSharing:
             with suppress(OSError):
                 self._join(self._folder)
 
-    def enter(self, haste: Urgency = Urgency.NONE) -> None:
+    def enter(self, urgency: Urgency = Urgency.NONE) -> None:
         """Before a step: say that one begins, and set torch's threads to this engine's share."""
-        self._began_s, self._haste = time.monotonic(), haste
+        self._began_s, self._urgency = time.monotonic(), urgency
         self._tell(0.0)
         self.adapt()
 
@@ -142,15 +142,15 @@ class CoreSharing:
             return ""
 
     @property
-    def haste(self) -> Urgency:
-        """The greatest haste of those who compute here beside this engine."""
+    def urgency(self) -> Urgency:
+        """The greatest urgency of those who compute here beside this engine."""
         now = time.monotonic()
-        every = (neighbour.haste(now) for neighbour in self._neighbours.values())
+        every = (neighbour.urgency(now) for neighbour in self._neighbours.values())
         return max(every, default=Urgency.NONE)
 
     def _tell(self, ended_s: float) -> None:
         if self._own is not None:
-            _STATE.pack_into(self._own, 0, self._began_s, ended_s, self._haste)
+            _STATE.pack_into(self._own, 0, self._began_s, ended_s, self._urgency)
 
     def _share(self, now: float) -> int:
         if now - self._scanned_s > _SCAN_S:
@@ -184,7 +184,7 @@ class CoreSharing:
                 with suppress(OSError, ValueError):
                     if (neighbour := self._look(self._folder / name)) is not None:
                         neighbours[name] = neighbour
-        # In one go: another thread may be asking for their haste.
+        # In one go: another thread may be asking for their urgency.
         self._neighbours = neighbours
 
     def _look(self, path: Path) -> _Neighbour | None:

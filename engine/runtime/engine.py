@@ -125,9 +125,9 @@ class Engine:
         return "" if self._cores is None else self._cores.shared_name
 
     @property
-    def haste(self) -> Urgency:
+    def urgency(self) -> Urgency:
         """How urgently other engines compute on this host, so that this one's rest helps them."""
-        return Urgency.NONE if self._cores is None else self._cores.haste
+        return Urgency.NONE if self._cores is None else self._cores.urgency
 
     def rest(self) -> None:
         """Nothing is computed for a while: other engines on this host may have its cores."""

@@ -68,8 +68,8 @@ class Steps(Protocol):
         ...
 
     @property
-    def haste(self) -> Urgency:
-        """See `Engine.haste`."""
+    def urgency(self) -> Urgency:
+        """See `Engine.urgency`."""
         ...
 
     def rest(self) -> None:
@@ -170,9 +170,9 @@ class EngineWorker:
         return bool(self._engine.shared_cores)
 
     @property
-    def haste(self) -> Urgency:
+    def urgency(self) -> Urgency:
         """How urgently others compute on this host."""
-        return self._engine.haste
+        return self._engine.urgency
 
     def rest(self) -> None:
         """No step of this caller follows for a while: others may have the cores."""

@@ -15,7 +15,7 @@ from engine.model.runner import ForwardOutput, Runner
 from engine.sampling.sampler import sample
 from engine.sampling.scorer import Scorer
 from engine.types.scores import Scores
-from engine.types.sequence import Outcome, SampledToken, ScoredSpan, Span, haste_of
+from engine.types.sequence import Outcome, SampledToken, ScoredSpan, Span, urgency_of
 
 
 class Pass:
@@ -70,7 +70,7 @@ class Pass:
         """
         until = None if for_s is None else time.monotonic() + for_s
         if self._cores is not None:
-            self._cores.enter(haste_of(self.spans))
+            self._cores.enter(urgency_of(self.spans))
         try:
             return self._advance(until)
         finally:

@@ -155,10 +155,10 @@ class PromptQueue:
         if newcomer.lane == "batch":
             return
         waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
-        most = max((one.haste for one in waiting), default=newcomer.haste)
-        newcomer.haste = max(newcomer.haste, min(most, Urgency.PRESSED))
+        most = max((one.urgency for one in waiting), default=newcomer.urgency)
+        newcomer.urgency = max(newcomer.urgency, min(most, Urgency.PRESSED))
         for one in waiting:
-            one.haste = max(one.haste, newcomer.haste)
+            one.urgency = max(one.urgency, newcomer.urgency)
 
     def _waiting(self) -> list[_QueuedPrompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]

@@ -24,7 +24,7 @@ class Sequence:
     `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
     which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
     `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
-    `ttft_budget_s`, from arrival to first token, order the prompts. `haste` says what streams
+    `ttft_budget_s`, from arrival to first token, order the prompts. `urgency` says what streams
     that are served beside the prompt leave it; those that wait with it share in it.
     `batch_window_s` is how long it may wait for a decode batch to fill; None: as long as the pool
     lets others. `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's
@@ -44,7 +44,7 @@ class Sequence:
     chain: Chain | None = None
     lane: Lane = "interactive"
     ttft_budget_s: float = 0.5
-    haste: Urgency = Urgency.PROMPTS
+    urgency: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
     request_id: str = ""
     scoring: Scoring | None = None
@@ -52,7 +52,7 @@ class Sequence:
     @property
     def pressed(self) -> bool:
         """Whether streams beside the prompt have their budget alone, not the gap that they had."""
-        return self.haste >= Urgency.PRESSED
+        return self.urgency >= Urgency.PRESSED
 
     @property
     def named_in_log(self) -> dict[str, object]:
@@ -116,11 +116,11 @@ class ScoredSpan:
 Outcome = SampledToken | ScoredSpan | Internal | None
 
 
-def haste_of(spans: Iterable[Span]) -> Urgency:
-    """The most haste of the prompts in a pass; those of the batch lane are in none."""
+def urgency_of(spans: Iterable[Span]) -> Urgency:
+    """The most urgency of the prompts in a pass; those of the batch lane are in none."""
     sequences = (span.sequence for span in spans)
     prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
-    return max((prompt.haste for prompt in prompts), default=Urgency.NONE)
+    return max((prompt.urgency for prompt in prompts), default=Urgency.NONE)
 
 
 def collected(span: Span, outcome: Outcome) -> SampledToken | Internal | None:

@@ -12,6 +12,6 @@ class Urgency(IntEnum):
     """
 
     NONE = 0  # nobody's first token waits for it
-    PROMPTS = 1  # in no haste: streams keep the gap that they have
+    PROMPTS = 1  # in no urgency: streams keep the gap that they have
     PRESSED = 2  # others wait, or it would else be late: streams wait longer than they did
     URGENT = 3  # or would be late even so, or make others late: streams have their budget alone

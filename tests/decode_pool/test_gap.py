@@ -141,7 +141,7 @@ def test_pressed_prompts_have_a_part_of_the_time_between_steps_that_share_their_
 
 
 @given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.none() | st.floats(1.0, 5.0))
-def test_more_haste_is_never_less_of_a_rest_nor_of_a_slice(steps, since_s, factor):
+def test_more_urgency_is_never_less_of_a_rest_nor_of_a_slice(steps, since_s, factor):
     gap = after(steps, factor=factor)
     hastes = (Urgency.PROMPTS, Urgency.PRESSED, Urgency.URGENT)
     rests, slices = zip(*((gap.rest_s(since_s, h), gap.slice_s(h)) for h in hastes), strict=True)
@@ -150,7 +150,7 @@ def test_more_haste_is_never_less_of_a_rest_nor_of_a_slice(steps, since_s, facto
 
 
 @given(st.lists(st.floats(1e-4, 0.5), min_size=1), st.floats(0, 1), st.sampled_from(Urgency))
-def test_a_rest_never_breaks_the_budget(steps, since_s, haste):
+def test_a_rest_never_breaks_the_budget(steps, since_s, urgency):
     gap = after(steps)
-    rest_s = gap.rest_s(since_s, haste)
+    rest_s = gap.rest_s(since_s, urgency)
     assert rest_s == 0 or since_s + rest_s < 0.06

@@ -68,7 +68,7 @@ class PaperEngine:
         self.rests = 0
         self.tokens_s = {}
 
-    haste = Urgency.NONE
+    urgency = Urgency.NONE
 
     def rest(self):
         self.rests += 1
@@ -133,10 +133,10 @@ async def stream(subject, owner, max_tokens):
     await finish(subject, job)
 
 
-async def prompt(subject, owner, tokens, max_tokens=2, haste=Urgency.PROMPTS):
+async def prompt(subject, owner, tokens, max_tokens=2, urgency=Urgency.PROMPTS):
     """A request whose prompt is computed here, to its end."""
     job = new_job(owner, tokens, max_tokens, local=True)
-    job.sequence.haste = haste
+    job.sequence.urgency = urgency
     subject.register(job)
     try:
         await subject.admit(job)
@@ -152,16 +152,18 @@ async def finish(subject, job):
 
 
 @pytest.mark.parametrize(
-    ("haste", "slice_s"),
+    ("urgency", "slice_s"),
     [(Urgency.PROMPTS, STEP_S), (Urgency.PRESSED, 2 * STEP_S), (Urgency.URGENT, 0.048)],
 )
-async def test_slices_are_as_long_as_the_haste_of_their_prompts_asks(monkeypatch, haste, slice_s):
+async def test_slices_are_as_long_as_the_urgency_of_their_prompts_asks(
+    monkeypatch, urgency, slice_s
+):
     async with running(monkeypatch, 2.0) as (subject, engine):
         streaming = asyncio.create_task(stream(subject, "s", 100))
         while engine.now < 0.3:
             await asyncio.sleep(0)
         engine.slices.clear()
-        await prompt(subject, "p", 1024, haste=haste)
+        await prompt(subject, "p", 1024, urgency=urgency)
         assert max(engine.slices) == pytest.approx(slice_s)
         await streaming
 
@@ -187,7 +189,7 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
 
 
 @pytest.mark.parametrize(
-    ("haste", "itl_s"),
+    ("urgency", "itl_s"),
     [
         (Urgency.NONE, STEP_S),
         (Urgency.PROMPTS, 1.4 * STEP_S),
@@ -196,7 +198,7 @@ async def test_four_long_prompts_beside_four_streams_keep_the_gap(monkeypatch, f
     ],
 )
 async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
-    monkeypatch, haste, itl_s
+    monkeypatch, urgency, itl_s
 ):
     async with running(monkeypatch, 2.0) as (subject, engine):
 
@@ -208,7 +210,7 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
             return None
 
         monkeypatch.setattr(subject.wake, "wait", wait)
-        rests, engine.haste = engine.rests, haste
+        rests, engine.urgency = engine.rests, urgency
         await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
         assert quantiles(engine.gaps(), n=4) == pytest.approx([itl_s] * 3)
 
@@ -224,13 +226,13 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
 
         monkeypatch.setattr(subject.wake, "wait", wait)
         await stream(subject, "alone", 20)
-        engine.haste, engine.step_s, began_s = Urgency.PROMPTS, 1.25 * STEP_S, engine.now
+        engine.urgency, engine.step_s, began_s = Urgency.PROMPTS, 1.25 * STEP_S, engine.now
         await stream(subject, "beside", 40)
         assert max(engine.gaps(began_s)) == pytest.approx(1.4 * STEP_S)
 
 
 @pytest.mark.parametrize(
-    ("haste", "tokens", "itl_s", "late_s"),
+    ("urgency", "tokens", "itl_s", "late_s"),
     [
         (Urgency.PROMPTS, 30, 1.4 * STEP_S, 0.0),
         (Urgency.PRESSED, 30, 2.1 * STEP_S, 0.0),
@@ -240,7 +242,7 @@ async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch
     ],
 )
 async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
-    monkeypatch, haste, tokens, itl_s, late_s
+    monkeypatch, urgency, tokens, itl_s, late_s
 ):
     joined = []
     async with running(monkeypatch, 2.0) as (subject, engine):
@@ -257,7 +259,7 @@ async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
             return None
 
         monkeypatch.setattr(subject.wake, "wait", wait)
-        engine.haste = haste
+        engine.urgency = urgency
         await stream(subject, "s", 20)
         [(joined_s, newcomer)] = joined
         await newcomer

@@ -106,7 +106,7 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
     async with running() as (subject, engine, _):
         engine.shared_cores, told = cores, []
         job = submit(
-            subject, "long", 2 * CHUNK, haste=Urgency.PRESSED if pressed else Urgency.PROMPTS
+            subject, "long", 2 * CHUNK, urgency=Urgency.PRESSED if pressed else Urgency.PROMPTS
         )
         job.watch = lambda tokens, layers: told.append((tokens, layers))
         engine.let_go()
@@ -121,13 +121,15 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
 
 
 @pytest.mark.parametrize(
-    ("haste", "cores", "times"),
+    ("urgency", "cores", "times"),
     [(Urgency.URGENT, "host", 1), (Urgency.URGENT, "", 2), (Urgency.PRESSED, "host", 2)],
 )
-async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(haste, cores, times):
+async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(
+    urgency, cores, times
+):
     async with running() as (subject, engine, _):
         engine.shared_cores, told = cores, []
-        job = submit(subject, "only", CHUNK, haste=haste)
+        job = submit(subject, "only", CHUNK, urgency=urgency)
         job.watch = lambda tokens, layers: told.append((tokens, layers))
         engine.let_go()
         await asyncio.wait_for(job.first_token, 30)

@@ -189,7 +189,7 @@ class Burst:
         return max(paces, default=Pace.BESIDE)
 
     def _rate(self) -> float:
-        """Prompt tokens a second: who is in haste makes streams wait for all as they may."""
+        """Prompt tokens a second: who is in urgency makes streams wait for all as they may."""
         if not self.streams:
             return self.prefill_rate
         most = max((call.pace for call in self.prompts), default=Pace.BESIDE)

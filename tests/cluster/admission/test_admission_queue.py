@@ -91,7 +91,7 @@ async def test_a_prompt_that_waits_is_pressed(gate):
     (placed,) = await gate.enter(ask(100, budget_s=1.0))
     assert first.plan.forecast.pace is Pace.ALONE
     assert placed.plan.forecast.pace is Pace.PRESSED
-    assert (first.haste, placed.haste) == (Urgency.PROMPTS, Urgency.PRESSED)
+    assert (first.urgency, placed.urgency) == (Urgency.PROMPTS, Urgency.PRESSED)
     placed.release()
     first.release()
 
@@ -101,12 +101,12 @@ async def test_what_is_placed_while_another_has_no_room_to_be_in_time_is_urgent(
     held = asyncio.create_task(gate.enter(ask(4800)))
     await eventually(lambda: gate.held == 1)
     (placed,) = await gate.enter(ask(100))
-    assert (first.haste, placed.haste) == (Urgency.PROMPTS, Urgency.URGENT)
+    assert (first.urgency, placed.urgency) == (Urgency.PROMPTS, Urgency.URGENT)
     placed.release()
     held.cancel()
     await asyncio.gather(held, return_exceptions=True)
     (after,) = await gate.enter(ask(100))
-    assert after.haste is Urgency.PROMPTS
+    assert after.urgency is Urgency.PROMPTS
     for one in (first, after):
         one.release()
 
@@ -118,7 +118,7 @@ async def test_more_than_can_be_computed_is_urgent(gate):
     hastes = []
     for _ in range(8):
         (placed,) = await gate.enter(ask())
-        hastes.append(placed.haste)
+        hastes.append(placed.urgency)
         placed.release()
     assert hastes[0] is Urgency.PROMPTS
     assert hastes[-1] is Urgency.URGENT
@@ -130,7 +130,7 @@ async def test_as_much_with_time_for_it_is_not_urgent(gate):
     stream.prefilled()
     for _ in range(8):
         (placed,) = await gate.enter(ask(budget_s=600.0))
-        assert placed.haste is Urgency.PROMPTS
+        assert placed.urgency is Urgency.PROMPTS
         placed.release()
     stream.release()
 

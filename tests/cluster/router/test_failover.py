@@ -111,14 +111,14 @@ async def rig():
     return Rig()
 
 
-async def test_both_replicas_are_told_its_haste_at_each_place(rig, monkeypatch):
+async def test_both_replicas_are_told_its_urgency_at_each_place(rig, monkeypatch):
     hastes = iter([Urgency.URGENT, Urgency.PRESSED])
-    monkeypatch.setattr(Assignment, "haste", property(lambda placed: next(hastes)))
+    monkeypatch.setattr(Assignment, "urgency", property(lambda placed: next(hastes)))
     first = await rig.start()
     first[0].receiver.lost(ReplicaLost("gone"))
     second = await rig.calls(4)
-    for calls, haste in ((first, Urgency.URGENT), (second, Urgency.PRESSED)):
-        assert [sequence_from_proto(call.request).haste for call in calls] == [haste, haste]
+    for calls, urgency in ((first, Urgency.URGENT), (second, Urgency.PRESSED)):
+        assert [sequence_from_proto(call.request).urgency for call in calls] == [urgency, urgency]
     rig.task.cancel()
     await asyncio.gather(rig.task, return_exceptions=True)
 

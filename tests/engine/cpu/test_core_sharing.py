@@ -120,29 +120,29 @@ def test_an_operation_counts_nobody_who_is_stuck_and_a_small_model_nobody(tmp_pa
     assert [step.tolist() for step in first_sees] == [[0.0, 0.0]]
 
 
-def test_the_greatest_haste_of_the_busy_is_seen_by_the_others(tmp_path):
+def test_the_greatest_urgency_of_the_busy_is_seen_by_the_others(tmp_path):
     first, second, third = (CoreSharing(LARGE, tmp_path) for _ in range(3))
     first.enter()
-    assert first.haste is Urgency.NONE
+    assert first.urgency is Urgency.NONE
     second.enter(Urgency.PROMPTS)
     third.enter(Urgency.PRESSED)
     first.adapt()
-    assert first.haste is Urgency.PRESSED and third.haste is Urgency.PROMPTS
+    assert first.urgency is Urgency.PRESSED and third.urgency is Urgency.PROMPTS
     third.leave()
-    assert first.haste is Urgency.PRESSED
+    assert first.urgency is Urgency.PRESSED
     third.rest()
-    assert first.haste is Urgency.PROMPTS
+    assert first.urgency is Urgency.PROMPTS
     second.enter()
-    assert first.haste is Urgency.NONE
+    assert first.urgency is Urgency.NONE
 
 
-def test_haste_is_asked_by_one_thread_while_another_finds_a_neighbour(tmp_path, monkeypatch):
+def test_urgency_is_asked_by_one_thread_while_another_finds_a_neighbour(tmp_path, monkeypatch):
     first, _second = CoreSharing(LARGE, tmp_path), CoreSharing(LARGE, tmp_path)
     first.adapt()
     _third = CoreSharing(LARGE, tmp_path)
     asked, scanned, lock = threading.Event(), threading.Event(), fcntl.flock
 
-    def haste(neighbour, now):
+    def urgency(neighbour, now):
         asked.set()
         assert scanned.wait(10)
         return Urgency.PROMPTS
@@ -155,11 +155,11 @@ def test_haste_is_asked_by_one_thread_while_another_finds_a_neighbour(tmp_path, 
         first.adapt()
         scanned.set()
 
-    monkeypatch.setattr(cores_module._Neighbour, "haste", haste)
+    monkeypatch.setattr(cores_module._Neighbour, "urgency", urgency)
     monkeypatch.setattr(fcntl, "flock", wait_and_lock)
     with ThreadPoolExecutor() as threads:
         scanning = threads.submit(scan)
-        assert threads.submit(lambda: first.haste).result(10) is Urgency.PROMPTS
+        assert threads.submit(lambda: first.urgency).result(10) is Urgency.PROMPTS
         scanning.result(10)
 
 

@@ -200,15 +200,15 @@ def test_blocks_travel_between_formats(folder):
 @pytest.mark.parametrize(
     ("seen", "made"),
     [
-        (Urgency.NONE, {"lane": "batch", "haste": Urgency.PRESSED}),
+        (Urgency.NONE, {"lane": "batch", "urgency": Urgency.PRESSED}),
         (Urgency.PROMPTS, {}),
-        (Urgency.URGENT, {"haste": Urgency.URGENT}),
+        (Urgency.URGENT, {"urgency": Urgency.URGENT}),
     ],
 )
-def test_others_on_the_host_see_the_haste_of_a_pass(folder, monkeypatch, seen, made):
+def test_others_on_the_host_see_the_urgency_of_a_pass(folder, monkeypatch, seen, made):
     entered = []
     monkeypatch.setattr(
-        CoreSharing, "enter", lambda cores, haste=Urgency.NONE: entered.append(haste)
+        CoreSharing, "enter", lambda cores, urgency=Urgency.NONE: entered.append(urgency)
     )
     prompt = sequence("p", 20, range(2))
     for name, value in made.items():

@@ -13,8 +13,8 @@ from engine.types.sequence import Sequence
 from engine.types.urgency import Urgency
 
 
-def prompt(owner: str, haste: Urgency = Urgency.PROMPTS, lane: str = "interactive") -> Sequence:
-    return Sequence(owner, [1] * 100, 100, SamplingParams(), haste=haste, lane=lane)
+def prompt(owner: str, urgency: Urgency = Urgency.PROMPTS, lane: str = "interactive") -> Sequence:
+    return Sequence(owner, [1] * 100, 100, SamplingParams(), urgency=urgency, lane=lane)
 
 
 @pytest.mark.parametrize("order", list(permutations(("calm", "late", "many"))))
@@ -30,17 +30,17 @@ def test_who_waits_with_others_is_as_hasty(order):
         turns.add(prompts[name], float(place))
     # Who comes behind an urgent one is pressed by it, and does not make it longer.
     behind = order[order.index("many") + 1 :]
-    assert {name: one.haste for name, one in prompts.items()} == {
+    assert {name: one.urgency for name, one in prompts.items()} == {
         "batch": Urgency.PROMPTS,
         **{name: Urgency.PRESSED if name in behind else Urgency.URGENT for name in order},
     }
 
 
-def test_who_has_output_already_keeps_its_haste():
+def test_who_has_output_already_keeps_its_urgency():
     turns, begun = PromptQueue(PromptOrder(512)), prompt("begun")
     begun.tokens.append(1)
     turns.add(begun, 0.0)
-    assert begun.haste is Urgency.PROMPTS
+    assert begun.urgency is Urgency.PROMPTS
 
 
 def test_who_comes_after_a_pressed_prompt_has_ended_is_not():
