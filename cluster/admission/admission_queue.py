@@ -144,9 +144,9 @@ class AdmissionQueue:
         prompt. Raises Unavailable.
         """
         now, healthy = time.monotonic(), self._pools.healthy
-        plan = self._placement.plan_rest(healthy("decode"), ask, now) if streaming else None
+        plan = self._placement.plan_resume(healthy("decode"), ask, now) if streaming else None
         placed.plan = plan or self._plan(ask, now)
-        placed.holds = self._placement.hold(placed.plan, ask, now)
+        placed.holds = self._placement.add_load(placed.plan, ask, now)
         placed.moved = True
 
     def show(self) -> None:
@@ -275,10 +275,10 @@ class AdmissionQueue:
             prefill = self._pools.healthy("prefill")
             waiter.fits = True  # or it would be urgent for what was so a while ago
             plan = self._plan(waiter.ask, now, prefill)
-            waiter.fits = plan.forecast.fits
+            waiter.fits = plan.forecast.feasible
             waiter.left = waiter.ask.prompt_tokens - plan.pair.cached_tokens
             # Those held here are not in the way of one that is computed apart.
-            work_s = 0.0 if plan.pair.apart else plan.forecast.alone_s / len(prefill)
+            work_s = 0.0 if plan.pair.own_device else plan.forecast.alone_s / len(prefill)
             self._note_work(waiter, work_s, now)
             verdict = self._admission.judge(
                 waiter.ask,
@@ -286,7 +286,7 @@ class AdmissionQueue:
                 now,
                 replicas=len(prefill),
                 expected=waiter.expected,
-                ahead_s=0.0 if plan.pair.apart else ahead_s,
+                ahead_s=0.0 if plan.pair.own_device else ahead_s,
                 late=late,
             )
             capped = self._fairness.cap(waiter.ask.tenant, waiter.need)
@@ -373,7 +373,7 @@ class AdmissionQueue:
         kv_tokens = ask.most_tokens
         self._fairness.start(ask.tenant, ask.prompt_tokens - pair.cached_tokens, kv_tokens)
         end = partial(self._fairness.end, ask.tenant, kv_tokens=kv_tokens)
-        holds = self._placement.hold(plan, ask, now)
+        holds = self._placement.add_load(plan, ask, now)
         return Assignment(ask, plan, holds, now, end)
 
     def _refusal(self, ask: PlacementRequest, reason: Reason, now: float) -> Refused:

@@ -206,15 +206,15 @@ class Admission:
     def _obstacle(
         self, ask: PlacementRequest, forecast: Forecast, now: float, expected: bool, replicas: int
     ) -> Reason | None:
-        if forecast.requests and forecast.blocks_short:
+        if forecast.requests and forecast.blocks_shortfall:
             return "kv_blocks"
-        if forecast.requests and forecast.places_short:
+        if forecast.requests and forecast.slots_shortfall:
             return "decode_batch"
         if forecast.requests and forecast.step_s > forecast.itl_s:
             return "itl"
         if ask.batch:
-            return "batch_prompts" if forecast.prompts_short else None
-        if not forecast.fits:
+            return "batch_prompts" if forecast.prompts_shortfall else None
+        if not forecast.feasible:
             return "ttft"
         if expected:
             return None
@@ -233,6 +233,6 @@ def decided_by(ask: PlacementRequest) -> float:
 def _worth_a_wait(reason: Reason, ask: PlacementRequest, forecast: Forecast) -> bool:
     """Whether a wait may help; a queue that is too long gets no shorter than the time left."""
     if reason != "ttft":
-        return forecast.fits
+        return forecast.feasible
     room_s = max(ask.budget_s, forecast.deadline_s - ask.arrived_s)
     return forecast.ttft_s <= _WORTH_A_WAIT * room_s

@@ -25,18 +25,18 @@ class EdfPrompt:
 
 @dataclass(frozen=True, slots=True)
 class EdfForecast:
-    """When a prompt ends, and whether it `fits`: in time, and nobody is late for it.
+    """When a prompt ends, and whether it `feasible`: in time, and nobody is late for it.
 
     `work_s` is all that is to be done before it if it came last, `behind` how many it delays.
     """
 
     ends_s: float
-    fits: bool
+    feasible: bool
     work_s: float
     behind: int = 0
 
 
-def outlook(
+def forecast_prompt(
     waiting: Sequence[EdfPrompt], new: EdfPrompt, lead_s: float, now: float, margin_s: float = 0.0
 ) -> EdfForecast:
     """Where `new` comes behind those that wait, and behind `lead_s` of other work.
@@ -46,7 +46,7 @@ def outlook(
     begin = now + lead_s
     kept = in_time(waiting, begin)
     work_s = lead_s + sum(due.seconds for due in waiting)
-    if not _fits(kept, new, begin, margin_s):
+    if not _is_feasible(kept, new, begin, margin_s):
         # Behind those in time, and then the shortest first.
         known = {id(due) for due in kept}
         shorter = (due for due in waiting if id(due) not in known and due.seconds < new.seconds)
@@ -57,7 +57,7 @@ def outlook(
     return EdfForecast(end_s, True, work_s, behind)
 
 
-def _fits(kept: Iterable[EdfPrompt], new: EdfPrompt, begin: float, margin_s: float) -> bool:
+def _is_feasible(kept: Iterable[EdfPrompt], new: EdfPrompt, begin: float, margin_s: float) -> bool:
     """Whether all are in time where those due later than `new` come behind it."""
     end, behind = begin, []
     for due in kept:

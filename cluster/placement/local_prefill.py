@@ -44,17 +44,17 @@ class Computing:
     now: float
     deadline_s: float
     margin_s: float
-    outlook: EdfForecast
+    forecast: EdfForecast
     pace: Pace = Pace.ALONE
 
     @property
     def cost_s(self) -> float:
         """When it ends, and for how long others wait for it."""
-        return self.outlook.ends_s + self.outlook.behind * self.alone_s
+        return self.forecast.ends_s + self.forecast.behind * self.alone_s
 
     def in_time(self, slower: float) -> bool:
         """Whether it is, though it and all before it took that many times as long."""
-        ends_s = self.now + slower * (self.outlook.ends_s - self.now)
+        ends_s = self.now + slower * (self.forecast.ends_s - self.now)
         return ends_s <= self.deadline_s - self.margin_s
 
 
@@ -62,8 +62,8 @@ def is_lent(here: Computing, elsewhere: Computing, device: Device, requests: int
     """Whether a decode replica with so many requests computes it, rather than the one elsewhere."""
     if device is Device.OWN:
         # Done here before it would have begun there.
-        sooner = here.outlook.ends_s < elsewhere.outlook.ends_s - elsewhere.alone_s
-        return here.cached > elsewhere.cached or (sooner and here.outlook.fits)
+        sooner = here.forecast.ends_s < elsewhere.forecast.ends_s - elsewhere.alone_s
+        return here.cached > elsewhere.cached or (sooner and here.forecast.feasible)
     if here.cached > elsewhere.cached and here.cached >= here.missing:
         return True
     if device is Device.SHARED_BUSY or not requests:
@@ -71,5 +71,5 @@ def is_lent(here: Computing, elsewhere: Computing, device: Device, requests: int
     # There its steps would be in the way; one with another device is disturbed by nobody.
     same = here.record.device == elsewhere.record.device and here.cached >= elsewhere.cached
     # It waits for no longer than it takes, so that whoever waits is in time where it is itself.
-    soon = here.outlook.work_s <= here.alone_s
+    soon = here.forecast.work_s <= here.alone_s
     return same and soon and here.in_time(_AT_MOST_SLOWER)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from cluster.placement.cost_model import CostModel, Pace, hurried
 from cluster.placement.decode_capacity import DecodeCapacity, blocks_of
-from cluster.placement.edf_forecast import EdfPrompt, outlook
+from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt
 from cluster.placement.eligibility import large_enough, pairs, with_partner
 from cluster.placement.local_prefill import Computing, Device, is_lent
 from cluster.placement.prefill_backlog import backlog
@@ -49,9 +49,8 @@ class Placement:
     """Plans pairs from what is held and what it costs.
 
     A decode replica beside a prefill pool computes at most `local_prefill_tokens` of a prompt (0:
-    none),
-    and only while it has fewer than `decode_batch` requests. `overcommit` and `places` are as in
-    DecodeCapacity. Of the batch lane `batch_prompts` may wait on a replica for their computing.
+    none), and only while it has fewer than `decode_batch` requests. `overcommit` and `batch_slots`
+    are as in DecodeCapacity. At most `batch_prompts` prompts of the batch lane wait on a replica.
     """
 
     def __init__(
@@ -60,15 +59,15 @@ class Placement:
         decode_batch: int = 0,
         *,
         overcommit: float = 1.0,
-        places: bool = True,
+        batch_slots: bool = True,
         batch_prompts: int = 64,
         costs: CostModel | None = None,
-        holds: ReplicaLoadTracker | None = None,
+        load_tracker: ReplicaLoadTracker | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.costs = costs or CostModel()
-        self.holds = holds or ReplicaLoadTracker()
-        self._decode_room = DecodeCapacity(self.holds, overcommit, places=places)
+        self.load_tracker = load_tracker or ReplicaLoadTracker()
+        self._decode_room = DecodeCapacity(self.load_tracker, overcommit, batch_slots=batch_slots)
         self._batch_prompts = batch_prompts
         self._local_prefill_tokens = local_prefill_tokens
         self._decode_batch = decode_batch
@@ -116,12 +115,12 @@ class Placement:
         if here.role == "both":
             return self._planned(found, here, others, asked)
         if here.role == "decode":
-            return self._planned(found, here, others, asked, apart=here.device not in devices)
+            return self._planned(found, here, others, asked, own_device=here.device not in devices)
         rated = self._drawn([record for record in second if pairs(here, record)], stale)
         chosen = min(rated, key=lambda one: self._room(one, ask))
         return self._planned(found, chosen, others, asked)
 
-    def plan_rest(
+    def plan_resume(
         self, decode: Sequence[ReplicaRecord], ask: PlacementRequest, now: float
     ) -> PlacementPlan:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
@@ -139,7 +138,7 @@ class Placement:
         """The replica computes these blocks, or has them."""
         self._known.learn(replica.id, digests, replica.load.blocks_total)
 
-    def hold(
+    def add_load(
         self, plan: PlacementPlan, ask: PlacementRequest, now: float
     ) -> tuple[LoadShare, LoadShare]:
         """Count one choice against its pair: until its first token, and until its end."""
@@ -151,11 +150,11 @@ class Placement:
             ask.batch,
             plan.forecast.pace,
         )
-        held = self.holds.prompt(pair.prefill.id, prompt, now)
+        held = self.load_tracker.prompt(pair.prefill.id, prompt, now)
         if pair.prefill_only:
             return held, LoadShare(_nothing)
         blocks = blocks_of(pair.decode, ask)
-        return held, self.holds.request(pair.decode.id, blocks, ask.itl_s)
+        return held, self.load_tracker.request(pair.decode.id, blocks, ask.itl_s)
 
     def computed(
         self,
@@ -167,7 +166,7 @@ class Placement:
         pace: Pace = Pace.ALONE,
     ) -> None:
         """The first token came now of a prompt that is still held; `pace` as in its forecast."""
-        busy_s, missing = self.holds.queue(replica).busy_s(), prompt_tokens - cached
+        busy_s, missing = self.load_tracker.queue(replica).busy_s(), prompt_tokens - cached
         cost = self.costs.prefill(replica)
         cost.learn(missing, cached, prefill_s, now, busy_s, pace)
 
@@ -176,11 +175,11 @@ class Placement:
         living = set(living)
         self._known.forget(living)
         self.costs.forget(living)
-        self.holds.forget(living)
+        self.load_tracker.forget(living)
 
     def queue_s(self, replica: str, now: float) -> float:
         """Seconds of prompts from here that wait on that replica."""
-        waiting = backlog(self.holds.queue(replica), self.costs.prefill(replica), now)
+        waiting = backlog(self.load_tracker.queue(replica), self.costs.prefill(replica), now)
         return sum(due.seconds for due in waiting)
 
     def _plan_scoring(
@@ -204,7 +203,7 @@ class Placement:
 
     def _pace(self, decode: Sequence[ReplicaRecord], ask: PlacementRequest, least: Pace) -> Pace:
         """Of a prompt that comes now."""
-        if not any(map(self.holds.requests, decode)):
+        if not any(map(self.load_tracker.requests, decode)):
             return Pace.ALONE
         return Pace.BESIDE if ask.batch else least
 
@@ -218,14 +217,18 @@ class Placement:
         def order(one: Computing) -> tuple[bool, float, int, int]:
             record, full = one.record, False
             if record.role == "both":
-                full = not one.outlook.fits or self._decode_room.full(record, asked.ask)
+                full = not one.forecast.feasible or self._decode_room.full(record, asked.ask)
             return full, one.cost_s, *self._used(record)
 
         return min((self._computing(record, asked) for record in records), key=order)
 
     def _computing(self, record: ReplicaRecord, asked: _Asked, slower: float = 1.0) -> Computing:
         """What becomes of the prompt on this replica, `slower` than its costs say."""
-        ask, cost, queue = asked.ask, self.costs.prefill(record.id), self.holds.queue(record.id)
+        ask, cost, queue = (
+            asked.ask,
+            self.costs.prefill(record.id),
+            self.load_tracker.queue(record.id),
+        )
         pace = asked.pace if ask.batch else hurried(asked.pace, queue.presses)
         cached = self._cached(record, ask)
         missing = ask.prompt_tokens - cached
@@ -236,7 +239,7 @@ class Placement:
         lead_s = cost.seconds(queue.others_of(record.load), pace=pace)
         new, now, margin_s = EdfPrompt(alone_s, due_s - flush_s), asked.now, asked.margin_s
         waiting = backlog(queue, cost, now, ask.batch, pace)
-        found = outlook(waiting, new, lead_s, now, margin_s)
+        found = forecast_prompt(waiting, new, lead_s, now, margin_s)
         due_s = new.deadline_s
         return Computing(record, cached, missing, alone_s, now, due_s, margin_s, found, pace)
 
@@ -251,7 +254,7 @@ class Placement:
         found, ask = [], asked.ask
         for record in decode:
             missing = ask.prompt_tokens - self._cached(record, ask)
-            requests = self.holds.requests(record)
+            requests = self.load_tracker.requests(record)
             if missing > self._local_prefill_tokens or requests >= self._decode_batch:
                 continue
             if self._decode_room.full(record, ask):
@@ -266,7 +269,7 @@ class Placement:
         found: dict[str, Device] = {}
         for record in prefill:
             if record.device and (
-                least > Pace.BESIDE or self.holds.queue(record.id).busy(record.load)
+                least > Pace.BESIDE or self.load_tracker.queue(record.id).busy(record.load)
             ):
                 found[record.device] = Device.SHARED_BUSY
             elif record.device:
@@ -278,7 +281,7 @@ class Placement:
         cost = self.costs.prefill(record.id)
         if cost.learned:
             return 1.0
-        step_s = self.costs.step_s(record.id, self.holds.requests(record))
+        step_s = self.costs.step_s(record.id, self.load_tracker.requests(record))
         slack = max(_LEAST_SLACK, 1 - step_s / ask.itl_s)
         tokens = ask.prompt_tokens
         known_s = self.costs.prefill(elsewhere.record.id).seconds(tokens)
@@ -291,45 +294,45 @@ class Placement:
         others: Sequence[ReplicaRecord],
         asked: _Asked,
         *,
-        apart: bool = False,
+        own_device: bool = False,
     ) -> PlacementPlan:
         """The first choice on that replica; all may go to `others`, it among them."""
         room = self._decode_room
-        requests, ask = self.holds.requests(decode), asked.ask
+        requests, ask = self.load_tracker.requests(decode), asked.ask
         judged = others if ask.choices > 1 and not room.full(decode, ask) else [decode]
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
             self._forecast(computing, asked),
             step_s=self.costs.step_s(decode.id, requests + -(-ask.choices // len(others))),
-            itl_s=min(ask.itl_s, self.holds.itl_s(decode.id)),
-            blocks_short=room.blocks_short(judged, ask),
-            places_short=room.places_short(judged, ask),
+            itl_s=min(ask.itl_s, self.load_tracker.itl_s(decode.id)),
+            blocks_shortfall=room.blocks_shortfall(judged, ask),
+            slots_shortfall=room.slots_shortfall(judged, ask),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )
         return PlacementPlan(
-            Pair(computing.record, decode, computing.cached, apart=apart), forecast
+            Pair(computing.record, decode, computing.cached, own_device=own_device), forecast
         )
 
     def _forecast(self, computing: Computing, asked: _Asked) -> Forecast:
         """What is predicted of its prompt."""
-        found = computing.outlook
+        found = computing.forecast
         return Forecast(
             ttft_s=found.ends_s + self.costs.flush_s - asked.ask.arrived_s,
             deadline_s=computing.deadline_s,
             alone_s=computing.alone_s,
             work_s=found.work_s,
-            fits=found.fits,
+            feasible=found.feasible,
             pace=computing.pace,
-            prompts_short=self._prompts_short(computing.record, asked.ask),
+            prompts_shortfall=self._prompts_shortfall(computing.record, asked.ask),
             learned=self.costs.prefill(computing.record.id).learned,
         )
 
-    def _prompts_short(self, record: ReplicaRecord, ask: PlacementRequest) -> int:
+    def _prompts_shortfall(self, record: ReplicaRecord, ask: PlacementRequest) -> int:
         """How many too many prompts of the batch lane would wait there, from here."""
         if not ask.batch:
             return 0
-        waiting = self.holds.queue(record.id).batch_prompts + ask.choices
+        waiting = self.load_tracker.queue(record.id).batch_prompts + ask.choices
         return max(0, waiting - max(self._batch_prompts, ask.choices))
 
     def _room(self, record: ReplicaRecord, ask: PlacementRequest) -> tuple[bool, int, int]:
@@ -337,7 +340,7 @@ class Placement:
         return self._decode_room.full(record, ask), *self._used(record)
 
     def _used(self, record: ReplicaRecord) -> tuple[int, int]:
-        return self.holds.requests(record), self.holds.last(record.id)
+        return self.load_tracker.requests(record), self.load_tracker.last(record.id)
 
     def _cached(self, record: ReplicaRecord, ask: PlacementRequest) -> int:
         """Tokens of the prompt that need not be computed there, as far as is known; never all."""
@@ -358,12 +361,12 @@ def _hurried(best: Callable[[_Asked], Computing], asked: _Asked) -> Computing:
         if _in_budget(found, asked.ask):
             return found
         found = best(replace(asked, pace=Pace(pace)))
-    return found if _in_budget(found, asked.ask) or not first.outlook.fits else first
+    return found if _in_budget(found, asked.ask) or not first.forecast.feasible else first
 
 
 def _in_budget(computing: Computing, ask: PlacementRequest) -> bool:
     """Whether it is in time, and not because it needs more than its budget even alone."""
-    return computing.outlook.fits and computing.deadline_s <= ask.arrived_s + ask.budget_s
+    return computing.forecast.feasible and computing.deadline_s <= ask.arrived_s + ask.budget_s
 
 
 def _nothing() -> None:

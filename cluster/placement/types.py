@@ -37,14 +37,14 @@ class Pair:
     """The replicas of one choice; `cached_tokens` of the prompt are expected where it is computed.
 
     A `local` pair is one decode replica that computes the prompt itself, a `prefill_only` one a
-    prefill replica alone; it stands for both. `apart`: prefill replicas lose nothing by it.
+    prefill replica alone; it stands for both. `own_device`: prefill replicas lose nothing by it.
     """
 
     prefill: ReplicaRecord
     decode: ReplicaRecord
     cached_tokens: int = 0
     prefill_only: bool = False
-    apart: bool = False
+    own_device: bool = False
 
     @property
     def local(self) -> bool:
@@ -54,26 +54,33 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is predicted for a request on a pair.
+    """The prediction for a request on a pair of replicas.
 
-    `ttft_s` counts from its arrival, `alone_s` is the computing in it; `work_s` is all that waits
-    for that replica; `fits`: it is in time and nobody is late for it; `step_s` is the decode step
-    with it, `itl_s` the most that it may be; `blocks_short` and `places_short` say how many of its
-    choices find no KV, and no KV or no place in a decode batch, that was not promised already,
-    `prompts_short` how many prompts too many of the batch lane wait before it; `pace` is what else
-    is served meanwhile; `learned`: this rests on what was observed.
+    - `ttft_s`: seconds from the request's arrival to its first token.
+    - `deadline_s`: the time at which the first token is due.
+    - `alone_s`: the prompt's own computing, in seconds.
+    - `work_s`: the seconds of all work that waits on the prefill replica.
+    - `feasible`: the prompt meets its deadline, and no waiting prompt misses its own for it.
+    - `step_s`: the decode step with the request in the batch; `itl_s` is the most that it may be.
+    - `blocks_shortfall`: choices for which the decode replicas have no KV blocks left.
+    - `slots_shortfall`: choices for which they have no KV blocks or no batch slot left.
+    - `prompts_shortfall`: prompts of the batch lane beyond the number that may wait there.
+    - `requests`: requests on the decode replica.
+    - `interval_s`: the mean time between two requests that end there.
+    - `pace`: what else is served meanwhile.
+    - `learned`: the prediction rests on observations, not on start values.
     """
 
     ttft_s: float
     deadline_s: float
     alone_s: float = 0.0
     work_s: float = 0.0
-    fits: bool = True
+    feasible: bool = True
     step_s: float = 0.0
     itl_s: float = float("inf")
-    blocks_short: int = 0
-    places_short: int = 0
-    prompts_short: int = 0
+    blocks_shortfall: int = 0
+    slots_shortfall: int = 0
+    prompts_shortfall: int = 0
     requests: int = 0
     interval_s: float = 0.0
     pace: Pace = Pace.ALONE

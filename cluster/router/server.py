@@ -81,10 +81,10 @@ class RouterServer:
             config.local_prefill_tokens,
             config.decode.max_batch,
             overcommit=config.router.kv_overcommit,
-            places=config.decode.batching == "continuous",
+            batch_slots=config.decode.batching == "continuous",
             batch_prompts=most_of(config.prefill.max_waiting, batch=True),
         )
-        self._reports = LoadReports(self._heard, self._placement.holds.unreport)
+        self._reports = LoadReports(self._heard, self._placement.load_tracker.unreport)
         starts = ColdStarts(config.sleepers, config.scaling.start_s)
         self._pools = HealthyReplicas(
             self._watch, reports=self._reports, identity=identity, starts=starts
@@ -301,7 +301,7 @@ class RouterServer:
 
     def _heard(self, replica: str, load: ReplicaLoad) -> None:
         """A replica has said what it is doing."""
-        self._placement.holds.report(replica, load, time.monotonic())
+        self._placement.load_tracker.report(replica, load, time.monotonic())
         if load.step_s is not None:
             self._placement.costs.learn_step(replica, load.streams, load.step_s)
 

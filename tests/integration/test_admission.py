@@ -35,7 +35,7 @@ async def test_those_refused_are_served_when_they_come_back(config):
         async with asyncio.timeout(100):
             await asyncio.gather(*(served(number) for number in range(8)))
         await local.idle()
-        holds = local.router._placement.holds
+        holds = local.router._placement.load_tracker
         records = local.router._pools.members()
         async with asyncio.timeout(5):
             while any(holds.requests(record) for record in records):

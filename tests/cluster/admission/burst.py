@@ -151,7 +151,7 @@ class Burst:
         )
         if call.alone_s is None:
             self.demand.add(plan.forecast.alone_s, self.now, BUDGET_S)
-        call.alone_s, call.fits = plan.forecast.alone_s, plan.forecast.fits
+        call.alone_s, call.fits = plan.forecast.alone_s, plan.forecast.feasible
         verdict = self.admission.judge(
             ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
         )
@@ -163,7 +163,7 @@ class Burst:
             self.held.remove(call)
             if call.refused:
                 self.returns.append(True)
-            call.holds = self.placement.hold(plan, ask, self.now)
+            call.holds = self.placement.add_load(plan, ask, self.now)
             call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
             call.deadline_s, call.pace = plan.forecast.deadline_s, plan.forecast.pace
             call.learned = plan.forecast.learned
@@ -245,7 +245,7 @@ class Burst:
         self._step_done_s = self.now + took_s
 
     def _report(self) -> None:
-        holds, batch = self.placement.holds, len(self.streams)
+        holds, batch = self.placement.load_tracker, len(self.streams)
         step_s = self.step_s[0] + self.step_s[1] * batch if batch else 0.0
         tokens = round(sum(call.remaining for call in self.prompts))
         self.placement.costs.learn_step("d0", batch, step_s)

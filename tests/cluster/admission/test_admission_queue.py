@@ -63,7 +63,7 @@ async def test_a_near_miss_is_held_and_admitted_when_there_is_room(gate, placeme
     assert gate.held == 0 and placed.plan.pair.prefill.id == "p0"
     placed.release()
     gate.release(first)
-    assert placement.holds.requests(placed.plan.pair.decode) == 0
+    assert placement.load_tracker.requests(placed.plan.pair.decode) == 0
 
 
 class FirstDrawn:
@@ -168,7 +168,7 @@ async def test_who_has_gone_holds_nothing(gate, placement, pools):
         await held
     assert gate.held == 0
     first.release()
-    assert placement.holds.requests(pools.records["decode"][0]) == 0
+    assert placement.load_tracker.requests(pools.records["decode"][0]) == 0
 
 
 async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(gate):
@@ -208,10 +208,10 @@ async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, 
 async def test_every_choice_is_counted_by_itself(gate, placement, pools):
     placed = await gate.enter(ask(50, choices=3))
     assert len(placed) == 3
-    assert placement.holds.requests(pools.records["decode"][0]) == 3
+    assert placement.load_tracker.requests(pools.records["decode"][0]) == 3
     for one in placed:
         gate.release(one)
-    assert placement.holds.requests(pools.records["decode"][0]) == 0
+    assert placement.load_tracker.requests(pools.records["decode"][0]) == 0
 
 
 async def test_no_replica_is_said_at_once_and_while_waiting(gate, pools):
@@ -320,7 +320,7 @@ async def test_what_fits_is_admitted_where_there_is_no_place_to_wait(pools, plac
     gate = AdmissionQueue(pools, placement, max_waiting=0)
     first = (await gate.enter(ask(5000)))[0]
     second = (await gate.enter(ask(500)))[0]
-    assert second.plan.forecast.fits
+    assert second.plan.forecast.feasible
     first.release()
     second.release()
 

@@ -60,7 +60,7 @@ async def test_who_has_no_place_in_the_decode_batch_waits_for_one():
 
 
 async def test_where_batches_are_formed_many_more_may_come():
-    placement = Placement(places=False)
+    placement = Placement(batch_slots=False)
     gate = AdmissionQueue(small_batch(2), placement, max_waiting=8)
     placed = [(await gate.enter(ask(budget_s=600.0)))[0] for _ in range(6)]
     for one in placed:

@@ -12,7 +12,7 @@ from tests.cluster.admission.burst import BUDGET_S, Burst
 
 
 def forecast(ttft_s=0.2, **more):
-    values = {"deadline_s": 1.0, "alone_s": 0.1, "fits": ttft_s <= 1.0, **more}
+    values = {"deadline_s": 1.0, "alone_s": 0.1, "feasible": ttft_s <= 1.0, **more}
     return Forecast(ttft_s, **values)
 
 
@@ -29,8 +29,8 @@ def test_what_is_in_time_is_admitted():
     [
         (forecast(ttft_s=5.0, work_s=4.9), "ttft"),
         (forecast(step_s=0.07, itl_s=0.06, requests=4, interval_s=0.5), "itl"),
-        (forecast(blocks_short=3, requests=4, interval_s=0.5), "kv_blocks"),
-        (forecast(places_short=1, requests=4, interval_s=0.5), "decode_batch"),
+        (forecast(blocks_shortfall=3, requests=4, interval_s=0.5), "kv_blocks"),
+        (forecast(slots_shortfall=1, requests=4, interval_s=0.5), "decode_batch"),
     ],
 )
 def test_a_refusal_has_its_reason_and_a_time(found, reason):
@@ -56,7 +56,7 @@ def test_a_hopeless_queue_is_refused_at_once_and_a_near_miss_is_held_for_half_it
 
 def test_a_replica_without_requests_takes_any():
     """An answer that no wait would make possible is not refused for its own size."""
-    found = forecast(step_s=0.2, itl_s=0.06, blocks_short=5, requests=0)
+    found = forecast(step_s=0.2, itl_s=0.06, blocks_shortfall=5, requests=0)
     assert Admission().judge(ask(), found, 0.0) == Admit()
 
 
@@ -155,7 +155,7 @@ def test_those_refused_in_a_burst_succeed_when_they_return():
 
 def test_all_that_was_held_is_released():
     burst = Burst(seed=2, returning=True).run()
-    holds = burst.placement.holds
+    holds = burst.placement.load_tracker
     prefill, decode = burst._records()
     assert holds.queue(prefill.id).left() == []
     burst._report()
@@ -169,7 +169,7 @@ def test_who_has_more_before_it_waits_longer(alone_s, work_s, interval_s, short,
         work_s + alone_s,
         alone_s=alone_s,
         work_s=work_s,
-        blocks_short=short,
+        blocks_shortfall=short,
         requests=3,
         interval_s=interval_s,
     )

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
 from cluster.admission.retry_schedule import _MOST, RetrySchedule
 from cluster.config.tenant_limits import Need, TenantConfig
-from cluster.placement.edf_forecast import EdfPrompt, in_time, outlook
+from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt, in_time
 from cluster.placement.placement import Placement
 from cluster.placement.types import Forecast, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
@@ -22,7 +22,7 @@ dues = st.builds(EdfPrompt, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
 waits = st.lists(dues, max_size=12)
 
 
-# The outlook of one more prompt.
+# The forecast of one more prompt.
 
 
 @given(waits, dues, st.floats(0, 1), st.floats(0.001, 1))
@@ -31,9 +31,9 @@ def test_a_longer_prompt_fits_no_better_and_what_does_not_fit_ends_no_sooner(
 ):
     """One that fits may end sooner for being longer: fewer shorter ones have time before it."""
     longer = EdfPrompt(new.seconds + more, new.deadline_s)
-    short, long = (outlook(waiting, one, lead_s, 0.0) for one in (new, longer))
-    assert short.fits or not long.fits
-    if not short.fits:
+    short, long = (forecast_prompt(waiting, one, lead_s, 0.0) for one in (new, longer))
+    assert short.feasible or not long.feasible
+    if not short.feasible:
         assert long.ends_s >= short.ends_s - 1e-9
     assert long.ends_s >= lead_s + longer.seconds - 1e-9
 
@@ -41,17 +41,19 @@ def test_a_longer_prompt_fits_no_better_and_what_does_not_fit_ends_no_sooner(
 @given(waits, dues, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_margin_lets_no_more_in(waiting, new, lead_s, margin_s, more):
     small, large = (
-        outlook(waiting, new, lead_s, 0.0, margin) for margin in (margin_s, margin_s + more)
+        forecast_prompt(waiting, new, lead_s, 0.0, margin) for margin in (margin_s, margin_s + more)
     )
-    assert small.fits or not large.fits
+    assert small.feasible or not large.feasible
 
 
 @given(waits, dues, dues, st.floats(0, 1))
 def test_one_more_that_waits_is_more_work(waiting, another, new, lead_s):
-    less, more = (outlook(them, new, lead_s, 0.0) for them in (waiting, [*waiting, another]))
+    less, more = (
+        forecast_prompt(them, new, lead_s, 0.0) for them in (waiting, [*waiting, another])
+    )
     assert more.work_s >= less.work_s
     if _none_given_up_for(another, waiting, lead_s):
-        assert less.fits or not more.fits
+        assert less.feasible or not more.feasible
 
 
 def _none_given_up_for(another, waiting, begin_s):
@@ -69,10 +71,10 @@ forecasts = st.builds(
         1.0,
         alone_s=alone_s,
         work_s=work_s,
-        fits=ttft_s <= 1.0,
+        feasible=ttft_s <= 1.0,
         step_s=step_s,
         itl_s=0.06,
-        blocks_short=short,
+        blocks_shortfall=short,
         requests=requests,
         interval_s=0.1,
     ),
@@ -93,10 +95,10 @@ def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, expecte
         1.0,
         alone_s=one.alone_s,
         work_s=max(one.work_s, other.work_s),
-        fits=one.fits and other.fits,
+        feasible=one.feasible and other.feasible,
         step_s=max(one.step_s, other.step_s),
         itl_s=0.06,
-        blocks_short=max(one.blocks_short, other.blocks_short),
+        blocks_shortfall=max(one.blocks_shortfall, other.blocks_shortfall),
         requests=max(one.requests, other.requests),
         interval_s=0.1,
     )
@@ -202,7 +204,7 @@ def replica(name, role, blocks=60):
 
 def place(placement, prefill, decode, ask, now=0.0):
     plan = placement.plan(prefill, decode, ask, now)
-    return plan, placement.hold(plan, ask, now)
+    return plan, placement.add_load(plan, ask, now)
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -232,10 +234,10 @@ def test_what_is_admitted_stays_within_the_blocks_that_may_be_promised(asks, ove
         ask = PlacementRequest(prompt, prompt + new, budget_s=1e6)
         plan = placement.plan(prefill, decode, ask, 0.0)
         if isinstance(admission.judge(ask, plan.forecast, 0.0), Admit):
-            placement.hold(plan, ask, 0.0)
+            placement.add_load(plan, ask, 0.0)
         # One alone is let in whatever it needs: what no pool could hold was refused before.
-        if placement.holds.requests(decode[0]) > 1:
-            assert placement.holds.blocks(decode[0]) <= overcommit * 60
+        if placement.load_tracker.requests(decode[0]) > 1:
+            assert placement.load_tracker.blocks(decode[0]) <= overcommit * 60
 
 
 @settings(deadline=None)
@@ -255,6 +257,6 @@ def test_more_that_is_held_makes_no_forecast_better(held, tokens, batch):
         place(placement, prefill, decode, other)
         after = placement.plan(prefill, decode, ask, 0.0).forecast
         assert after.work_s >= before.work_s - 1e-9
-        assert after.step_s >= before.step_s and after.blocks_short >= before.blocks_short
+        assert after.step_s >= before.step_s and after.blocks_shortfall >= before.blocks_shortfall
         assert after.requests == before.requests + 1
         before = after

@@ -204,8 +204,8 @@ def test_a_prefill_replica_takes_it_alone():
     plan = placement.plan([prefill], [], ask, 0.0)
     assert plan.pair.prefill_only and not plan.pair.local
     assert plan.pair.prefill is prefill
-    held = placement.hold(plan, ask, 0.0)
-    assert placement.holds.requests(prefill) == 0
+    held = placement.add_load(plan, ask, 0.0)
+    assert placement.load_tracker.requests(prefill) == 0
     assert placement.queue_s("p", 0.0) > 0
     for one in held:
         one.release()

@@ -35,7 +35,7 @@ class Placement(placement.Placement):
     def held(self, record, tokens):
         ask = PlacementRequest(tokens, tokens + 1, budget_s=1.0)
         pair = Pair(record, record)
-        return self.hold(PlacementPlan(pair, Forecast(0.0, 1.0)), ask, 0.0)
+        return self.add_load(PlacementPlan(pair, Forecast(0.0, 1.0)), ask, 0.0)
 
 
 def test_least_loaded_wins_and_ties_rotate():
@@ -144,7 +144,7 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
         chooser.held(prefill, 320)  # all due in a second
     ask = PlacementRequest(100, 120, budget_s=2.0)
     pair = chooser.plan([prefill], [decode], ask, 0.0).pair
-    assert (pair.local, pair.apart) == (local, local)
+    assert (pair.local, pair.own_device) == (local, local)
     digests = [bytes([number]) for number in range(6)]
     cached = replace(ask, digests=digests)
     chooser.learn(decode, digests[:1])
@@ -152,7 +152,7 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
     assert chooser.plan([prefill], [decode], cached, 0.0).pair.local is local
     chooser.learn(decode, digests)
     pair = chooser.plan([prefill], [decode], cached, 0.0).pair
-    assert (pair.local, pair.apart) == (True, local)
+    assert (pair.local, pair.own_device) == (True, local)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, least,
         chooser.held(prefill, on_prefill)
     ask = PlacementRequest(100, 120, budget_s=10.0)
     pair = chooser.plan([prefill], [decode], ask, 0.0, least=least).pair
-    assert (pair.local, pair.apart) == (lent, False)
+    assert (pair.local, pair.own_device) == (lent, False)
     digests = [bytes([number]) for number in range(6)]
     chooser.learn(prefill, digests[:1])
     cached = replace(ask, digests=digests)
@@ -324,17 +324,17 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
         return chooser.plan(pool, decode, ask, 0.0, least=least).forecast.pace
 
     assert pace_of(500) is Pace.ALONE
-    stream = chooser.holds.request("d", 10, 0.06)
+    stream = chooser.load_tracker.request("d", 10, 0.06)
     assert [pace_of(tokens) for tokens in (200, 400, 500)] == list(Pace)[1:]
     assert pace_of(200, Pace.PRESSED) is Pace.PRESSED
     assert pace_of(500, Pace.PRESSED) is pace_of(200, Pace.URGENT) is Pace.URGENT
     assert pace_of(500, batch=True) is pace_of(500, Pace.URGENT, batch=True) is Pace.BESIDE
     assert pace_of(1500) is Pace.BESIDE  # it needs its time, however the streams wait
     # Work of the batch lane presses nobody, and is not pressed by who came before it.
-    hurried = chooser.holds.prompt("p", PlacedPrompt(300, pace=Pace.URGENT), 0.0)
+    hurried = chooser.load_tracker.prompt("p", PlacedPrompt(300, pace=Pace.URGENT), 0.0)
     assert pace_of(100) is Pace.PRESSED
     assert pace_of(100, batch=True) is Pace.BESIDE
-    batch = chooser.holds.prompt("p", PlacedPrompt(300, batch=True, pace=Pace.PRESSED), 0.0)
+    batch = chooser.load_tracker.prompt("p", PlacedPrompt(300, batch=True, pace=Pace.PRESSED), 0.0)
     hurried.release()
     assert pace_of(100) is Pace.BESIDE
     batch.release()
@@ -345,7 +345,7 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
 def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
     prefill, decode = replica("p", "prefill"), replica("d", "decode")
     chooser = learned(Placement(local_prefill_tokens=100, decode_batch=4), "p")
-    chooser.holds.request("d", 10, 0.06)
+    chooser.load_tracker.request("d", 10, 0.06)
     digests = [bytes([place]) for place in range(500 // 16)]
     ask = PlacementRequest(500, 510, digests, budget_s=1.0, itl_s=0.06)
     assert chooser.plan([prefill], [decode], ask, 0.0).forecast.pace is Pace.URGENT
@@ -357,11 +357,11 @@ def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
 def test_what_is_late_even_so_is_told_how_late_it_is_at_best():
     prefill, decode = replica("p", "prefill"), replica("d", "decode")
     chooser = learned(Placement(), "p")
-    chooser.holds.request("d", 10, 0.06)
+    chooser.load_tracker.request("d", 10, 0.06)
     for _ in range(2):
-        chooser.holds.prompt("p", PlacedPrompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
+        chooser.load_tracker.prompt("p", PlacedPrompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
     forecast = chooser.plan(
         [prefill], [decode], PlacementRequest(300, 310, budget_s=1.0), 0.0
     ).forecast
-    assert (forecast.fits, forecast.pace) == (False, Pace.URGENT)
+    assert (forecast.feasible, forecast.pace) == (False, Pace.URGENT)
     assert forecast.ttft_s == pytest.approx(1.2, abs=0.1)

@@ -26,7 +26,7 @@ def test_a_prompt_goes_where_its_answer_has_a_place_though_it_is_slower_there():
         for second in range(-20, 0):
             placement.costs.prefill(record.id).learn(300, 0, prefill_s, float(second))
     found = placement.plan(pool, pool, PlacementRequest(100, 120, budget_s=2.0), 0.0)
-    assert (found.pair.decode.id, found.forecast.places_short) == ("b1", 0)
+    assert (found.pair.decode.id, found.forecast.slots_shortfall) == ("b1", 0)
 
 
 @pytest.mark.parametrize("load", [{"running": 2, "batch_limit": 2}, {"blocks_promised": 95}])
@@ -38,7 +38,7 @@ def test_what_decode_has_cached_is_not_computed_where_its_answer_has_no_room(loa
     chooser.learn(decode[0], digests)
     found = chooser.plan(prefill, decode, PlacementRequest(100, 120, digests, budget_s=2.0), 0.0)
     assert (found.pair.prefill.id, found.pair.decode.id) == ("p0", "d1")
-    assert not (found.forecast.places_short or found.forecast.blocks_short)
+    assert not (found.forecast.slots_shortfall or found.forecast.blocks_shortfall)
 
 
 def test_a_replica_that_does_both_must_hold_the_answer_too():
@@ -61,8 +61,8 @@ def test_a_replica_with_room_and_a_queue_that_is_too_long_is_no_better_than_a_fu
     for _ in range(9):
         placement.held(pool[1], 900)
     found = placement.plan(pool, pool, PlacementRequest(100, 120, budget_s=1.0), 0.0)
-    assert (found.pair.decode.id, found.forecast.fits) == ("b0", True)
-    assert found.forecast.places_short
+    assert (found.pair.decode.id, found.forecast.feasible) == ("b0", True)
+    assert found.forecast.slots_shortfall
 
 
 def test_choices_may_go_to_whoever_has_room():
@@ -72,11 +72,11 @@ def test_choices_may_go_to_whoever_has_room():
     placement = Placement()
     placement.held(prefill[0], 900)
     found = placement.plan(prefill, decode, PlacementRequest(10, 20, choices=4), 0.0)
-    assert (found.pair.prefill.id, found.forecast.places_short) == ("p1", 0)
+    assert (found.pair.prefill.id, found.forecast.slots_shortfall) == ("p1", 0)
     assert (
         placement.plan(
             prefill, decode, PlacementRequest(10, 20, choices=13), 0.0
-        ).forecast.places_short
+        ).forecast.slots_shortfall
         == 1
     )
 
@@ -89,4 +89,4 @@ def test_of_replicas_whose_state_is_old_the_drawn_one_must_have_room_itself():
     stale = {record.id for record in decode}
     for _ in range(20):
         found = placement.plan(prefill, decode, PlacementRequest(10, 20), 0.0, stale=stale)
-        assert (found.pair.decode.id == "d3") != (found.forecast.places_short > 0)
+        assert (found.pair.decode.id == "d3") != (found.forecast.slots_shortfall > 0)

@@ -98,7 +98,8 @@ class Rig:
     def requests(self):
         """How many choices are counted on each decode replica."""
         return {
-            one.id: self.placement.holds.requests(one) for one in self.cluster.healthy("decode")
+            one.id: self.placement.load_tracker.requests(one)
+            for one in self.cluster.healthy("decode")
         }
 
     @property
