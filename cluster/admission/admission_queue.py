@@ -24,13 +24,13 @@ from cluster.admission.unserved_demand import UnservedDemand
 from cluster.admission.waiting_queue import WaitingQueue
 from cluster.admission.waiting_request import WaitingRequest, need_of
 from cluster.discovery.healthy_replicas import HealthyReplicas
-from cluster.placement.cost_model import Pace
 from cluster.placement.placement import Placement
 from cluster.placement.types import PlacementPlan, PlacementRequest, one_of
 from cluster.replica_record import Pool, ReplicaRecord
 from cluster.telemetry import router_metrics as metrics
 from cluster.tenants.fair_share import FairShare
 from engine.errors import Internal, TandemError
+from engine.types.urgency import Urgency
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +161,8 @@ class AdmissionQueue:
         """A first token has left: learn what it cost, and how good the prediction was."""
         now, plan, ask = time.monotonic(), placed.plan, placed.ask
         replica = plan.pair.prefill.id
-        cached, pace = first.cached_tokens, plan.forecast.pace
-        self._placement.computed(replica, ask.prompt_tokens, cached, first.prefill_s, now, pace)
+        cached, urgency = first.cached_tokens, plan.forecast.urgency
+        self._placement.computed(replica, ask.prompt_tokens, cached, first.prefill_s, now, urgency)
         self._placement.costs.learn_flush(first.flush_s)
         placed.prefilled()
         metrics.PREDICTED_QUEUE.set(self._placement.queue_s(replica, now), replica=replica)
@@ -346,12 +346,12 @@ class AdmissionQueue:
             now,
             stale=self._pools.stale(),
             margin_s=self._admission.margin_s(ask.budget_s),
-            least=self._least_pace(now),
+            least=self._least_urgency(now),
         )
 
-    def _least_pace(self, now: float) -> Pace:
+    def _least_urgency(self, now: float) -> Urgency:
         """Of prompts beside streams, by what comes and waits."""
-        return Pace.URGENT if self._demand.pressed(now) else self._held.least_pace
+        return Urgency.URGENT if self._demand.pressed(now) else self._held.least_urgency
 
     def _place(self, ask: PlacementRequest, plan: PlacementPlan, now: float) -> list[Assignment]:
         """Count every choice against a pair of its own; the first was planned."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.placement.cost_model import Pace
 from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import PlacementPlan, PlacementRequest
 from engine.types.urgency import Urgency
-
-_URGENCIES = {Pace.PRESSED: Urgency.PRESSED, Pace.URGENT: Urgency.URGENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,11 @@ class Assignment:
 
     @property
     def urgency(self) -> Urgency:
-        """How long streams beside its prompt are to wait for it."""
-        return _URGENCIES.get(self.plan.forecast.pace, Urgency.PROMPTS)
+        """How long streams beside its prompt are to wait for it.
+
+        It is PROMPTS at least, because streams may begin before the prompt is computed.
+        """
+        return max(Urgency.PROMPTS, self.plan.forecast.urgency)
 
     def prefilled(self) -> None:
         """The prompt was computed, or never will be. Idempotent."""

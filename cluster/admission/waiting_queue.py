@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cluster.admission.waiting_request import WaitingRequest
-from cluster.placement.cost_model import Pace
+from engine.types.urgency import Urgency
 
 
 class WaitingQueue:
@@ -76,14 +76,14 @@ class WaitingQueue:
         return sum(other.alone_s or 0.0 for other in self._waiters if self._order(other) < order)
 
     @property
-    def least_pace(self) -> Pace:
+    def least_urgency(self) -> Urgency:
         """Of prompts that are computed while these wait for it; the batch lane is in no urgency."""
-        paces = (
-            Pace.PRESSED if one.fits else Pace.URGENT
+        urgencies = (
+            Urgency.PRESSED if one.fits else Urgency.URGENT
             for one in self._waiters
             if one.reason == "ttft" and not (one.ask.batch or one.decided.done())
         )
-        return max(paces, default=Pace.BESIDE)
+        return max(urgencies, default=Urgency.PROMPTS)
 
     def _order(self, waiter: WaitingRequest) -> tuple[bool, bool, float, int, int]:
         ask = waiter.ask

@@ -12,9 +12,10 @@ has been made faster, or somebody else has left its cores; and as many that are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
 from operator import mul
 from statistics import median
+
+from engine.types.urgency import Urgency
 
 _FARTHEST = 3.0
 _BELIEVED_AFTER = 8
@@ -29,7 +30,7 @@ _AFTER_S = 0.01
 # That many prompts which were computed in turns are one observation at most.
 _TOGETHER = 8
 
-# Per request, per token, per token and token before it, and more per token at each pace but the
+# Per request, per token, per token and token before it, and more per token at each urgency but the
 # first; and a prompt that they were guessed for.
 _PREFILL_GUESS = (0.004, 0.0002, 0.0, 0.0, 0.0, 0.0)
 _PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0, 128.0, 128.0, 128.0)
@@ -40,21 +41,7 @@ _FLUSH_GUESS_S = 0.004
 _SMOOTHING = 0.1
 
 
-class Pace(IntEnum):
-    """What else takes of the cores, or of the replica, that a prompt is computed with."""
-
-    ALONE = 0
-    BESIDE = 1  # streams, which keep the gap that they have
-    PRESSED = 2  # streams, which wait longer than that
-    URGENT = 3  # streams, which wait as long as they may
-
-
-def hurried(pace: Pace, other: Pace) -> Pace:
-    """Of a prompt that is computed before or behind one at another pace, and takes part in that."""
-    return pace if pace is Pace.ALONE else max(pace, other)
-
-
-_SLOWER = (Pace.BESIDE, Pace.PRESSED, Pace.URGENT)
+_SLOWER = (Urgency.PROMPTS, Urgency.PRESSED, Urgency.URGENT)
 
 
 class NonNegativeFit:
@@ -147,21 +134,21 @@ class PrefillCost:
         """Whether finished prompts have said what they cost."""
         return self._fit.learned
 
-    def seconds(self, tokens: float, cached: float = 0.0, pace: Pace = Pace.ALONE) -> float:
-        """For `tokens` to be computed behind `cached` ones at that pace; 0 for none.
+    def seconds(self, tokens: float, cached: float = 0.0, urgency: Urgency = Urgency.NONE) -> float:
+        """For `tokens` to be computed behind `cached` ones at that urgency; 0 for none.
 
         In more urgency it never takes longer, though what was seen of it was in worse hours.
         """
         if tokens <= 0:
             return 0.0
         alone_s = self._fit.predict((1.0, tokens, _pairs(tokens, cached)))
-        if pace is Pace.ALONE:
+        if urgency is Urgency.NONE:
             return alone_s
         beside, *slower = self._fit.factors[-len(_SLOWER) :]
         found_s = alone_s + beside * tokens
-        for one, factor in zip(_SLOWER[1:pace], slower, strict=False):
+        for one, factor in zip(_SLOWER[1:urgency], slower, strict=False):
             if self._seen[one] < _TRUSTED_AFTER:
-                # Not known yet: streams take half of what they take at the pace before.
+                # Not known yet: streams take half of what they take at the urgency before.
                 found_s = (alone_s + found_s) / 2
             else:
                 found_s = min(found_s, alone_s + factor * tokens)
@@ -174,7 +161,7 @@ class PrefillCost:
         prefill_s: float,
         ended_s: float,
         busy_s: float = float("inf"),
-        pace: Pace = Pace.ALONE,
+        urgency: Urgency = Urgency.NONE,
     ) -> None:
         """A prompt's first token came at `ended_s`, that long after its first chunk began.
 
@@ -185,7 +172,7 @@ class PrefillCost:
         """
         first_s = ended_s - prefill_s
         charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self.ended_s))
-        features = _prefill_features(tokens, cached, pace)
+        features = _prefill_features(tokens, cached, urgency)
         if self._last is not None:
             before, before_s = self._last
             if first_s < self.ended_s - _AFTER_S and before[0] < _TOGETHER:
@@ -200,8 +187,8 @@ class PrefillCost:
         self.ended_s = max(self.ended_s, ended_s)
 
 
-def _prefill_features(tokens: float, cached: float, pace: Pace) -> tuple[float, ...]:
-    slower = (tokens * (pace is one) for one in _SLOWER)
+def _prefill_features(tokens: float, cached: float, urgency: Urgency) -> tuple[float, ...]:
+    slower = (tokens * (urgency is one) for one in _SLOWER)
     return 1.0, tokens, _pairs(tokens, cached), *slower
 
 

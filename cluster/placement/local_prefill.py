@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from cluster.placement.cost_model import Pace
 from cluster.placement.edf_forecast import EdfForecast
 from cluster.replica_record import ReplicaRecord
+from engine.types.urgency import Urgency
 
 # How much longer a prompt takes on a device where another replica begins to compute, at most.
 _AT_MOST_SLOWER = 2.0
@@ -33,8 +33,8 @@ class Device(Enum):
 class Computing:
     """What becomes of a prompt, asked about at `now`, on a replica that could compute it.
 
-    `missing` tokens of it are not cached there, and it takes `alone_s` at that `pace`; it is due at
-    `deadline_s`, and is to be there `margin_s` before.
+    `missing` tokens of it are not cached there, and it takes `alone_s` at that `urgency`; it is due
+    at `deadline_s`, and is to be there `margin_s` before.
     """
 
     record: ReplicaRecord
@@ -45,7 +45,7 @@ class Computing:
     deadline_s: float
     margin_s: float
     forecast: EdfForecast
-    pace: Pace = Pace.ALONE
+    urgency: Urgency = Urgency.NONE
 
     @property
     def cost_s(self) -> float:

@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cluster.placement.cost_model import CostModel, Pace, hurried
+from cluster.placement.cost_model import CostModel
 from cluster.placement.decode_capacity import DecodeCapacity, blocks_of
 from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt
 from cluster.placement.eligibility import large_enough, pairs, with_partner
@@ -28,6 +28,7 @@ from cluster.placement.prefix_affinity import KnownPrefixes
 from cluster.placement.replica_load import LoadShare, PlacedPrompt, ReplicaLoadTracker
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
+from engine.types.urgency import Urgency, raised
 
 # A prompt that needs more than its budget even alone is due at this many times what it needs.
 _ALONE = 1.2
@@ -37,12 +38,12 @@ _LEAST_SLACK = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked about, and when; `pace` as in the forecast."""
+    """What is asked about, and when; `urgency` as in the forecast."""
 
     ask: PlacementRequest
     now: float
     margin_s: float
-    pace: Pace
+    urgency: Urgency
 
 
 class Placement:
@@ -83,16 +84,16 @@ class Placement:
         *,
         stale: Collection[str] = (),
         margin_s: float = 0.0,
-        least: Pace = Pace.BESIDE,
+        least: Urgency = Urgency.PROMPTS,
     ) -> PlacementPlan:
         """The best pair whose pools can hold the prompt, and prompt with answer.
 
         First tokens are to be `margin_s` before they are due. `stale` names replicas whose state
-        is old. It is computed at the `least` pace at least, where there are streams, and in more
+        is old. It is computed at the `least` urgency at least, where there are streams, and in more
         urgency where only so it is in time. Unavailable where a pool is empty, PromptTooLong where
         no pool is large enough.
         """
-        asked = _Asked(ask, now, margin_s, self._pace(decode, ask, least))
+        asked = _Asked(ask, now, margin_s, self._urgency(decode, ask, least))
         if ask.scored_from is not None:
             return self._plan_scoring(prefill, asked, stale)
         second = large_enough("decode", decode, ask.most_tokens)
@@ -126,7 +127,7 @@ class Placement:
         """Where an answer goes on that was begun elsewhere: one decode replica computes it all."""
         able = large_enough("decode", decode, ask.most_tokens)
         chosen = min(able, key=lambda record: self._room(record, ask))
-        asked = _Asked(ask, now, 0.0, Pace.BESIDE)
+        asked = _Asked(ask, now, 0.0, Urgency.PROMPTS)
         return self._planned(self._computing(chosen, asked), chosen, able, asked)
 
     def left(self, replicas: Sequence[ReplicaRecord], ask: PlacementRequest) -> int:
@@ -148,7 +149,7 @@ class Placement:
             pair.cached_tokens,
             plan.forecast.deadline_s,
             ask.batch,
-            plan.forecast.pace,
+            plan.forecast.urgency,
         )
         held = self.load_tracker.prompt(pair.prefill.id, prompt, now)
         if pair.prefill_only:
@@ -163,12 +164,12 @@ class Placement:
         cached: int,
         prefill_s: float,
         now: float,
-        pace: Pace = Pace.ALONE,
+        urgency: Urgency = Urgency.NONE,
     ) -> None:
-        """The first token came now of a prompt that is still held; `pace` as in its forecast."""
+        """The first token came now of a prompt that is still held; `urgency` as in its forecast."""
         busy_s, missing = self.load_tracker.queue(replica).busy_s(), prompt_tokens - cached
         cost = self.costs.prefill(replica)
-        cost.learn(missing, cached, prefill_s, now, busy_s, pace)
+        cost.learn(missing, cached, prefill_s, now, busy_s, urgency)
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop what is known of replicas that are gone."""
@@ -201,11 +202,13 @@ class Placement:
             return self._chance.sample(records, 2)
         return records
 
-    def _pace(self, decode: Sequence[ReplicaRecord], ask: PlacementRequest, least: Pace) -> Pace:
+    def _urgency(
+        self, decode: Sequence[ReplicaRecord], ask: PlacementRequest, least: Urgency
+    ) -> Urgency:
         """Of a prompt that comes now."""
         if not any(map(self.load_tracker.requests, decode)):
-            return Pace.ALONE
-        return Pace.BESIDE if ask.batch else least
+            return Urgency.NONE
+        return Urgency.PROMPTS if ask.batch else least
 
     def _soonest(self, records: Sequence[ReplicaRecord], asked: _Asked) -> Computing:
         """The best place for it, of replicas that can compute it.
@@ -229,19 +232,19 @@ class Placement:
             self.costs.prefill(record.id),
             self.load_tracker.queue(record.id),
         )
-        pace = asked.pace if ask.batch else hurried(asked.pace, queue.presses)
+        urgency = asked.urgency if ask.batch else raised(asked.urgency, queue.urgency, behind=True)
         cached = self._cached(record, ask)
         missing = ask.prompt_tokens - cached
-        one_s = cost.seconds(missing, cached, pace)
+        one_s = cost.seconds(missing, cached, urgency)
         alone_s = ask.choices * slower * one_s
         flush_s = self.costs.flush_s
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
-        lead_s = cost.seconds(queue.others_of(record.load), pace=pace)
+        lead_s = cost.seconds(queue.others_of(record.load), urgency=urgency)
         new, now, margin_s = EdfPrompt(alone_s, due_s - flush_s), asked.now, asked.margin_s
-        waiting = backlog(queue, cost, now, ask.batch, pace)
+        waiting = backlog(queue, cost, now, ask.batch, urgency)
         found = forecast_prompt(waiting, new, lead_s, now, margin_s)
         due_s = new.deadline_s
-        return Computing(record, cached, missing, alone_s, now, due_s, margin_s, found, pace)
+        return Computing(record, cached, missing, alone_s, now, due_s, margin_s, found, urgency)
 
     def _local(
         self,
@@ -264,12 +267,12 @@ class Placement:
                 found.append(here)
         return min(found, key=lambda one: (-one.cached, *self._used(one.record)), default=None)
 
-    def _devices(self, prefill: Sequence[ReplicaRecord], least: Pace) -> dict[str, Device]:
+    def _devices(self, prefill: Sequence[ReplicaRecord], least: Urgency) -> dict[str, Device]:
         """What prefill replicas compute with, as far as they say; all soon do if prompts wait."""
         found: dict[str, Device] = {}
         for record in prefill:
             if record.device and (
-                least > Pace.BESIDE or self.load_tracker.queue(record.id).busy(record.load)
+                least > Urgency.PROMPTS or self.load_tracker.queue(record.id).busy(record.load)
             ):
                 found[record.device] = Device.SHARED_BUSY
             elif record.device:
@@ -323,7 +326,7 @@ class Placement:
             alone_s=computing.alone_s,
             work_s=found.work_s,
             feasible=found.feasible,
-            pace=computing.pace,
+            urgency=computing.urgency,
             prompts_shortfall=self._prompts_shortfall(computing.record, asked.ask),
             learned=self.costs.prefill(computing.record.id).learned,
         )
@@ -355,12 +358,12 @@ class Placement:
 def _hurried(best: Callable[[_Asked], Computing], asked: _Asked) -> Computing:
     """The best place for it, in the least urgency in which it is in time, if there is one."""
     first = found = best(asked)
-    if asked.ask.batch or asked.pace is Pace.ALONE:
+    if asked.ask.batch or asked.urgency is Urgency.NONE:
         return first
-    for pace in range(asked.pace + 1, Pace.URGENT + 1):
+    for urgency in range(asked.urgency + 1, Urgency.URGENT + 1):
         if _in_budget(found, asked.ask):
             return found
-        found = best(replace(asked, pace=Pace(pace)))
+        found = best(replace(asked, urgency=Urgency(urgency)))
     return found if _in_budget(found, asked.ask) or not first.forecast.feasible else first
 
 

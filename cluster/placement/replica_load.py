@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cluster.placement.cost_model import Pace, hurried
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from engine.types.urgency import Urgency, raised
 
 # What was placed later than this before a report may be in it or not; what is counts once.
 _TRAVEL_S = 0.02
@@ -23,15 +23,15 @@ _TRAVEL_S = 0.02
 class PlacedPrompt:
     """A prompt that was placed: `tokens` of it to be computed behind `cached` ones.
 
-    `deadline_s` is when its first token is due; `batch` work gives way to all other; `pace` is how
-    it is thought to be computed.
+    `deadline_s` is when its first token is due; `batch` work gives way to all other; `urgency` is
+    that with which it was planned.
     """
 
     tokens: int
     cached: int = 0
     deadline_s: float = 0.0
     batch: bool = False
-    pace: Pace = Pace.ALONE
+    urgency: Urgency = Urgency.NONE
 
 
 class LoadShare:
@@ -51,20 +51,20 @@ class LoadShare:
 class Left:
     """A prompt that was placed at `placed_s`, and how many of its tokens are to be computed yet.
 
-    `pace` is its own, or that of one behind it.
+    `urgency` is its own, or that of one behind it.
     """
 
     prompt: PlacedPrompt
     tokens: int
     placed_s: float
-    pace: Pace
+    urgency: Urgency
 
 
 @dataclass(slots=True)
 class _Waiting:
     prompt: PlacedPrompt
     placed_s: float
-    pace: Pace
+    urgency: Urgency
 
 
 class PrefillBacklog:
@@ -88,14 +88,14 @@ class PrefillBacklog:
 
         Those that wait there take part in its urgency, as replicas have it.
         """
-        pace = prompt.pace
+        urgency = prompt.urgency
         if not prompt.batch:
-            pace = hurried(pace, self.presses)
+            urgency = raised(urgency, self.urgency, behind=True)
             for one in self._waiting.values():
                 if not one.prompt.batch:
-                    one.pace = hurried(one.pace, pace)
+                    one.urgency = raised(one.urgency, urgency)
         self._next += 1
-        self._waiting[self._next] = _Waiting(prompt, now, pace)
+        self._waiting[self._next] = _Waiting(prompt, now, urgency)
         return self._next
 
     def drop(self, key: int) -> None:
@@ -128,17 +128,17 @@ class PrefillBacklog:
             prompt = one.prompt
             took = min(done[prompt.batch], prompt.tokens - 1)
             done[prompt.batch] -= took
-            found.append(Left(prompt, prompt.tokens - took, one.placed_s, one.pace))
+            found.append(Left(prompt, prompt.tokens - took, one.placed_s, one.urgency))
         return found
 
     @property
-    def presses(self) -> Pace:
-        """The pace of one that comes behind these: it is pressed where one of them is, not urgent.
+    def urgency(self) -> Urgency:
+        """The highest urgency of the prompts from here, without the batch lane.
 
-        None of the batch lane presses others, which gives way to the streams, too.
+        A prompt of the batch lane raises no other prompt, because it gives way to the streams, too.
         """
-        paces = (one.pace for one in self._waiting.values() if not one.prompt.batch)
-        return min(max(paces, default=Pace.ALONE), Pace.PRESSED)
+        urgencies = (one.urgency for one in self._waiting.values() if not one.prompt.batch)
+        return max(urgencies, default=Urgency.NONE)
 
     @property
     def batch_prompts(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from cluster.placement.cost_model import Pace
 from cluster.replica_record import ReplicaRecord
+from engine.types.urgency import Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Forecast:
     - `prompts_shortfall`: prompts of the batch lane beyond the number that may wait there.
     - `requests`: requests on the decode replica.
     - `interval_s`: the mean time between two requests that end there.
-    - `pace`: what else is served meanwhile.
+    - `urgency`: what else is served meanwhile.
     - `learned`: the prediction rests on observations, not on start values.
     """
 
@@ -83,7 +83,7 @@ class Forecast:
     prompts_shortfall: int = 0
     requests: int = 0
     interval_s: float = 0.0
-    pace: Pace = Pace.ALONE
+    urgency: Urgency = Urgency.NONE
     learned: bool = True
 
 

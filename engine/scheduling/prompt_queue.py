@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.scheduling.prompt_order import PendingPrompt, PromptOrder, UnderWay
 from engine.types.sequence import Sequence, Span
-from engine.types.urgency import Urgency
+from engine.types.urgency import Urgency, raised
 
 # Each that overtakes holds up those below it, and their memory.
 MOST_PASSES = 3
@@ -87,7 +87,7 @@ class PromptQueue:
         self._arrivals += 1
         deadline_s = now + sequence.ttft_budget_s
         self._prompts[sequence.owner] = _QueuedPrompt(sequence, deadline_s, self._arrivals)
-        self._hasten(sequence)
+        self._raise_urgency(sequence)
         self._changed = True
 
     def drop(self, owner: str) -> None:
@@ -150,15 +150,15 @@ class PromptQueue:
                     position += 1
         return found
 
-    def _hasten(self, newcomer: Sequence) -> None:
-        """All that wait are as hasty as who has come; who comes behind an urgent one is pressed."""
+    def _raise_urgency(self, newcomer: Sequence) -> None:
+        """Prompts that wait together share their urgency; the batch lane takes no part."""
         if newcomer.lane == "batch":
             return
         waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]
-        most = max((one.urgency for one in waiting), default=newcomer.urgency)
-        newcomer.urgency = max(newcomer.urgency, min(most, Urgency.PRESSED))
+        highest = max((one.urgency for one in waiting), default=Urgency.NONE)
+        newcomer.urgency = raised(newcomer.urgency, highest, behind=True)
         for one in waiting:
-            one.urgency = max(one.urgency, newcomer.urgency)
+            one.urgency = raised(one.urgency, newcomer.urgency)
 
     def _waiting(self) -> list[_QueuedPrompt]:
         return [p for p in self._prompts.values() if not p.sequence.output_tokens]

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
-from cluster.placement.cost_model import Pace
 from cluster.placement.edf_forecast import EdfPrompt, first_of, in_time
 from cluster.placement.placement import Placement
 from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from engine.types.urgency import Urgency
 
 TICK_S = 0.005
 BUDGET_S = 1.0
 GAP_S = 0.06
 ANSWER = 32
-SHARES = {Pace.BESIDE: 0.6, Pace.PRESSED: 0.8, Pace.URGENT: 1.0}
+SHARES = {Urgency.PROMPTS: 0.6, Urgency.PRESSED: 0.8, Urgency.URGENT: 1.0}
 BLOCKS = 4096
 
 
@@ -47,7 +47,7 @@ class Call:
     waits_for: str = ""
     fits: bool = True
     deadline_s: float = 0.0
-    pace: Pace = Pace.ALONE
+    urgency: Urgency = Urgency.NONE
     learned: bool = False
     holds: tuple[LoadShare, LoadShare] | None = None
 
@@ -147,7 +147,7 @@ class Burst:
             ask,
             self.now,
             margin_s=self.admission.margin_s(BUDGET_S),
-            least=self._least_pace(),
+            least=self._least_urgency(),
         )
         if call.alone_s is None:
             self.demand.add(plan.forecast.alone_s, self.now, BUDGET_S)
@@ -165,7 +165,7 @@ class Burst:
                 self.returns.append(True)
             call.holds = self.placement.add_load(plan, ask, self.now)
             call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
-            call.deadline_s, call.pace = plan.forecast.deadline_s, plan.forecast.pace
+            call.deadline_s, call.urgency = plan.forecast.deadline_s, plan.forecast.urgency
             call.learned = plan.forecast.learned
             self.prompts.append(call)
         elif isinstance(verdict, Refuse):
@@ -181,19 +181,19 @@ class Burst:
                 self.arrivals.sort(key=lambda call: call.arrival_s)
         return plan.forecast.alone_s if call in self.held else 0.0
 
-    def _least_pace(self) -> Pace:
+    def _least_urgency(self) -> Urgency:
         if self.demand.pressed(self.now):
-            return Pace.URGENT
+            return Urgency.URGENT
         waiting = [call for call in self.held if call.waits_for == "ttft"]
-        paces = (Pace.PRESSED if call.fits else Pace.URGENT for call in waiting)
-        return max(paces, default=Pace.BESIDE)
+        urgencies = (Urgency.PRESSED if call.fits else Urgency.URGENT for call in waiting)
+        return max(urgencies, default=Urgency.PROMPTS)
 
     def _rate(self) -> float:
         """Prompt tokens a second: who is in urgency makes streams wait for all as they may."""
         if not self.streams:
             return self.prefill_rate
-        most = max((call.pace for call in self.prompts), default=Pace.BESIDE)
-        return self.prefill_rate * SHARES[max(most, Pace.BESIDE)]
+        most = max((call.urgency for call in self.prompts), default=Urgency.PROMPTS)
+        return self.prefill_rate * SHARES[max(most, Urgency.PROMPTS)]
 
     def _prefill(self) -> None:
         """As many in time as can be, the shortest of them first; then the late ones."""
@@ -224,7 +224,7 @@ class Burst:
         self.streams.append(call)
         call.first_s = self.now
         took_s = self.now - call.began_s
-        self.placement.computed("p0", call.prompt, 0, took_s, self.now, call.pace)
+        self.placement.computed("p0", call.prompt, 0, took_s, self.now, call.urgency)
         self.placement.costs.learn_flush(0.0)
         if call.learned:
             self.admission.learn(self.now > call.deadline_s, BUDGET_S)

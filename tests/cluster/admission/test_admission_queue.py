@@ -14,7 +14,6 @@ from cluster.admission.assignment import FirstTokenTiming
 from cluster.admission.policy import Admission
 from cluster.admission.refusals import Refused
 from cluster.api import Progress
-from cluster.placement.cost_model import Pace
 from cluster.placement.placement import Placement
 from cluster.placement.types import PlacementRequest
 from engine.errors import Unavailable
@@ -89,8 +88,8 @@ async def test_of_replicas_whose_state_is_old_two_are_drawn(pools, old, used):
 async def test_a_prompt_that_waits_is_pressed(gate):
     first = (await gate.enter(ask(400, budget_s=1.0)))[0]
     (placed,) = await gate.enter(ask(100, budget_s=1.0))
-    assert first.plan.forecast.pace is Pace.ALONE
-    assert placed.plan.forecast.pace is Pace.PRESSED
+    assert first.plan.forecast.urgency is Urgency.NONE
+    assert placed.plan.forecast.urgency is Urgency.PRESSED
     assert (first.urgency, placed.urgency) == (Urgency.PROMPTS, Urgency.PRESSED)
     placed.release()
     first.release()

@@ -6,8 +6,8 @@ import pytest
 
 from cluster.admission.waiting_queue import WaitingQueue
 from cluster.admission.waiting_request import WaitingRequest
-from cluster.placement.cost_model import Pace
 from cluster.placement.types import PlacementRequest
+from engine.types.urgency import Urgency
 
 
 def waiter(loop, *, arrival=0, left=10, expected=False, **ask):
@@ -80,13 +80,13 @@ def test_whoever_waits_to_be_computed_presses(loop):
     for reason, batch in (("ttft", True), ("kv_blocks", False)):
         held.add(waiter(loop, batch=batch))
         held.in_order()[0].waits_for(reason)
-    assert held.least_pace is Pace.BESIDE
+    assert held.least_urgency is Urgency.PROMPTS
     last = waiter(loop)
     held.add(last)
-    assert held.least_pace is Pace.BESIDE
+    assert held.least_urgency is Urgency.PROMPTS
     last.waits_for("ttft")
-    assert held.least_pace is Pace.PRESSED
+    assert held.least_urgency is Urgency.PRESSED
     last.fits = False
-    assert held.least_pace is Pace.URGENT
+    assert held.least_urgency is Urgency.URGENT
     last.decided.set_result([])
-    assert held.least_pace is Pace.BESIDE
+    assert held.least_urgency is Urgency.PROMPTS

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement.cost_model import CostModel, NonNegativeFit, Pace, PrefillCost
+from cluster.placement.cost_model import CostModel, NonNegativeFit, PrefillCost
+from engine.types.urgency import Urgency
 
 
 def taught(samples, per_request=0.01, per_token=0.0006, quadratic=0.0, noise=None):
@@ -150,31 +151,35 @@ def test_a_long_prompt_that_short_ones_pass_is_not_taken_for_a_cheap_one():
 
 def test_what_a_prompt_costs_beside_others_is_known_apart():
     cost, now = PrefillCost(), 0.0
-    token_s = dict(zip(Pace, (0.0006, 0.0012, 0.0009, 0.0007), strict=True))
+    token_s = dict(zip(Urgency, (0.0006, 0.0012, 0.0009, 0.0007), strict=True))
     for place, tokens in enumerate(lengths(240)):
-        pace = Pace(place % 4)
+        urgency = Urgency(place % 4)
         now += 5.0
-        cost.learn(tokens, 0, 0.02 + tokens * token_s[pace], now, pace=pace)
-    for pace, each_s in token_s.items():
-        assert cost.seconds(800, pace=pace) == pytest.approx(0.02 + 800 * each_s, rel=0.1)
+        cost.learn(tokens, 0, 0.02 + tokens * token_s[urgency], now, urgency=urgency)
+    for urgency, each_s in token_s.items():
+        assert cost.seconds(800, urgency=urgency) == pytest.approx(0.02 + 800 * each_s, rel=0.1)
 
 
 def test_before_pressed_prompts_were_seen_they_take_half_of_what_streams_take_more():
     cost, now = PrefillCost(), 0.0
     for place, tokens in enumerate(lengths(120)):
         now += 5.0
-        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
-    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
-    assert cost.seconds(800, pace=Pace.URGENT) == pytest.approx(0.5, rel=0.1)
+        cost.learn(
+            tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, urgency=Urgency(place % 2)
+        )
+    assert cost.seconds(800, urgency=Urgency.PRESSED) == pytest.approx(0.6, rel=0.1)
+    assert cost.seconds(800, urgency=Urgency.URGENT) == pytest.approx(0.5, rel=0.1)
     for tokens in lengths(20):
         now += 5.0
-        cost.learn(tokens, 0, tokens * 0.0007, now, pace=Pace.PRESSED)
-    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.56, rel=0.1)
+        cost.learn(tokens, 0, tokens * 0.0007, now, urgency=Urgency.PRESSED)
+    assert cost.seconds(800, urgency=Urgency.PRESSED) == pytest.approx(0.56, rel=0.1)
     # Nor when that was long ago: by then it is forgotten.
     for place, tokens in enumerate(lengths(300)):
         now += 5.0
-        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
-    assert cost.seconds(800, pace=Pace.PRESSED) == pytest.approx(0.6, rel=0.1)
+        cost.learn(
+            tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, urgency=Urgency(place % 2)
+        )
+    assert cost.seconds(800, urgency=Urgency.PRESSED) == pytest.approx(0.6, rel=0.1)
 
 
 def test_pressed_prompts_are_known_once_the_fit_has_them():
@@ -182,11 +187,13 @@ def test_pressed_prompts_are_known_once_the_fit_has_them():
     cost, now = PrefillCost(), 0.0
     for place, tokens in enumerate(lengths(120)):
         now += 5.0
-        cost.learn(tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, pace=Pace(place % 2))
+        cost.learn(
+            tokens, 0, tokens * (0.001 if place % 2 else 0.0005), now, urgency=Urgency(place % 2)
+        )
     for _ in range(9):
         now += 0.4
-        cost.learn(500, 0, 0.5, now, pace=Pace.PRESSED)
-        assert cost.seconds(800, pace=Pace.PRESSED) >= 0.55
+        cost.learn(500, 0, 0.5, now, urgency=Urgency.PRESSED)
+        assert cost.seconds(800, urgency=Urgency.PRESSED) >= 0.55
 
 
 @given(
@@ -199,14 +206,14 @@ def test_more_tokens_never_take_less_time(samples, tokens, more, cached):
     cost, now = PrefillCost(), 0.0
     for length, seconds, pause in samples:
         now += pause
-        cost.learn(length, 0, seconds, now, pace=Pace(length % 4))
-    for pace in Pace:
-        assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, pace)
-        assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens + more, cached, pace)
-        assert cost.seconds(tokens, cached, pace) <= cost.seconds(tokens, cached + more, pace)
-        if pace > Pace.BESIDE:
-            slower_s = cost.seconds(tokens, cached, Pace(pace - 1))
-            assert cost.seconds(tokens, cached, pace) <= slower_s * (1 + 1e-9)
+        cost.learn(length, 0, seconds, now, urgency=Urgency(length % 4))
+    for urgency in Urgency:
+        assert 0 <= cost.seconds(tokens, cached) <= cost.seconds(tokens, cached, urgency)
+        assert cost.seconds(tokens, cached, urgency) <= cost.seconds(tokens + more, cached, urgency)
+        assert cost.seconds(tokens, cached, urgency) <= cost.seconds(tokens, cached + more, urgency)
+        if urgency > Urgency.PROMPTS:
+            slower_s = cost.seconds(tokens, cached, Urgency(urgency - 1))
+            assert cost.seconds(tokens, cached, urgency) <= slower_s * (1 + 1e-9)
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-5, 2)), max_size=60), st.integers(1, 64))

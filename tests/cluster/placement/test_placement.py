@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.placement import placement
-from cluster.placement.cost_model import Pace
 from cluster.placement.replica_load import PlacedPrompt
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import PromptTooLong, Unavailable
+from engine.types.urgency import Urgency
 
 
 def replica(name: str, role: str, blocks: int = 100, **load: int) -> ReplicaRecord:
@@ -158,11 +158,11 @@ def test_decode_is_lent_to_short_prompts_where_it_has_a_device_of_its_own(device
 @pytest.mark.parametrize(
     ("running", "on_prefill", "least", "lent"),
     [
-        (1, 0, Pace.BESIDE, True),
-        (0, 0, Pace.BESIDE, False),  # nobody computes: prefill may as well
-        (1, 10, Pace.BESIDE, False),  # both would compute
-        (1, 0, Pace.PRESSED, False),  # prefill will compute at once
-        (1, 0, Pace.URGENT, False),
+        (1, 0, Urgency.PROMPTS, True),
+        (0, 0, Urgency.PROMPTS, False),  # nobody computes: prefill may as well
+        (1, 10, Urgency.PROMPTS, False),  # both would compute
+        (1, 0, Urgency.PRESSED, False),  # prefill will compute at once
+        (1, 0, Urgency.URGENT, False),
     ],
 )
 def test_a_device_that_both_share_serves_one_of_them(running, on_prefill, least, lent):
@@ -308,10 +308,10 @@ def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
 def learned(chooser, name):
     """The costs of a replica that streams slow down by three, and by less the longer they wait."""
     cost = chooser.costs.prefill(name)
-    token_s = dict(zip(Pace, (0.001, 0.003, 0.002, 0.0015), strict=True))
+    token_s = dict(zip(Urgency, (0.001, 0.003, 0.002, 0.0015), strict=True))
     for place in range(200):
-        pace, tokens = Pace(place % 4), 100 + place
-        cost.learn(tokens, 0, tokens * token_s[pace], 5.0 * (place - 200), pace=pace)
+        urgency, tokens = Urgency(place % 4), 100 + place
+        cost.learn(tokens, 0, tokens * token_s[urgency], 5.0 * (place - 200), urgency=urgency)
     return chooser
 
 
@@ -319,27 +319,33 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_in_time():
     pool, decode = [replica("p", "prefill")], [replica("d", "decode")]
     chooser = learned(Placement(), "p")
 
-    def pace_of(tokens: int, least: Pace = Pace.BESIDE, **more) -> Pace:
+    def urgency_of(tokens: int, least: Urgency = Urgency.PROMPTS, **more) -> Urgency:
         ask = PlacementRequest(tokens, tokens + 10, budget_s=1.0, itl_s=0.06, **more)
-        return chooser.plan(pool, decode, ask, 0.0, least=least).forecast.pace
+        return chooser.plan(pool, decode, ask, 0.0, least=least).forecast.urgency
 
-    assert pace_of(500) is Pace.ALONE
+    assert urgency_of(500) is Urgency.NONE
     stream = chooser.load_tracker.request("d", 10, 0.06)
-    assert [pace_of(tokens) for tokens in (200, 400, 500)] == list(Pace)[1:]
-    assert pace_of(200, Pace.PRESSED) is Pace.PRESSED
-    assert pace_of(500, Pace.PRESSED) is pace_of(200, Pace.URGENT) is Pace.URGENT
-    assert pace_of(500, batch=True) is pace_of(500, Pace.URGENT, batch=True) is Pace.BESIDE
-    assert pace_of(1500) is Pace.BESIDE  # it needs its time, however the streams wait
+    assert [urgency_of(tokens) for tokens in (200, 400, 500)] == list(Urgency)[1:]
+    assert urgency_of(200, Urgency.PRESSED) is Urgency.PRESSED
+    assert urgency_of(500, Urgency.PRESSED) is urgency_of(200, Urgency.URGENT) is Urgency.URGENT
+    assert (
+        urgency_of(500, batch=True)
+        is urgency_of(500, Urgency.URGENT, batch=True)
+        is Urgency.PROMPTS
+    )
+    assert urgency_of(1500) is Urgency.PROMPTS  # it needs its time, however the streams wait
     # Work of the batch lane presses nobody, and is not pressed by who came before it.
-    hurried = chooser.load_tracker.prompt("p", PlacedPrompt(300, pace=Pace.URGENT), 0.0)
-    assert pace_of(100) is Pace.PRESSED
-    assert pace_of(100, batch=True) is Pace.BESIDE
-    batch = chooser.load_tracker.prompt("p", PlacedPrompt(300, batch=True, pace=Pace.PRESSED), 0.0)
+    hurried = chooser.load_tracker.prompt("p", PlacedPrompt(300, urgency=Urgency.URGENT), 0.0)
+    assert urgency_of(100) is Urgency.PRESSED
+    assert urgency_of(100, batch=True) is Urgency.PROMPTS
+    batch = chooser.load_tracker.prompt(
+        "p", PlacedPrompt(300, batch=True, urgency=Urgency.PRESSED), 0.0
+    )
     hurried.release()
-    assert pace_of(100) is Pace.BESIDE
+    assert urgency_of(100) is Urgency.PROMPTS
     batch.release()
     stream.release()
-    assert pace_of(500) is Pace.ALONE
+    assert urgency_of(500) is Urgency.NONE
 
 
 def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
@@ -348,10 +354,10 @@ def test_streams_keep_their_gap_beside_a_prompt_that_they_are_cached_with():
     chooser.load_tracker.request("d", 10, 0.06)
     digests = [bytes([place]) for place in range(500 // 16)]
     ask = PlacementRequest(500, 510, digests, budget_s=1.0, itl_s=0.06)
-    assert chooser.plan([prefill], [decode], ask, 0.0).forecast.pace is Pace.URGENT
+    assert chooser.plan([prefill], [decode], ask, 0.0).forecast.urgency is Urgency.URGENT
     chooser.learn(decode, digests)
     plan = chooser.plan([prefill], [decode], ask, 0.0)
-    assert (plan.pair.local, plan.forecast.pace) == (True, Pace.BESIDE)
+    assert (plan.pair.local, plan.forecast.urgency) == (True, Urgency.PROMPTS)
 
 
 def test_what_is_late_even_so_is_told_how_late_it_is_at_best():
@@ -359,9 +365,11 @@ def test_what_is_late_even_so_is_told_how_late_it_is_at_best():
     chooser = learned(Placement(), "p")
     chooser.load_tracker.request("d", 10, 0.06)
     for _ in range(2):
-        chooser.load_tracker.prompt("p", PlacedPrompt(250, pace=Pace.BESIDE, deadline_s=1.0), 0.0)
+        chooser.load_tracker.prompt(
+            "p", PlacedPrompt(250, urgency=Urgency.PROMPTS, deadline_s=1.0), 0.0
+        )
     forecast = chooser.plan(
         [prefill], [decode], PlacementRequest(300, 310, budget_s=1.0), 0.0
     ).forecast
-    assert (forecast.feasible, forecast.pace) == (False, Pace.URGENT)
+    assert (forecast.feasible, forecast.urgency) == (False, Urgency.URGENT)
     assert forecast.ttft_s == pytest.approx(1.2, abs=0.1)

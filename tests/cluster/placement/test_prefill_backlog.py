@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from cluster.placement.cost_model import Pace, PrefillCost
+from cluster.placement.cost_model import PrefillCost
 from cluster.placement.prefill_backlog import backlog
 from cluster.placement.replica_load import PlacedPrompt, PrefillBacklog
+from engine.types.urgency import Urgency
 
-TOKEN_S = dict(zip(Pace, (0.001, 0.002, 0.0015, 0.00125), strict=True))
+TOKEN_S = dict(zip(Urgency, (0.001, 0.002, 0.0015, 0.00125), strict=True))
 
 
 @pytest.fixture
@@ -18,9 +19,9 @@ def cost() -> PrefillCost:
     """Of a replica that has computed prompts until it was 0."""
     learned, chance = PrefillCost(), random.Random(0)
     for place in range(240):
-        pace, tokens = Pace(place % 4), chance.randrange(64, 1024)
+        urgency, tokens = Urgency(place % 4), chance.randrange(64, 1024)
         now = 5.0 * (place - 239)
-        learned.learn(tokens, 0, tokens * TOKEN_S[pace], now, pace=pace)
+        learned.learn(tokens, 0, tokens * TOKEN_S[urgency], now, urgency=urgency)
     return learned
 
 
@@ -59,25 +60,25 @@ def test_it_is_not_computed_before_it_came(cost):
 
 def test_who_waits_with_others_is_computed_at_their_pace(cost):
     queue = PrefillBacklog()
-    for pace in (Pace.ALONE, Pace.BESIDE):
-        queue.add(PlacedPrompt(400, pace=pace), 10.0)
+    for urgency in (Urgency.NONE, Urgency.PROMPTS):
+        queue.add(PlacedPrompt(400, urgency=urgency), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.8], abs=0.03)
-    found = seconds(queue, cost, 10.0, behind=Pace.PRESSED)
+    found = seconds(queue, cost, 10.0, behind=Urgency.PRESSED)
     assert found == pytest.approx([0.4, 0.6], abs=0.03)
-    urgent = queue.add(PlacedPrompt(100, pace=Pace.URGENT), 10.0)
+    urgent = queue.add(PlacedPrompt(100, urgency=Urgency.URGENT), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.125], abs=0.03)
     # Who comes behind an urgent one is pressed, and stays so when that has gone.
-    queue.add(PlacedPrompt(200, pace=Pace.BESIDE), 10.0)
+    queue.add(PlacedPrompt(200, urgency=Urgency.PROMPTS), 10.0)
     queue.drop(urgent)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.3], abs=0.03)
 
 
 def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
     queue = PrefillBacklog()
-    queue.add(PlacedPrompt(400, batch=True, pace=Pace.BESIDE), 10.0)
+    queue.add(PlacedPrompt(400, batch=True, urgency=Urgency.PROMPTS), 10.0)
     queue.add(PlacedPrompt(100), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.1], abs=0.02)
-    queue.drop(queue.add(PlacedPrompt(100, pace=Pace.URGENT), 10.0))
-    for pace in Pace:
-        found = seconds(queue, cost, 10.0, batch=True, behind=pace)
+    queue.drop(queue.add(PlacedPrompt(100, urgency=Urgency.URGENT), 10.0))
+    for urgency in Urgency:
+        found = seconds(queue, cost, 10.0, batch=True, behind=urgency)
         assert found == pytest.approx([0.1, 0.8], abs=0.03)

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement.cost_model import Pace
 from cluster.placement.replica_load import Left, PlacedPrompt, ReplicaLoadTracker
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from engine.types.urgency import Urgency
 
 
 def record(**load):
@@ -40,8 +40,8 @@ def test_each_lane_has_done_what_its_own_reports_lack():
     holds.prompt("r0", other, 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
     assert holds.queue("r0").left() == [
-        Left(other, 20, 0.0, Pace.ALONE),
-        Left(batch, 500, 0.0, Pace.ALONE),
+        Left(other, 20, 0.0, Urgency.NONE),
+        Left(batch, 500, 0.0, Urgency.NONE),
     ]
 
 
