@@ -8,7 +8,7 @@ from enum import IntEnum
 class Urgency(IntEnum):
     """Of a prompt, or of a step: the most counts of those that are computed together.
 
-    How far apart steps are then is in decode_pool/gap.py.
+    How far apart steps are then is in decode_pool/shared_cores.py.
     """
 
     NONE = 0  # nobody's first token waits for it
