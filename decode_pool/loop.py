@@ -8,7 +8,7 @@ from decode_pool import metrics
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
-from decode_pool.shared_cores import SharedCores
+from decode_pool.shared_cores import StepInterval
 from engine.errors import Internal, TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker
@@ -33,7 +33,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     ) -> None:
         super().__init__("decode", scheduler, worker, metrics.STEP_FAILURES)
         self.itl = itl
-        self._shared_cores = SharedCores(itl) if worker.shared_cores else None
+        self._step_interval = StepInterval(itl) if worker.shared_cores else None
         self._step_s = 0.0
         self._stepped_s: float | None = None
         self._joined = False
@@ -91,9 +91,9 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         """
         self._scheduler.commit(job.sequence.owner)
         self.wakeup.set()
-        if self._shared_cores is not None and self._worker.urgency is Urgency.URGENT:
+        if self._step_interval is not None and self._worker.urgency is Urgency.URGENT:
             to_come = job.sequence.most_tokens - len(job.sequence.tokens)
-            if self._shared_cores.may_wait(to_come):
+            if self._step_interval.may_wait(to_come):
                 return
         self._joined = True
         self._cut_slice()
@@ -137,10 +137,10 @@ class DecodeLoop(PoolLoop[DecodeJob]):
 
     def _step_wait_s(self) -> float | None:
         """How long the next step waits for others on shared cores; None: not at all."""
-        if self._shared_cores is None or self._joined or self._stepped_s is None:
+        if self._step_interval is None or self._joined or self._stepped_s is None:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)
-        return self._shared_cores.wait_s(since_s, self._worker.urgency) or None
+        return self._step_interval.wait_s(since_s, self._worker.urgency) or None
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
@@ -168,8 +168,8 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         now, before_s = time.monotonic(), self._stepped_s
         self._step_s, self._stepped_s = now - began_s, now
         undisturbed_s = None
-        if self._shared_cores is not None:
-            undisturbed_s = self._shared_cores.stepped(self._step_s, disturbed=disturbed)
+        if self._step_interval is not None:
+            undisturbed_s = self._step_interval.stepped(self._step_s, disturbed=disturbed)
         self.itl.stepped(self._step_s, undisturbed_s)
         self._scheduler.batch.stepped(requests, self._step_s)
         metrics.STEP_TIME.observe(self._step_s)

@@ -31,7 +31,7 @@ _SPARE_INTERVALS = 2
 _LEAST_WAIT_S = 0.0005
 
 
-class SharedCores:
+class StepInterval:
     """The interval between two steps, and what a step takes without other engines' prompts."""
 
     def __init__(self, itl: ItlBudget) -> None:

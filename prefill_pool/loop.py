@@ -13,9 +13,8 @@ from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker, Slices
 from engine.runtime.pool_loop import PoolLoop
 from engine.types.sequence import Outcome, SampledToken, Sequence, Span
-from prefill_pool import metrics
+from prefill_pool import metrics, shared_cores
 from prefill_pool.scheduler import PrefillScheduler
-from prefill_pool.shared_cores import SharedCores
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
 
     def __init__(self, scheduler: PrefillScheduler, worker: EngineWorker) -> None:
         super().__init__("prefill", scheduler, worker, metrics.STEP_FAILURES)
-        self._shared_cores = SharedCores() if worker.shared_cores else None
+        self._shares_cores = worker.shared_cores
         self._unanswered: list[_PassResult] = []
         self._counted_s = 0.0
 
@@ -152,13 +151,13 @@ class PrefillLoop(PoolLoop[PrefillJob]):
         now = time.monotonic()
         self._scheduler.advanced(run.spans, now - self._counted_s)
         self._counted_s = now
-        if whole or (self._shared_cores and not self._shared_cores.announces_layers(run.spans)):
-            return
-        self._announce(run.spans, run.layers_done)
+        delayed = self._shares_cores and not shared_cores.announces_layers(run.spans)
+        if not (whole or delayed):
+            self._announce(run.spans, run.layers_done)
 
     def _stored(self, spans: list[Span]) -> None:
         """The KV of a pass is whole: it leaves while the first tokens are sampled."""
-        if self._shared_cores is None or self._shared_cores.announces_stored(spans):
+        if not self._shares_cores or shared_cores.announces_stored(spans):
             self._announce(spans)
 
     def _announce(self, spans: list[Span], layers: int | None = None) -> None:
