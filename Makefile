@@ -71,7 +71,8 @@ test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that 
 test-gpu:  ## what only a CUDA device shows; skips where there is none
 	$(WITH_GPU) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
 		tests/engine/model/test_ops.py tests/engine/model/test_forward_selection.py \
-		tests/engine/model/test_attention_alternatives.py tests/engine/kernels/test_triton_builds.py
+		tests/engine/model/test_attention_flashinfer.py tests/bench/gpu/test_varlen_attention.py \
+		tests/engine/kernels/test_triton_builds.py
 
 bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
 	$(WITH_GPU) -m bench.gpu.main $(ARGS)

@@ -20,10 +20,14 @@ class DecodeState(Enum):
 
 @dataclass(slots=True)
 class DecodeEntry:
-    """Its sequence, when it came (by number and by the clock), and how often it lost its blocks."""
+    """A request's sequence, arrival (by number and by the clock, in seconds), and state.
+
+    `local`: this replica computes the prompt. `preemptions` counts how often the request lost its
+    blocks.
+    """
 
     sequence: Sequence
-    arrival: int
+    sequence_no: int
     arrived_s: float = 0.0
     local: bool = False
     state: DecodeState = DecodeState.WAITING
@@ -31,36 +35,36 @@ class DecodeEntry:
 
     @property
     def batch(self) -> bool:
-        """Whether it is of the batch lane."""
+        """Whether the request is of the batch lane."""
         return self.sequence.lane == "batch"
 
     @property
-    def place(self) -> tuple[bool, int]:
-        """The smallest goes first, the largest gives way; batch work comes behind all other."""
-        return self.batch, self.arrival
+    def rank(self) -> tuple[bool, int]:
+        """The smallest goes first, the largest is preempted; the batch lane comes last."""
+        return self.batch, self.sequence_no
 
     @property
     def is_prompt(self) -> bool:
-        """Whether a local one has not given its first token."""
+        """Whether a local request has no first token yet."""
         return self.local and not self.sequence.output_tokens
 
 
 class DecodeEntries(dict[str, DecodeEntry]):
     """The requests in a scheduler, by owner."""
 
-    def count(self, state: DecodeState) -> int:
-        """How many are in that state."""
-        return sum(entry.state is state for entry in self.values())
+    def count(self, *states: DecodeState) -> int:
+        """How many requests are in one of these states."""
+        return sum(entry.state in states for entry in self.values())
 
     def in_state(self, state: DecodeState) -> list[DecodeEntry]:
-        """Those in that state, in order."""
-        return in_order(entry for entry in self.values() if entry.state is state)
+        """The requests in that state, by rank."""
+        return by_rank(entry for entry in self.values() if entry.state is state)
 
-    def lost_before(self, entry: DecodeEntry) -> bool:
-        """Whether somebody who lost its blocks goes before one that waits."""
+    def preempted_before(self, entry: DecodeEntry) -> bool:
+        """Whether a preempted request goes before this one, which waits."""
         return any(entry.batch or not lost.batch for lost in self.in_state(DecodeState.PREEMPTED))
 
 
-def in_order(entries: Iterable[DecodeEntry]) -> list[DecodeEntry]:
-    """Who goes first to begin with."""
-    return sorted(entries, key=lambda entry: entry.place)
+def by_rank(entries: Iterable[DecodeEntry]) -> list[DecodeEntry]:
+    """The entries in the order in which they get blocks."""
+    return sorted(entries, key=lambda entry: entry.rank)

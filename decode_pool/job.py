@@ -55,7 +55,7 @@ class DecodeJob:
     ) -> None:
         self.sequence = sequence
         self.local = local
-        self.taken_up = local and sequence.output_tokens > 0
+        self.failed_over = local and sequence.output_tokens > 0
         self._flush = flush or Flush()
         self._collected_s = float("-inf")
         self.first_s: float | None = None
@@ -73,7 +73,7 @@ class DecodeJob:
         self._text = ""
         self._finish_reason: FinishReason | None = None
         self._next_index = sequence.output_tokens if local else 1
-        if self.taken_up:
+        if self.failed_over:
             for token in sequence.tokens[sequence.prompt_tokens :]:
                 completion.push(token)
 
@@ -131,6 +131,10 @@ class DecodeJob:
         self._ready = ready
         if self._tokens:
             ready(NOW)
+
+    def cancel(self) -> None:
+        """Nobody waits for the request's blocks any more."""
+        self.granted.cancel()
 
     def collect(self) -> Emission | None:
         """Everything sampled since the last time; None where there is nothing."""

@@ -1,52 +1,44 @@
-"""The decode loop: form, grant, step, a slice of prompts, take, read, retire."""
+"""The decode loop: admit committed requests, schedule, forward, emit, retire."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
 
 from decode_pool import metrics
-from decode_pool.gap import ItlBudget
+from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.scheduler import DecodeScheduler
+from decode_pool.shared_cores import StepInterval
 from engine.errors import Internal, TandemError
-from engine.loop_wakeup import LoopWakeup, StepEnds
 from engine.metrics import PROMPT_TOKENS
-from engine.runtime.engine_thread import EngineWorker, Slices
-from engine.scheduling.prompt_queue import QueuePosition
+from engine.runtime.engine_thread import EngineWorker
+from engine.runtime.pool_loop import PoolLoop
 from engine.types.lane_quota import require_room
-from engine.types.sequence import Outcome, Sequence, Span, collected, urgency_of
+from engine.types.sequence import Outcome, Sequence, Span, urgency_of
 from engine.types.urgency import Urgency
 
-log = logging.getLogger(__name__)
-
+# Tuned: a pass beside steps is so short that it takes this many slices.
 _SLICES_PER_PASS = 16
+# A bound: a shorter pass would read all weights for few tokens.
 _LEAST_PASS_TOKENS = 64
 
 
-class DecodeLoop:
-    """Steps the batch. `run` is the loop; the rest is called from servicers."""
+class DecodeLoop(PoolLoop[DecodeJob]):
+    """Steps the batch. `run` is the loop; servicers call the other public methods."""
+
+    _scheduler: DecodeScheduler
 
     def __init__(
-        self,
-        scheduler: DecodeScheduler,
-        worker: EngineWorker,
-        max_jobs: int,
-        gap: ItlBudget,
+        self, scheduler: DecodeScheduler, worker: EngineWorker, max_jobs: int, itl: ItlBudget
     ) -> None:
-        self._scheduler = scheduler
-        self.gap = gap
+        super().__init__("decode", scheduler, worker, metrics.STEP_FAILURES)
+        self.itl = itl
+        self._step_interval = StepInterval(itl) if worker.shared_cores else None
         self._step_s = 0.0
         self._stepped_s: float | None = None
         self._joined = False
-        self._passes: list[Slices] = []
         self._max_jobs = max_jobs
-        self._worker = worker
-        self._jobs: dict[str, DecodeJob] = {}
         self._unread: list[DecodeJob] = []
-        self.wake = LoopWakeup()
-        self._ends = StepEnds(scheduler.leaving)
 
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
@@ -54,23 +46,24 @@ class DecodeLoop:
         batch = job.sequence.lane == "batch"
         require_room(len(self._jobs), self._max_jobs, "requests are here", batch=batch)
         self._jobs[job.sequence.owner] = job
-        self.wake.set()
+        self.wakeup.set()
 
     async def admit(self, job: DecodeJob) -> None:
         """Wait for blocks for all of the job's tokens; Overloaded if too many wait.
 
-        A local job is computed by this alone, from its turn on; one that is taken up does not wait.
+        A local job is computed by this alone, from its turn on. A job that failed over from
+        another replica does not wait.
         """
-        if job.taken_up:
-            self._scheduler.take_up(job.sequence, time.monotonic())
+        if job.failed_over:
+            self._scheduler.take_over(job.sequence, time.monotonic())
             job.granted.set_result(None)
         elif job.local:
             self._scheduler.offer_prompt(job.sequence, time.monotonic())
         else:
             self._scheduler.offer(job.sequence, time.monotonic())
         job.offered = True
-        self._tell(self._scheduler.grant())
-        self.wake.set()
+        self._grant()
+        self.wakeup.set()
         await job.granted
 
     async def compute(self, job: DecodeJob) -> None:
@@ -92,18 +85,18 @@ class DecodeLoop:
     def commit(self, job: DecodeJob) -> None:
         """The KV is here: the request joins the next step.
 
-        Its stream's second token is on the way since prefill gave the first, so that step comes
-        behind a layer of other work at most. One that may get many tokens beside urgent prompts
-        joins when the step is due: one more for each that joins takes of their cores.
+        The step comes after at most one layer of other work, because the stream has had its first
+        token from prefill and waits for the second. On shared cores, beside urgent prompts, a
+        stream with many tokens to come joins when the step is due.
         """
         self._scheduler.commit(job.sequence.owner)
-        self.wake.set()
-        to_come = job.sequence.most_tokens - len(job.sequence.tokens)
-        if self._worker.urgency is Urgency.URGENT and self.gap.bears_rest(to_come):
-            return
+        self.wakeup.set()
+        if self._step_interval is not None and self._worker.urgency is Urgency.URGENT:
+            to_come = job.sequence.most_tokens - len(job.sequence.tokens)
+            if self._step_interval.may_wait(to_come):
+                return
         self._joined = True
-        if self._passes:
-            self._passes[-1].cut()
+        self._cut_slice()
 
     @property
     def expected(self) -> int:
@@ -117,79 +110,67 @@ class DecodeLoop:
 
     @property
     def batch_blocks(self) -> int:
-        """Those of them that are for the batch lane."""
+        """The part of `blocks_promised` that belongs to the batch lane."""
         sequences = (job.sequence for job in self._jobs.values())
         return sum(self._scheduler.most_blocks(one) for one in sequences if one.lane == "batch")
 
-    def release(self, job: DecodeJob) -> None:
-        """End a request in whatever state it is, and free its blocks. Idempotent."""
-        self._jobs.pop(job.sequence.owner, None)
-        self._scheduler.remove(job.sequence.owner)
-        job.granted.cancel()
-        self.wake.set()
-        if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
-            self._passes[-1].halt()
-
-    def places(self) -> dict[str, QueuePosition]:
-        """Where the prompts that wait to be computed here are in their lines."""
-        return self._scheduler.places(time.monotonic())
-
-    async def vacated(self, job: DecodeJob) -> None:
-        """Wait until no step writes to the blocks of this job, which was released."""
-        await self._ends.vacated(job.sequence.owner)
-
     async def run(self) -> None:
-        """Generate for ever: a step, then a slice of what is computed beside the steps.
+        """Generate for ever: a step, then a slice of a pass beside the steps.
 
-        What either gave becomes text while the next one runs.
+        The results of either become text while the next one is computed.
         """
         while True:
-            self.wake.clear()
-            await self._worker.scrub(self._scheduler.pool)
-            due_s = self._scheduler.form_batch(time.monotonic())
-            self._tell(self._scheduler.grant())
-            rest_s = self._rest_s()
-            stepped = rest_s is None and await self._step()
+            await self._begin_round()
+            batch_due_s = self._scheduler.form_batch(time.monotonic())
+            self._grant()
+            step_due_s = self._step_wait_s()
+            stepped = step_due_s is None and await self._step()
             if not await self._slice() and not stepped:
-                self._read()
+                self._emit()
                 self._worker.rest()
-                waits = [seconds for seconds in (due_s, rest_s) if seconds is not None]
-                await self.wake.wait(min(waits, default=None))
+                due_s = [seconds for seconds in (batch_due_s, step_due_s) if seconds is not None]
+                await self.wakeup.wait(min(due_s, default=None))
 
-    def _rest_s(self) -> float | None:
-        """How long the next step waits, so that others have the cores; None: not at all."""
-        urgency = self._worker.urgency
-        if self._joined or self._stepped_s is None or urgency is Urgency.NONE:
+    def _grant(self) -> None:
+        """Admit the requests for which there are blocks; their KV may come, or is committed."""
+        self._tell_granted(self._scheduler.grant())
+
+    def _step_wait_s(self) -> float | None:
+        """How long the next step waits for others on shared cores; None: not at all."""
+        if self._step_interval is None or self._joined or self._stepped_s is None:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)
-        return self.gap.rest_s(since_s, urgency) or None
+        return self._step_interval.wait_s(since_s, self._worker.urgency) or None
 
     async def _step(self) -> bool:
         """A token for each running request; False if there is none."""
         self._joined = False
         spans = self._scheduler.schedule()
-        began = time.monotonic()
+        began_s = time.monotonic()
         if not spans:
             self._step_s, self._stepped_s = 0.0, None
-            self.gap.rested()
+            self.itl.idle()
             return False
-        hastes = [self._worker.urgency]
+        disturbed = bool(self._worker.urgency)
         step = self._worker.step(spans)
-        self._read()
+        self._emit()
         try:
             results = await step
         except Exception as error:
             self._fail(spans, error)
             return True
-        hastes.append(self._worker.urgency)
-        self._note_step(began, len(spans), disturbed=any(hastes))
-        self._take(spans, results)
+        disturbed = bool(self._worker.urgency) or disturbed
+        self._note_step(began_s, len(spans), disturbed=disturbed)
+        self._retire(spans, results)
         return True
 
     def _note_step(self, began_s: float, requests: int, *, disturbed: bool) -> None:
         now, before_s = time.monotonic(), self._stepped_s
         self._step_s, self._stepped_s = now - began_s, now
-        self.gap.stepped(self._step_s, disturbed=disturbed)
+        undisturbed_s = None
+        if self._step_interval is not None:
+            undisturbed_s = self._step_interval.stepped(self._step_s, disturbed=disturbed)
+        self.itl.stepped(self._step_s, undisturbed_s)
         self._scheduler.batch.stepped(requests, self._step_s)
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(requests)
@@ -198,13 +179,13 @@ class DecodeLoop:
 
     async def _slice(self) -> bool:
         """Compute some of what is due beside the steps; False if there is nothing."""
-        self._begin()
+        self._begin_pass()
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
-        slice_s = 0.0 if self._joined else self.gap.slice_s(urgency_of(run.spans))
+        slice_s = 0.0 if self._joined else self.itl.slice_s(urgency_of(run.spans))
         slice_ = self._worker.advance(run, slice_s)
-        self._read()
+        self._emit()
         try:
             results = await slice_
         except Exception as error:
@@ -215,23 +196,16 @@ class DecodeLoop:
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
-            self._take(run.spans, results)
+            self._retire(run.spans, results)
         return True
 
-    def _begin(self) -> None:
-        """Begin the next pass, or one that overtakes those under way, if there is one."""
+    def _begin_pass(self) -> None:
+        """Begin the next pass, or a pass that overtakes the others, if there is one."""
         self._drop_unwanted()
         spans = self._scheduler.schedule_chunk(time.monotonic(), self._most_tokens())
         if spans:
             self._passes.append(self._worker.begin(spans))
-            self._tell([span.sequence for span in spans])
-
-    def _drop_unwanted(self) -> None:
-        """Passes whose requests are all gone are not computed to their end."""
-        for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
-            self._passes.remove(run)
-            self._scheduler.abandon(run.spans)
-            self._ends.tell()
+            self._tell_granted([span.sequence for span in spans])
 
     def _most_tokens(self) -> int | None:
         """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.
@@ -241,17 +215,17 @@ class DecodeLoop:
         tokens_per_s = self._scheduler.order.tokens_per_s
         if tokens_per_s is None:
             return None
-        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.gap.slice_s() * tokens_per_s))
+        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.itl.slice_s() * tokens_per_s))
 
-    def _tell(self, granted: list[Sequence]) -> None:
+    def _tell_granted(self, granted: list[Sequence]) -> None:
         for sequence in granted:
             job = self._jobs[sequence.owner]
             if not job.granted.done():
                 job.granted.set_result(None)
 
-    def _take(self, spans: list[Span], results: list[Outcome]) -> None:
-        outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
-        self._condemn(outcomes)
+    def _retire(self, spans: list[Span], results: list[Outcome]) -> None:
+        """Give each request its token; retire requests whose token is the last."""
+        outcomes = self._collect(spans, results)
         kept = self._scheduler.complete(spans)
         self._ends.tell()
         for span in kept:
@@ -265,8 +239,8 @@ class DecodeLoop:
                 if job.finished:
                     self._end(job)
 
-    def _read(self) -> None:
-        """Make text of what the last step gave, and send it off."""
+    def _emit(self) -> None:
+        """Make text of the last results, and send it; retire requests whose text has ended."""
         metrics.TOKENS.inc(len(self._unread))
         for job in self._unread:
             ended = job.finished
@@ -275,30 +249,13 @@ class DecodeLoop:
                 self._end(job)
         self._unread.clear()
 
-    def _condemn(self, outcomes: Mapping[str, Outcome]) -> None:
-        for owner, outcome in outcomes.items():
-            if isinstance(outcome, Internal):
-                self._scheduler.pool.condemn(owner)
-
-    def _fail(self, spans: list[Span], error: Exception) -> None:
-        """A step broke: its requests end with an error, the loop goes on."""
-        log.exception("decode step failed, %d requests with it", len(spans))
-        metrics.STEP_FAILURES.inc(1)
-        fault = error if isinstance(error, TandemError) else Internal("a decode step failed")
-        self._scheduler.abandon(spans)
-        self._ends.tell()
-        for span in spans:
-            job = self._jobs.get(span.sequence.owner)
-            if job:
-                self._end(job, fault)
-
     def _end(self, job: DecodeJob, fault: TandemError | None = None) -> None:
         """Retire a request, or fail it; its blocks are free for the next step."""
         owner = job.sequence.owner
         job.preemptions = self._scheduler.preemptions(owner)
         metrics.PREEMPTIONS.inc(job.preemptions)
         self._scheduler.remove(owner)
-        self.wake.set()
+        self.wakeup.set()
         if fault is not None:
             job.fail(fault)
 

@@ -1,4 +1,4 @@
-"""Which tokens a decode replica computes next, and who gets blocks. Pure: no clock, no I/O.
+"""Which tokens a decode replica computes next. Pure: no clock, no I/O.
 
 A request's life here:
 
@@ -7,33 +7,37 @@ A request's life here:
                                                      ▲ │  ▲
     offer_prompt ─▶ waiting ────── its turn ─────────┘ (out of blocks: the last)
                                                        ▼  │
-    take_up ──────────────────────────────────────▶ preempted
+    take_over ────────────────────────────────────▶ preempted
 
-A preempted request gives up its blocks and is computed again, in chunks, from its tokens, as far
-as they are no longer in the prefix cache. It goes before every waiting one, but one of the batch
-lane only before its like, as that lane gives way to the others everywhere. So does one that was
-streaming on a replica that was lost, and is taken up here. A local request, whose prompt is
-computed here, starts at its turn among the prompts, by `engine/scheduling/prompt_order.py`; a more
-urgent one
-may overtake a pass that was begun, between two layers. `remove` ends a request in any state.
-`decode_pool/batching.py` says who may leave *waiting*.
+A preempted request gives up its blocks. It is computed again from its tokens, in chunks, as far
+as its KV is no longer in the prefix cache. It goes before every waiting request, but in the batch
+lane only before requests of that lane. A request that was streaming on a lost replica is treated
+alike. A local request has its prompt computed here, at its turn by
+`engine/scheduling/prompt_order.py`; a more urgent prompt may overtake a pass between two layers.
+`remove` ends a request in any state.
+
+`decode_pool/admission.py` says who leaves *waiting*, `decode_pool/batch_slots.py` who has blocks.
 """
 
 from __future__ import annotations
 
+from decode_pool.admission import DecodeAdmission
 from decode_pool.batch_size import BatchSize
-from decode_pool.batching import Batching, Candidate, Continuous, Queue
-from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState, in_order
+from decode_pool.batch_slots import BatchSlots
+from decode_pool.batching import Batching, Continuous
+from decode_pool.entry import DecodeEntries, DecodeState
 from engine.errors import PromptTooLong
 from engine.kv.block_pool import BlockPhase, BlockPool
+from engine.scheduling.pass_scheduler import PassScheduler
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.prompt_order import PromptOrder
-from engine.scheduling.prompt_queue import PromptQueue, QueuePosition
-from engine.types.lane_quota import require_room
 from engine.types.sequence import Sequence, Span
 
+# A bound: early grants leave one block in so many, as early pulls must not lock each other out.
+_EARLY_RESERVE = 4
 
-class DecodeScheduler:
+
+class DecodeScheduler(PassScheduler):
     """Batching over a block pool, with preemption of the last; continuous unless said otherwise.
 
     `identity` is that of the model and its KV layout; without it there is no prefix cache.
@@ -51,30 +55,25 @@ class DecodeScheduler:
         identity: str | None = None,
         batching: Batching | None = None,
     ) -> None:
-        self.pool = pool
-        self.order = order
+        super().__init__(pool, order)
         self.batch = batch
-        self._batching = batching or Continuous()
         self._cache = PrefixCache(pool, block_size, identity, "decode")
-        self._max_waiting = max_waiting
         self._chunk_tokens = chunk_tokens
         self._entries = DecodeEntries()
-        self._offers: list[DecodeEntry] = []
-        self._under_way: set[str] = set()
-        self._turns = PromptQueue(order)
-        self._blocked: DecodeEntry | None = None
-        self._leaving: set[str] = set()
-        self._arrivals = 0
+        self._slots = BatchSlots(pool, self._cache, self._entries, batch)
+        self._admission = DecodeAdmission(
+            self._entries, self._slots, batching or Continuous(), max_waiting
+        )
 
     @property
     def waiting(self) -> int:
         """Requests that hold no blocks: offered, or preempted."""
-        return self._entries.count(DecodeState.WAITING) + self._entries.count(DecodeState.PREEMPTED)
+        return self._entries.count(DecodeState.WAITING, DecodeState.PREEMPTED)
 
     @property
     def running(self) -> int:
         """Requests in the batch or with their KV on the way."""
-        return self._entries.count(DecodeState.RUNNING) + self._entries.count(DecodeState.ARRIVING)
+        return self._slots.taken
 
     @property
     def streams(self) -> int:
@@ -83,23 +82,9 @@ class DecodeScheduler:
 
     @property
     def batch_streams(self) -> int:
-        """Those of the batch lane among them."""
+        """The part of `streams` that belongs to the batch lane."""
         running = (one for one in self._entries.in_state(DecodeState.RUNNING) if not one.is_prompt)
         return sum(entry.batch for entry in running)
-
-    @property
-    def tokens_due(self) -> int:
-        """Prompt tokens that wait or are being computed here."""
-        return self._turns.tokens_due
-
-    @property
-    def batch_tokens_due(self) -> int:
-        """Those of the batch lane among them."""
-        return self._turns.batch_tokens_due
-
-    def places(self, now: float) -> dict[str, QueuePosition]:
-        """Where the prompts that wait to be computed here are in their lines."""
-        return self._turns.places(now)
 
     def owners(self) -> frozenset[str]:
         """Everyone this scheduler answers for."""
@@ -126,55 +111,32 @@ class DecodeScheduler:
 
         Overloaded if the queue is full.
         """
-        self._offers.append(self._enter(sequence, now, local=False))
+        self._admission.offer(sequence, now)
 
     def offer_prompt(self, sequence: Sequence, now: float) -> None:
         """Queue a request whose prompt is computed here. Overloaded if the queue is full."""
-        self._enter(sequence, now, local=True)
-        self._turns.add(sequence, now)
+        self._admission.enter(sequence, now, local=True)
+        self._prompts.add(sequence, now)
 
-    def take_up(self, sequence: Sequence, now: float) -> None:
-        """Queue a request that has output already, from elsewhere. Overloaded as the others."""
-        self._enter(sequence, now, local=False).state = DecodeState.PREEMPTED
+    def take_over(self, sequence: Sequence, now: float) -> None:
+        """Queue a request that has output from another replica. Overloaded as for the others."""
+        self._admission.enter(sequence, now, local=False).state = DecodeState.PREEMPTED
 
     def form_batch(self, now: float) -> float | None:
         """Let the next batch form; the seconds until one is due by time alone, or None."""
-        waiting = [] if self._batching.continuous else self._entries.in_state(DecodeState.WAITING)
-        if not waiting:
-            return None
-        candidates = [
-            Candidate(entry.sequence.owner, entry.arrived_s, entry.sequence.batch_window_s)
-            for entry in waiting
-        ]
-        return self._batching.form(Queue(candidates, self._room(waiting)), now)
+        return self._admission.form_batch(now)
 
     def grant_early(self, sequence: Sequence) -> bool:
         """Give blocks at once to a request whose prompt is still being computed elsewhere.
 
-        Only out of plenty: nobody who goes before it was offered or lost its blocks, and a quarter
-        of the pool is left. Its tokens are the prompt alone; the first one is to be there at
-        `commit`.
+        Only where no request is overtaken, and a quarter of the pool is left. The sequence's
+        tokens are the prompt alone; the first token is to be there at `commit`.
         """
-        entry = DecodeEntry(sequence, self._arrivals + 1)
-        if self._entries.lost_before(entry) or any(o.place < entry.place for o in self._offers):
-            return False
-        if not self._expect(entry, reserve=self.pool.total // 4):
-            return False
-        self._arrivals += 1
-        self._entries[sequence.owner] = entry
-        return True
+        return self._admission.grant_early(sequence, self.pool.total // _EARLY_RESERVE)
 
     def grant(self) -> list[Sequence]:
-        """Give blocks to requests whose KV waits elsewhere, in order, while there is room."""
-        granted = []
-        for entry in self._joining():
-            # A prompt whose turn it is, and that waits for room for longer.
-            earlier = self._blocked is not None and self._blocked.place < entry.place
-            if earlier or self._entries.lost_before(entry) or not self._expect(entry):
-                break
-            self._offers.remove(entry)
-            granted.append(entry.sequence)
-        return granted
+        """Give blocks to requests whose KV waits elsewhere, in order, while there are some."""
+        return self._admission.grant()
 
     def commit(self, owner: str) -> None:
         """The KV of all tokens but the last has arrived: the request joins the batch."""
@@ -186,35 +148,31 @@ class DecodeScheduler:
 
     def schedule(self) -> list[Span]:
         """The next step: a token for each running request whose other tokens are computed."""
-        self._resume()
+        self._admission.restart_preempted()
         spans = []
-        for entry in self._running():
-            # Preempted since, to make room for an older one?
+        for entry in self._slots.idle():
+            # Preempted since, so that an older one could grow?
             if entry.state is DecodeState.RUNNING and entry.sequence.remaining == 1:
-                spans += self._span(entry, 1)
+                spans += self._slots.span(entry, 1)
         return spans
 
     def schedule_chunk(self, now: float, most_tokens: int | None = None) -> list[Span]:
-        """A pass beside the steps: first for requests that lost their blocks, then for prompts.
+        """A pass beside the steps: first for preempted requests, then for prompts.
 
-        With others under way, one that should overtake them; empty where there is none. Of
-        prompts it has at most `most_tokens`.
+        With other passes under way, a pass that should overtake them; empty where there is none.
+        A pass has at most `most_tokens` of prompts.
         """
-        self._resume()
-        if self._turns.full:
+        self._admission.restart_preempted()
+        if self._prompts.full:
             return []
-        spans = self._lost_spans()
+        spans = self._recomputed_spans()
         if not spans and not self._recomputing():
             spans = self._prompt_spans(now, most_tokens)
-        self._turns.begin(spans)
+        self._prompts.begin(spans)
         return spans
 
-    def advanced(self, spans: list[Span], seconds: float) -> None:
-        """Note that a pass was computed for so long, the steps beside it included."""
-        self._turns.advanced(spans, seconds)
-
     def wanted(self, spans: list[Span]) -> bool:
-        """Whether anybody of a pass under way is still here."""
+        """Whether any request of a pass is still here."""
         return any(span.sequence.owner in self._entries for span in spans)
 
     def complete(self, spans: list[Span]) -> list[Span]:
@@ -226,175 +184,49 @@ class DecodeScheduler:
             self._cache.publish(span.sequence)
         return kept
 
-    def abandon(self, spans: list[Span]) -> None:
-        """Note that a step or a pass has ended and computed nothing."""
-        self._end(spans, computed=False)
-
     def remove(self, owner: str) -> None:
         """Forget a request and free its blocks, after what is computed in them. Idempotent."""
         entry = self._entries.pop(owner, None)
-        self._batching.left(owner)
-        if entry is not None and entry.state is DecodeState.WAITING and not entry.local:
-            self._offers.remove(entry)
-        if entry is self._blocked:
-            self._blocked = None
-        self._turns.drop(owner)
+        if entry is not None:
+            self._admission.forget(entry)
+        self._prompts.drop(owner)
         if entry is not None and entry.state is DecodeState.ARRIVING:
             # Of a prompt whose numbers overflowed some layers may have come before that was known.
             self.pool.condemn(owner)
-        if owner in self._under_way:
+        if owner in self._slots.in_use:
             if entry is not None:
                 self._leaving.add(owner)
             return
         self.pool.release(owner)
 
     def _end(self, spans: list[Span], *, computed: bool) -> None:
-        self._turns.end(spans, computed=computed)
-        for span in spans:
-            owner = span.sequence.owner
-            self._under_way.discard(owner)
-            if owner in self._leaving:
-                self._leaving.discard(owner)
-                self.pool.release(owner)
+        self._slots.in_use.difference_update(span.sequence.owner for span in spans)
+        super()._end(spans, computed=computed)
 
-    def _room(self, waiting: list[DecodeEntry]) -> int:
-        """How many of these a batch has room for, counted as `_expect` does."""
-        needed = 0
-        for place, entry in enumerate(waiting):
-            needed += self._cache.blocks_for(len(entry.sequence.tokens))
-            if not self.pool.can_allocate(needed + place):
-                return min(place, self.batch.limit)
-        return self.batch.limit
-
-    def _enter(self, sequence: Sequence, now: float, *, local: bool) -> DecodeEntry:
-        waiting, batch = self._entries.count(DecodeState.WAITING), sequence.lane == "batch"
-        require_room(waiting, self._max_waiting, "requests wait", batch=batch)
-        self._arrivals += 1
-        entry = DecodeEntry(sequence, self._arrivals, now, local)
-        self._entries[sequence.owner] = entry
-        return entry
-
-    def leaving(self, owner: str) -> bool:
-        """Whether a step or a pass still writes to the blocks of a request that was removed."""
-        return owner in self._leaving
-
-    def _running(self) -> list[DecodeEntry]:
-        """Those that a step or a pass could take up, in order."""
-        entries = self._entries.in_state(DecodeState.RUNNING)
-        return [entry for entry in entries if entry.sequence.owner not in self._under_way]
-
-    def _span(self, entry: DecodeEntry, count: int) -> list[Span]:
-        """The request's next tokens, if there is room for them."""
-        sequence = entry.sequence
-        if not self._make_room(entry, sequence.computed + count):
-            return []
-        self._under_way.add(sequence.owner)
-        return [Span(sequence, sequence.computed, count)]
-
-    def _lost_spans(self) -> list[Span]:
-        """Tokens of requests that lost their blocks; they were streaming already."""
+    def _recomputed_spans(self) -> list[Span]:
+        """Tokens of requests that were preempted; they were streaming already."""
         budget = self._chunk_tokens
         spans: list[Span] = []
-        for entry in self._running():
+        for entry in self._slots.idle():
             count = min(entry.sequence.remaining, budget)
             lost = entry.sequence.remaining > 1 and not entry.is_prompt
             if entry.state is DecodeState.RUNNING and lost and count:
-                added = self._span(entry, count)
+                added = self._slots.span(entry, count)
                 budget -= count if added else 0
                 spans += added
         return spans
 
     def _recomputing(self) -> bool:
-        owners = self._turns.owners & self._entries.keys()
+        owners = self._prompts.owners & self._entries.keys()
         return any(not self._entries[owner].is_prompt for owner in owners)
 
     def _prompt_spans(self, now: float, most_tokens: int | None) -> list[Span]:
-        if not self._turns.may_take:
+        if not self._prompts.may_take:
             return []
-        self._blocked = None
-        in_step = self._under_way - self._turns.owners
+        self._admission.unblock_prompts()
+        in_step = self._slots.in_use - self._prompts.owners
         lost = (entry.sequence.owner for entry in self._entries.in_state(DecodeState.PREEMPTED))
-        spans = self._turns.take(now, self._admit, {*in_step, *lost}, most_tokens)
-        self._under_way.update(span.sequence.owner for span in spans)
+        admit = self._admission.admit_prompt
+        spans = self._prompts.take(now, admit, {*in_step, *lost}, most_tokens)
+        self._slots.in_use.update(span.sequence.owner for span in spans)
         return spans
-
-    def _admit(self, owner: str) -> int:
-        """Start a waiting prompt if there is room and nobody waits for longer; its tokens."""
-        entry = self._entries[owner]
-        if entry.state is DecodeState.RUNNING:
-            return entry.sequence.remaining
-        older = any(offer.place < entry.place for offer in self._joining())
-        if self._blocked is not None and (entry.batch or not self._blocked.batch):
-            return 0
-        if older or self._entries.lost_before(entry):
-            return 0
-        if not self._batching.may_join(owner):
-            return 0
-        if not self._start(entry):
-            self._blocked = entry
-            return 0
-        return entry.sequence.remaining
-
-    def _joining(self) -> list[DecodeEntry]:
-        """Those that were offered and may join now, in order."""
-        may_join = self._batching.may_join
-        return in_order(one for one in self._offers if may_join(one.sequence.owner))
-
-    def _resume(self) -> None:
-        others_wait = any(not one.batch for one in (*self._joining(), self._blocked) if one)
-        for entry in self._entries.in_state(DecodeState.PREEMPTED):
-            if (entry.batch and others_wait) or not self._start(entry):
-                break
-
-    def _start(self, entry: DecodeEntry) -> bool:
-        """Run a request if it fits and, as in `_expect`, each running one keeps a block to grow."""
-        headroom = self.running
-        if headroom >= self.batch.limit or not self._cache.start(entry.sequence, headroom):
-            return False
-        entry.state = DecodeState.RUNNING
-        return True
-
-    def _expect(self, entry: DecodeEntry, reserve: int = 0) -> bool:
-        """Give a request blocks for its KV to arrive in, if it fits and that many are left."""
-        headroom, sequence = self.running, entry.sequence
-        needed = self._cache.blocks_for(len(sequence.tokens))
-        wanted = needed + max(headroom, reserve)
-        if headroom >= self.batch.limit or not self._batching.may_join(sequence.owner):
-            return False
-        if not self.pool.can_allocate(wanted):
-            return False
-        self._cache.start_fresh(sequence)
-        self.pool.set_phase(sequence.owner, BlockPhase.LEASED)
-        entry.state = DecodeState.ARRIVING
-        return True
-
-    def _make_room(self, entry: DecodeEntry, tokens: int) -> bool:
-        """Blocks for that many tokens, preempting the last in order where none are free.
-
-        False when the request itself was preempted, or must wait: for KV on its way to land, or
-        for what is under way, whose blocks are being written.
-        """
-        sequence = entry.sequence
-        while (missing := self._cache.blocks_for(tokens) - len(sequence.blocks)) > 0:
-            if self.pool.can_allocate(missing):
-                sequence.blocks = [*sequence.blocks, *self.pool.allocate(sequence.owner, missing)]
-                continue
-            last = self._running()[-1]
-            if last is entry and self._may_wait(entry):
-                return False
-            self._preempt(last)
-            if last is entry:
-                return False
-        return True
-
-    def _may_wait(self, entry: DecodeEntry) -> bool:
-        """Whether blocks will come all the same: it is alone, or a later one is in a pass."""
-        others = [
-            other for other in self._entries.in_state(DecodeState.RUNNING) if other is not entry
-        ]
-        return not others or others[-1].place > entry.place
-
-    def _preempt(self, entry: DecodeEntry) -> None:
-        self._cache.stop(entry.sequence)
-        entry.state = DecodeState.PREEMPTED
-        entry.preemptions += 1

@@ -55,7 +55,7 @@ class DecodeServicer:
         self._loop.register(job)
         log.info("decode waits", extra=sequence.named_in_log | {"local": job.local})
         try:
-            if job.taken_up:
+            if job.failed_over:
                 await self._loop.admit(job)
                 collect = _tokens_of(job)
             elif job.local:

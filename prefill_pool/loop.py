@@ -1,4 +1,4 @@
-"""The prefill loop: schedule, a slice of a pass, first tokens."""
+"""The prefill loop: schedule, forward, first tokens; servicers admit before and hand over after."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import Internal, TandemError
-from engine.loop_wakeup import LoopWakeup, StepEnds
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker, Slices
-from engine.scheduling.prompt_queue import QueuePosition
-from engine.types.sequence import Outcome, SampledToken, Sequence, Span, collected
-from engine.types.urgency import Urgency
-from prefill_pool import metrics
+from engine.runtime.pool_loop import PoolLoop
+from engine.types.sequence import Outcome, SampledToken, Sequence, Span
+from prefill_pool import metrics, shared_cores
 from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
 
-# How long a pass is computed until a more urgent prompt may overtake it, and it is told how far.
+# Tuned: a pass is computed for so long before a more urgent prompt may overtake it.
 _SLICE_S = 0.02
 
-
-# Hears that the KV of so many leading tokens is computed, in so many leading layers (None: in all).
-# First when the prompt has its blocks, which then are its own until the end.
+# Called with how many leading tokens have their KV, in how many leading layers (None: in all).
+# The first call comes when the prompt has its blocks; the prompt keeps these blocks to its end.
 Watch = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillResult:
-    """A prompt's end: the sampled token, and how long it waited and was computed."""
+    """A prompt's end: the sampled token, and how long the prompt waited and was computed."""
 
     token: SampledToken
     queue_s: float
@@ -59,38 +56,44 @@ class PrefillJob:
     watch: Watch | None = None
 
     def computed(self, tokens: int, layers: int | None = None) -> None:
-        """Tell the watcher how far the prompt is."""
+        """Tell the watcher how many tokens and layers are computed."""
         if self.watch is not None:
             self.watch(tokens, layers)
 
+    def cancel(self) -> None:
+        """Nobody waits for the first token any more."""
+        self.first_token.cancel()
 
-class PrefillLoop:
-    """Computes prompts in passes over chunks of them, the last one begun first.
+    def fail(self, error: TandemError) -> None:
+        """End the request with an error, unless it has ended."""
+        if not self.first_token.done():
+            self.first_token.set_exception(error)
 
-    `run` is the loop; the rest is called from servicers.
+
+class PrefillLoop(PoolLoop[PrefillJob]):
+    """Computes prompts in passes over chunks of them; the newest pass comes first.
+
+    `run` is the loop. Servicers call the other public methods.
     """
 
+    _scheduler: PrefillScheduler
+
     def __init__(self, scheduler: PrefillScheduler, worker: EngineWorker) -> None:
-        self._scheduler = scheduler
-        self._worker = worker
-        self._jobs: dict[str, PrefillJob] = {}
-        self._passes: list[Slices] = []
+        super().__init__("prefill", scheduler, worker, metrics.STEP_FAILURES)
+        self._shares_cores = worker.shared_cores
         self._unanswered: list[_PassResult] = []
         self._counted_s = 0.0
-        self.wake = LoopWakeup()
-        self._ends = StepEnds(scheduler.leaving)
 
     def submit(self, sequence: Sequence) -> PrefillJob:
-        """Queue a prompt, due within its budget; PromptTooLong or Overloaded."""
+        """Admit a prompt to the queue, due within its budget; PromptTooLong or Overloaded."""
         now = time.monotonic()
         self._scheduler.submit(sequence, now)
         first_token = asyncio.get_running_loop().create_future()
         job = PrefillJob(sequence, now, first_token)
         self._jobs[sequence.owner] = job
-        self.wake.set()
-        if self._passes:
-            # It may be the more urgent one, which the scheduler says between two layers.
-            self._passes[-1].cut()
+        self.wakeup.set()
+        # The scheduler may let the new prompt overtake the pass, between two layers.
+        self._cut_slice()
         return job
 
     async def compute(self, sequence: Sequence) -> None:
@@ -101,63 +104,38 @@ class PrefillLoop:
         finally:
             self.release(job)
 
-    def release(self, job: PrefillJob) -> None:
-        """End a request in whatever state it is, and free its blocks. Idempotent."""
-        self._jobs.pop(job.sequence.owner, None)
-        self._scheduler.remove(job.sequence.owner)
-        job.first_token.cancel()
-        self.wake.set()  # before the halt: a pass goes on by itself where nothing is pending
-        if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
-            self._passes[-1].halt()
-
-    def places(self) -> dict[str, QueuePosition]:
-        """Where the prompts that wait are in their lines."""
-        return self._scheduler.places(time.monotonic())
-
-    async def vacated(self, job: PrefillJob) -> None:
-        """Wait until no step writes to the blocks of this job, which was released."""
-        await self._ends.vacated(job.sequence.owner)
-
     async def run(self) -> None:
-        """Compute prompts for ever; what a pass gave is answered while the next one runs."""
+        """Compute prompts for ever; the results of a pass are answered during the next pass."""
         while True:
-            self.wake.clear()
-            await self._worker.scrub(self._scheduler.pool)
-            self._begin()
+            await self._begin_round()
+            self._schedule()
             if self._passes:
-                await self._advance(self._passes[-1])
+                await self._forward(self._passes[-1])
             else:
                 self._worker.rest()
                 self._answer()
-                await self.wake.wait()
+                await self.wakeup.wait()
 
-    def _begin(self) -> None:
-        """Begin the next pass, or one that overtakes those under way, if there is one."""
+    def _schedule(self) -> None:
+        """Begin the next pass, or a pass that overtakes the others, if there is one."""
         self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
             self._passes.append(self._worker.begin(spans, lambda: self._stored(spans)))
 
-    def _drop_unwanted(self) -> None:
-        """Passes whose requests are all gone are not computed to their end."""
-        for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
-            self._passes.remove(run)
-            self._scheduler.abandon(run.spans)
-            self._ends.tell()
-
-    async def _advance(self, run: Slices) -> None:
-        """Compute until the pass is whole, or something came that may overtake it or end it."""
+    async def _forward(self, run: Slices) -> None:
+        """Compute until the pass is whole, or until an event may overtake it or end it."""
         self._counted_s = time.monotonic()
         pursued = self._worker.pursue(
-            run, _SLICE_S, lambda: self.wake.pending, lambda: self._went_on(run)
+            run, _SLICE_S, lambda: self.wakeup.pending, lambda: self._went_on(run)
         )
-        # What others are told waits until the engine computes again.
+        # Answers wait until the engine computes again.
         self._note_start(run.spans)
         self._answer()
         try:
             results = await pursued
         except asyncio.CancelledError:
-            self.wake.set()  # or the engine would go on alone
+            self.wakeup.set()  # or the engine would go on alone
             raise
         except Exception as error:
             self._passes.remove(run)
@@ -173,22 +151,17 @@ class PrefillLoop:
         now = time.monotonic()
         self._scheduler.advanced(run.spans, now - self._counted_s)
         self._counted_s = now
-        # Each part that leaves takes of the cores that pressed prompts are computed on.
-        hurried = any(span.sequence.pressed for span in run.spans) and self._worker.shared_cores
-        if not (whole or hurried):
-            self._tell(run.spans, run.layers_done)
+        delayed = self._shares_cores and not shared_cores.announces_layers(run.spans)
+        if not (whole or delayed):
+            self._announce(run.spans, run.layers_done)
 
     def _stored(self, spans: list[Span]) -> None:
-        """The KV of prompts that end with this pass leaves while their first tokens are sampled.
+        """The KV of a pass is whole: it leaves while the first tokens are sampled."""
+        if not self._shares_cores or shared_cores.announces_stored(spans):
+            self._announce(spans)
 
-        Of urgent ones on shared cores it leaves while the next pass is computed.
-        """
-        urgent = any(span.sequence.urgency is Urgency.URGENT for span in spans)
-        if not (urgent and self._worker.shared_cores):
-            self._tell(spans)
-
-    def _tell(self, spans: list[Span], layers: int | None = None) -> None:
-        """Say how far a pass over these spans is."""
+    def _announce(self, spans: list[Span], layers: int | None = None) -> None:
+        """Tell each watcher how far a pass over these spans is."""
         for span in spans:
             job = self._jobs.get(span.sequence.owner)
             if job is not None:
@@ -206,20 +179,19 @@ class PrefillLoop:
                 log.info("prefill started", extra={**job.sequence.named_in_log, "queue_s": queue_s})
 
     def _complete(self, spans: list[Span], results: list[Outcome]) -> None:
-        """A pass is computed; whoever needs its blocks, or is to be computed next, sees that."""
+        """A pass is computed: the scheduler knows it at once, the requests hear of it later."""
         PROMPT_TOKENS.inc(sum(span.count for span in spans), pool="prefill")
-        outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
-        self._condemn(outcomes)
+        outcomes = self._collect(spans, results)
         whole = self._scheduler.complete(spans)
         self._ends.tell()
         self._unanswered.append(_PassResult(spans, outcomes, whole, time.monotonic()))
 
     def _answer(self) -> None:
-        """Tell those that wait what the last passes gave."""
+        """Give the results of the last passes to their requests."""
         computed, self._unanswered = self._unanswered, []
         for one in computed:
             faulty = {o for o, outcome in one.outcomes.items() if isinstance(outcome, Internal)}
-            self._tell([span for span in one.spans if span.sequence.owner not in faulty])
+            self._announce([span for span in one.spans if span.sequence.owner not in faulty])
             for sequence in one.whole:
                 job = self._jobs.get(sequence.owner)
                 if job is not None and not job.first_token.done():
@@ -229,29 +201,14 @@ class PrefillLoop:
         self, job: PrefillJob, outcome: SampledToken | Internal | None, computed_s: float
     ) -> None:
         if isinstance(outcome, Internal):
-            self._scheduler.remove(job.sequence.owner)
-            job.first_token.set_exception(outcome)
+            self._end(job, outcome)
         elif outcome is None or job.started_s is None:
-            job.first_token.set_exception(Internal("a whole prompt gave no token"))
+            job.fail(Internal("a whole prompt gave no token"))
         else:
             queue_s, prefill_s = job.started_s - job.arrived_s, computed_s - job.started_s
             job.first_token.set_result(PrefillResult(outcome, queue_s, prefill_s))
 
-    def _condemn(self, outcomes: Mapping[str, Outcome]) -> None:
-        for owner, outcome in outcomes.items():
-            if isinstance(outcome, Internal):
-                self._scheduler.pool.condemn(owner)
-
-    def _fail(self, spans: list[Span], error: Exception) -> None:
-        """A step broke: its requests end with an error, the loop goes on."""
-        log.exception("prefill step failed, %d requests with it", len(spans))
-        metrics.STEP_FAILURES.inc(1)
-        fault = error if isinstance(error, TandemError) else Internal("a prefill step failed")
-        self._scheduler.abandon(spans)
-        self._ends.tell()
-        for span in spans:
-            job = self._jobs.pop(span.sequence.owner, None)
-            self._scheduler.remove(span.sequence.owner)
-            if job and not job.first_token.done():
-                job.first_token.set_exception(fault)
-        self.wake.set()
+    def _end(self, job: PrefillJob, fault: TandemError) -> None:
+        """Fail a request and free its blocks."""
+        self._scheduler.remove(job.sequence.owner)
+        job.fail(fault)

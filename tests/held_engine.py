@@ -40,7 +40,8 @@ class HeldPass:
 class HeldEngine:
     """`slices` has the owners of every slice begun, in order; the rest counts calls."""
 
-    def __init__(self):
+    def __init__(self, shared_cores=""):
+        self.shared_cores = shared_cores
         self.slices = []
         self.cuts = self.halts = self.rests = 0
         self._permits = threading.Semaphore(0)
@@ -50,7 +51,6 @@ class HeldEngine:
         return HeldPass(self, spans, stored)
 
     urgency = Urgency.NONE
-    shared_cores = ""
 
     def rest(self):
         self.rests += 1

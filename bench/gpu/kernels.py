@@ -12,7 +12,7 @@ import torch
 from bench.gpu.clock import timed
 from bench.gpu.harness import GpuBench
 from bench.gpu.model import packed
-from engine.model.attention_alternatives import VarlenPrefill
+from bench.gpu.varlen_attention import VarlenPrefill
 from engine.model.attention_hf import attend_segments
 from engine.model.attention_triton import PagedAttention, Tiles, TritonAttention
 from engine.model.ops_cuda import TritonOps, processors

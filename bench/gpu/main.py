@@ -38,7 +38,8 @@ _TESTS = (
     "gpu",
     "engine/model/test_ops.py",
     "engine/model/test_forward_selection.py",
-    "engine/model/test_attention_alternatives.py",
+    "engine/model/test_attention_flashinfer.py",
+    "bench/gpu/test_varlen_attention.py",
 )
 
 

@@ -20,7 +20,7 @@ from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
 from cluster.config.schema import located
 from decode_pool.batch_size import BatchSize
-from decode_pool.gap import ItlBudget
+from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler

@@ -28,7 +28,7 @@ from cluster.sockets import join
 from cluster.telemetry import replica_metrics
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import make_batching
-from decode_pool.gap import ItlBudget
+from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
@@ -245,18 +245,18 @@ class Replica:
             batch_blocks=loop.batch_blocks if loop is not None else 0,
             batch_streams=self._decode.batch_streams if self._decode else 0,
             batch_limit=self._decode.batch.limit if self._decode else 0,
-            step_s=self._decode_loop.gap.step_s if self._decode_loop else None,
-            itl_s=self._decode_loop.gap.itl_s() if self._decode_loop else None,
+            step_s=self._decode_loop.itl.step_s if self._decode_loop else None,
+            itl_s=self._decode_loop.itl.itl_s() if self._decode_loop else None,
         )
 
     async def _serve(self) -> None:
         """Both loops, whatever the role is: it decides what work comes, and may change."""
         prefill, decode = await self._serve_prefill(), self._serve_decode()
         # One may wait for blocks that the other frees.
-        prefill.wake.join(decode.wake)
+        prefill.wakeup.join(decode.wakeup)
         control = ControlServicer(self.take_role)
         replica_pb2_grpc.add_ControlServicer_to_server(control, self._server)
-        reports = ReportServicer(self.state, prefill.wake)
+        reports = ReportServicer(self.state, prefill.wakeup)
         report_pb2_grpc.add_ReportsServicer_to_server(reports, self._server)
         port = self._server.add_insecure_port(join(self._host, 0))
         await self._server.start()
@@ -296,8 +296,8 @@ class Replica:
             batching=make_batching(decode.batching, decode.window_ms / 1000),
         )
         most_jobs = decode.max_batch + decode.max_waiting
-        gap = ItlBudget(budget_s, decode.itl_factor)
-        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs, gap)
+        itl = ItlBudget(budget_s, decode.itl_factor)
+        loop = self._decode_loop = DecodeLoop(self._decode, self._worker, most_jobs, itl)
         self._receiver = KvReceiver(self.id, self._host, self._engine.cache, self._transfer)
         timeout_s = self._config.router.request_timeout_s
         servicer = DecodeServicer(loop, self._receiver, self._new_completion, timeout_s)

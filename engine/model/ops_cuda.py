@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import linear
 
 from engine.errors import UnsupportedModel
-from engine.model.attention_alternatives import FlashInferAttention
+from engine.model.attention_flashinfer import FlashInferAttention
 from engine.model.attention_triton import PagedAttention, TritonAttention, power_of_two
 from engine.model.fused_weights import Decoder, Layer, Linear
 from engine.model.layers_op_by_op import Apply, OpByOp

@@ -95,7 +95,7 @@ async def test_what_another_replica_has_sent_is_not_sent_again():
         return DecodeJob(Sequence("a", [1, *output], 1, sampling), completion, local=True)
 
     whole, rest = job([]), job(sent)
-    assert not whole.taken_up and rest.taken_up
+    assert not whole.failed_over and rest.failed_over
     sample(whole, *sent)
     whole.collect()
     for one in (whole, rest):

@@ -14,7 +14,7 @@ import pytest
 from decode_pool import loop as loop_module
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import Formed
-from decode_pool.gap import ItlBudget
+from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
@@ -69,6 +69,7 @@ class PaperEngine:
         self.tokens_s = {}
 
     urgency = Urgency.NONE
+    shared_cores = "host"
 
     def rest(self):
         self.rests += 1
@@ -202,14 +203,14 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
 ):
     async with running(monkeypatch, 2.0) as (subject, engine):
 
-        async def wait(most_s=None, wait=subject.wake.wait):
+        async def wait(most_s=None, wait=subject.wakeup.wait):
             if most_s is None:
                 return await wait()
             assert engine.rests > rests
             engine.now += most_s
             return None
 
-        monkeypatch.setattr(subject.wake, "wait", wait)
+        monkeypatch.setattr(subject.wakeup, "wait", wait)
         rests, engine.urgency = engine.rests, urgency
         await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
         assert quantiles(engine.gaps(), n=4) == pytest.approx([itl_s] * 3)
@@ -218,13 +219,13 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
 async def test_streams_that_prompts_slow_down_are_not_paced_the_more(monkeypatch):
     async with running(monkeypatch, 2.0) as (subject, engine):
 
-        async def wait(most_s=None, wait=subject.wake.wait):
+        async def wait(most_s=None, wait=subject.wakeup.wait):
             if most_s is None:
                 return await wait()
             engine.now += most_s
             return None
 
-        monkeypatch.setattr(subject.wake, "wait", wait)
+        monkeypatch.setattr(subject.wakeup, "wait", wait)
         await stream(subject, "alone", 20)
         engine.urgency, engine.step_s, began_s = Urgency.PROMPTS, 1.25 * STEP_S, engine.now
         await stream(subject, "beside", 40)
@@ -247,7 +248,7 @@ async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
     joined = []
     async with running(monkeypatch, 2.0) as (subject, engine):
 
-        async def wait(most_s=None, wait=subject.wake.wait):
+        async def wait(most_s=None, wait=subject.wakeup.wait):
             if most_s is None:
                 return await wait()
             if len(engine.tokens_s["s"]) == 5 and not joined:
@@ -258,7 +259,7 @@ async def test_who_joins_waits_for_no_rest_that_it_does_not_bear(
             engine.now += most_s
             return None
 
-        monkeypatch.setattr(subject.wake, "wait", wait)
+        monkeypatch.setattr(subject.wakeup, "wait", wait)
         engine.urgency = urgency
         await stream(subject, "s", 20)
         [(joined_s, newcomer)] = joined

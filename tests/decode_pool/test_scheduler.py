@@ -205,7 +205,7 @@ def test_batch_work_that_waits_keeps_no_other_from_blocks_early():
     subject.offer(sequence("large", 23 * BLOCK, lane="batch"), 0.0)
     assert subject.grant() == []
     lost = sequence("lost", 23 * BLOCK, lane="batch")
-    subject.take_up(lost, 0.0)
+    subject.take_over(lost, 0.0)
     assert not subject.grant_early(local_sequence("its like", 1, lane="batch"))
     assert subject.grant_early(local_sequence("early", 1))
 

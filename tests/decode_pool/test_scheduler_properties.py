@@ -110,7 +110,7 @@ def test_what_was_streaming_elsewhere_goes_on_before_whoever_waits_and_all_end(a
         sequence(f"t{number}", prompt, sent + 3) for number, (prompt, sent) in enumerate(streaming)
     ]
     for one in taken:
-        subject.take_up(one, 0.0)
+        subject.take_over(one, 0.0)
     granted = []
     for _ in range(2000):
         found = take(subject)

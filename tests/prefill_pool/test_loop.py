@@ -21,8 +21,12 @@ CHUNK = 64
 
 
 @asynccontextmanager
-async def running():
-    engine = HeldEngine()
+async def running(cores=""):
+    """A loop over an engine whose steps go on only when a test lets them.
+
+    `cores` names the cores that the engine shares with others.
+    """
+    engine = HeldEngine(cores)
     scheduler = PrefillScheduler(
         BlockPool(1000), PromptOrder(CHUNK), block_size=16, max_waiting=100, parked_fraction=1.0
     )
@@ -103,8 +107,8 @@ async def test_how_far_a_pass_is_is_told_while_it_goes_on():
 
 @pytest.mark.parametrize(("pressed", "cores"), [(True, "host"), (True, ""), (False, "host")])
 async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores):
-    async with running() as (subject, engine, _):
-        engine.shared_cores, told = cores, []
+    async with running(cores) as (subject, engine, _):
+        told = []
         job = submit(
             subject, "long", 2 * CHUNK, urgency=Urgency.PRESSED if pressed else Urgency.PROMPTS
         )
@@ -127,8 +131,8 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
 async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(
     urgency, cores, times
 ):
-    async with running() as (subject, engine, _):
-        engine.shared_cores, told = cores, []
+    async with running(cores) as (subject, engine, _):
+        told = []
         job = submit(subject, "only", CHUNK, urgency=urgency)
         job.watch = lambda tokens, layers: told.append((tokens, layers))
         engine.let_go()

@@ -1,4 +1,4 @@
-"""Other attentions get the right keys: from stand-ins of their libraries, or on CUDA from them."""
+"""FlashInfer gets the right keys: from a stand-in of the library, or on CUDA from itself."""
 
 import importlib.util
 import sys
@@ -9,19 +9,18 @@ import torch
 
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
-from engine.model import attention_alternatives as attention_others
-from engine.model.attention_alternatives import FlashInferAttention, VarlenPrefill
+from engine.model.attention_flashinfer import FlashInferAttention
 from engine.model.attention_hf import attend_segments
 from engine.model.packed_batch import pack
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
-from tests.engine.kinds import why_no_triton
 
 BLOCK, HEADS, KV, SIZE = 4, 6, 2, 32
 CUDA = torch.cuda.is_available()
+WORKSPACE = {"cpu": 16, "cuda": 128 * 2**20}  # bytes
 
 
-def _rows(query, key, value, scale, window):
+def attend_rows(query, key, value, scale, window):
     """One sequence: the last len(query) positions over all keys, in float64."""
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query.double(), key.double()) * scale
@@ -30,14 +29,6 @@ def _rows(query, key, value, scale, window):
     hidden = (column > row) | (column < row - window if window >= 0 else column < 0)
     weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, value.double()).to(query.dtype)
-
-
-def _varlen(query, key, value, starts, ends, most_q, most_k, *, scale, window_size):
-    assert window_size[1] == 0
-    assert most_q == int(starts.diff().max()) and most_k == int(ends.diff().max())
-    parts = zip(query.split(starts.diff().tolist()), key.split(ends.diff().tolist()),
-                value.split(ends.diff().tolist()), strict=True)  # fmt: skip
-    return torch.cat([_rows(q, k, v, scale, window_size[0]) for q, k, v in parts])
 
 
 class _Wrapper:
@@ -60,7 +51,7 @@ class _Wrapper:
             mine = pages[page_starts[index] : page_starts[index + 1]]
             count = (len(mine) - 1) * BLOCK + int(last[index])
             key, value = (x[mine].flatten(0, 1)[:count] for x in kv)
-            out.append(_rows(q, key, value, options["sm_scale"], options["window_left"]))
+            out.append(attend_rows(q, key, value, options["sm_scale"], options["window_left"]))
         return torch.cat(out)
 
 
@@ -70,23 +61,13 @@ def flashinfer(monkeypatch):
         fake = types.ModuleType("flashinfer")
         fake.BatchPrefillWithPagedKVCacheWrapper = _Wrapper
         monkeypatch.setitem(sys.modules, "flashinfer", fake)
-        monkeypatch.setattr(attention_others, "_WORKSPACE_BYTES", 16)
         return torch.device("cpu")
     if not CUDA:
         pytest.skip("FlashInfer needs a CUDA device")
     return torch.device("cuda")
 
 
-@pytest.fixture
-def varlen(monkeypatch):
-    if reason := why_no_triton():
-        pytest.skip(reason)
-    if not CUDA:
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", _varlen)
-    return torch.device("cuda" if CUDA else "cpu")
-
-
-def _check(attention, device, window):
+def check_attention(attention, device, window):
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     name = str(dtype).removeprefix("torch.")
     layout = KvLayout((LayerShape(KV, SIZE),), BLOCK, name, "x")
@@ -110,9 +91,4 @@ def _check(attention, device, window):
 
 @pytest.mark.parametrize("window", [None, 6])
 def test_flashinfer_gets_pages(flashinfer, window):
-    _check(FlashInferAttention(flashinfer), flashinfer, window)
-
-
-@pytest.mark.parametrize("window", [None, 6])
-def test_varlen_gets_gathered_keys(varlen, window):
-    _check(VarlenPrefill(1), varlen, window)
+    check_attention(FlashInferAttention(flashinfer, WORKSPACE[flashinfer.type]), flashinfer, window)

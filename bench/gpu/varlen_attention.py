@@ -1,13 +1,9 @@
-"""Other ways to attend to blocks, behind the same interface, to be measured against Triton's.
+"""torch's varlen attention behind the engine's interface, to be measured against Triton's kernel.
 
-On an H200 torch's varlen was slower (docs/performance.md); FlashInfer has not run on a GPU. Tests
-check what they hand over, with stand-ins for the libraries.
+No deployment can choose it: on an H200 it was slower. A test checks what it hands over.
 """
 
 from __future__ import annotations
-
-import importlib
-from typing import Any
 
 import torch
 
@@ -16,7 +12,8 @@ from engine.model.packed_batch import PackedBatch
 
 Tensor = torch.Tensor
 
-_WORKSPACE_BYTES = 128 * 2**20
+# Triton's scale is for powers of two, torch's for powers of e.
+_LN2 = 0.6931471805599453
 
 
 class VarlenPrefill(TritonAttention):
@@ -82,68 +79,3 @@ class VarlenPrefill(TritonAttention):
             ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
             self._keys = batch, torch.cat(slots), ends, max(lengths)
         return self._keys[1:]
-
-
-class FlashInferAttention:
-    """FlashInfer's paged attention for all spans; its plan is made once per batch and window."""
-
-    name = "FlashInfer attention (unverified)"
-
-    def __init__(self, device: torch.device) -> None:
-        self._library: Any = importlib.import_module("flashinfer")
-        self._workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._planned: tuple[PackedBatch, dict[int | None, Any]] | None = None
-
-    def __call__(
-        self,
-        query: Tensor,
-        store: Tensor,
-        batch: PackedBatch,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
-        """See PagedAttention."""
-        if self._planned is None or self._planned[0] is not batch:
-            self._planned = batch, {}
-        plans = self._planned[1]
-        if window not in plans:
-            plans[window] = self._plan(query, store, batch, scaling, window, softcap)
-        out: Tensor = plans[window].run(query, (store[0], store[1]))
-        return out
-
-    def _plan(
-        self,
-        query: Tensor,
-        store: Tensor,
-        batch: PackedBatch,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Any:
-        size, kv_heads = store.shape[2:4]
-        keys = batch.firsts + batch.starts.diff()
-        pages = (keys + size - 1) // size
-        column = torch.arange(batch.tables.shape[1], device=keys.device)
-        wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD")
-        wrapper.plan(
-            batch.starts,
-            torch.nn.functional.pad(pages.cumsum(0), (1, 0)).int(),
-            batch.tables[column < pages[:, None]],
-            keys - (pages - 1) * size,
-            query.shape[1],
-            kv_heads,
-            query.shape[2],
-            size,
-            causal=True,
-            sm_scale=scaling,
-            window_left=-1 if window is None else window - 1,
-            logits_soft_cap=softcap,
-            q_data_type=query.dtype,
-            kv_data_type=store.dtype,
-        )
-        return wrapper
-
-
-_LN2 = 0.6931471805599453

@@ -1,0 +1,108 @@
+"""The slots of the decode batch and their KV blocks: given, grown, and taken back. Pure."""
+
+from __future__ import annotations
+
+from decode_pool.batch_size import BatchSize
+from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState
+from engine.kv.block_pool import BlockPhase, BlockPool
+from engine.scheduling.prefix_cache import PrefixCache
+from engine.types.sequence import Span
+
+
+class BatchSlots:
+    """Gives requests a slot with blocks for all of their tokens, while slots and blocks last.
+
+    Each request with a slot may need one more block soon. So a request gets blocks only if one
+    more for each of these is left. `in_use` has the owners with a span in a step or a pass: these
+    are never preempted.
+    """
+
+    def __init__(
+        self, pool: BlockPool, cache: PrefixCache, entries: DecodeEntries, batch: BatchSize
+    ) -> None:
+        self.in_use: set[str] = set()
+        self._pool = pool
+        self._cache = cache
+        self._entries = entries
+        self._batch = batch
+
+    @property
+    def taken(self) -> int:
+        """Slots of requests in the batch, or with their KV on the way."""
+        return self._entries.count(DecodeState.RUNNING, DecodeState.ARRIVING)
+
+    def capacity(self, waiting: list[DecodeEntry]) -> int:
+        """How many of these, the first ones, an empty batch has slots and blocks for."""
+        needed = 0
+        for ahead, entry in enumerate(waiting):
+            needed += self._cache.blocks_for(len(entry.sequence.tokens))
+            if not self._pool.can_allocate(needed + ahead):
+                return min(ahead, self._batch.limit)
+        return self._batch.limit
+
+    def start(self, entry: DecodeEntry) -> bool:
+        """Run a request from its cached prefix on; False without a slot or blocks."""
+        headroom = self.taken
+        if headroom >= self._batch.limit or not self._cache.start(entry.sequence, headroom):
+            return False
+        entry.state = DecodeState.RUNNING
+        return True
+
+    def receive(self, entry: DecodeEntry, reserve: int = 0) -> bool:
+        """Give a request blocks for its KV to arrive in; False without a slot or blocks.
+
+        At least `reserve` blocks are left for others.
+        """
+        headroom, sequence = self.taken, entry.sequence
+        needed = self._cache.blocks_for(len(sequence.tokens))
+        if headroom >= self._batch.limit:
+            return False
+        if not self._pool.can_allocate(needed + max(headroom, reserve)):
+            return False
+        self._cache.start_fresh(sequence)
+        self._pool.set_phase(sequence.owner, BlockPhase.LEASED)
+        entry.state = DecodeState.ARRIVING
+        return True
+
+    def idle(self) -> list[DecodeEntry]:
+        """Running requests that a step or a pass could take up, by rank."""
+        entries = self._entries.in_state(DecodeState.RUNNING)
+        return [entry for entry in entries if entry.sequence.owner not in self.in_use]
+
+    def span(self, entry: DecodeEntry, count: int) -> list[Span]:
+        """The request's next tokens, where there are blocks for them; else nothing."""
+        sequence = entry.sequence
+        if not self._grow(entry, sequence.computed + count):
+            return []
+        self.in_use.add(sequence.owner)
+        return [Span(sequence, sequence.computed, count)]
+
+    def _grow(self, entry: DecodeEntry, tokens: int) -> bool:
+        """Blocks for that many tokens, preempting the last by rank where none are free.
+
+        False when the request itself was preempted, or must wait: for KV on its way to land, or
+        for a pass that writes to its blocks.
+        """
+        sequence = entry.sequence
+        while (missing := self._cache.blocks_for(tokens) - len(sequence.blocks)) > 0:
+            if self._pool.can_allocate(missing):
+                sequence.blocks = [*sequence.blocks, *self._pool.allocate(sequence.owner, missing)]
+                continue
+            last = self.idle()[-1]
+            if last is entry and self._may_wait(entry):
+                return False
+            self._preempt(last)
+            if last is entry:
+                return False
+        return True
+
+    def _may_wait(self, entry: DecodeEntry) -> bool:
+        """Whether blocks will come all the same: no other runs, or a later one is in a pass."""
+        running = self._entries.in_state(DecodeState.RUNNING)
+        others = [other for other in running if other is not entry]
+        return not others or others[-1].rank > entry.rank
+
+    def _preempt(self, entry: DecodeEntry) -> None:
+        self._cache.stop(entry.sequence)
+        entry.state = DecodeState.PREEMPTED
+        entry.preemptions += 1

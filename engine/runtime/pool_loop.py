@@ -1,0 +1,112 @@
+"""What the loops of both pools do alike: requests, wakeups, passes, and failures of a step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from engine.errors import Internal, TandemError
+from engine.loop_wakeup import LoopWakeup, StepEnds
+from engine.runtime.engine_thread import EngineWorker, Slices
+from engine.scheduling.pass_scheduler import PassScheduler
+from engine.scheduling.prompt_queue import QueuePosition
+from engine.telemetry import Counter
+from engine.types.sequence import Outcome, SampledToken, Sequence, Span, collected
+
+log = logging.getLogger(__name__)
+
+# What a step or a pass gave for each owner, without the scores.
+Outcomes = dict[str, SampledToken | Internal | None]
+
+
+class PoolJob(Protocol):
+    """One request in a loop."""
+
+    sequence: Sequence
+
+    def cancel(self) -> None:
+        """Nobody waits for the request any more."""
+        ...
+
+
+JobT = TypeVar("JobT", bound=PoolJob)
+
+
+class PoolLoop(ABC, Generic[JobT]):
+    """The requests of one loop and the passes that it has begun, the newest last.
+
+    Servicers call the public methods. A pool's own loop adds `run`.
+    """
+
+    def __init__(
+        self, pool: str, scheduler: PassScheduler, worker: EngineWorker, step_failures: Counter
+    ) -> None:
+        self._pool = pool
+        self._scheduler = scheduler
+        self._worker = worker
+        self._step_failures = step_failures
+        self._jobs: dict[str, JobT] = {}
+        self._passes: list[Slices] = []
+        self._ends = StepEnds(scheduler.leaving)
+        self.wakeup = LoopWakeup()
+
+    def release(self, job: JobT) -> None:
+        """End a request in whatever state it is, and free its blocks. Idempotent."""
+        self._jobs.pop(job.sequence.owner, None)
+        self._scheduler.remove(job.sequence.owner)
+        job.cancel()
+        self.wakeup.set()  # before the halt: a pass goes on by itself where nothing is pending
+        if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
+            self._passes[-1].halt()
+
+    def places(self) -> dict[str, QueuePosition]:
+        """The queue position of each waiting prompt, by owner."""
+        return self._scheduler.places(time.monotonic())
+
+    async def vacated(self, job: JobT) -> None:
+        """Wait until no step writes to the blocks of this job, which was released."""
+        await self._ends.vacated(job.sequence.owner)
+
+    async def _begin_round(self) -> None:
+        """Before the loop looks for work: what comes from now on wakes it up."""
+        self.wakeup.clear()
+        await self._worker.scrub(self._scheduler.pool)
+
+    def _cut_slice(self) -> None:
+        """Have the slice that is computed now end with its layer."""
+        if self._passes:
+            self._passes[-1].cut()
+
+    def _drop_unwanted(self) -> None:
+        """Drop each pass whose requests have all gone."""
+        for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
+            self._passes.remove(run)
+            self._scheduler.abandon(run.spans)
+            self._ends.tell()
+
+    def _collect(self, spans: list[Span], results: list[Outcome]) -> Outcomes:
+        """What a step gave, by owner; the blocks of each faulty owner are condemned."""
+        outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
+        for owner, outcome in outcomes.items():
+            if isinstance(outcome, Internal):
+                self._scheduler.pool.condemn(owner)
+        return outcomes
+
+    def _fail(self, spans: list[Span], error: Exception) -> None:
+        """A step or a pass broke: its requests end with an error, the loop goes on."""
+        log.exception("%s step failed, %d requests with it", self._pool, len(spans))
+        self._step_failures.inc(1)
+        fault = error if isinstance(error, TandemError) else Internal(f"a {self._pool} step failed")
+        self._scheduler.abandon(spans)
+        self._ends.tell()
+        for span in spans:
+            job = self._jobs.get(span.sequence.owner)
+            if job is not None:
+                self._end(job, fault)
+        self.wakeup.set()
+
+    @abstractmethod
+    def _end(self, job: JobT, fault: TandemError) -> None:
+        """Fail a request and free its blocks."""
