@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from engine.errors import ConfigError
 
-TRANSPORTS = ("auto", "gloo", "nccl", "loopback", "shared_memory", "cuda_ipc")
 _FRAME_BYTES = 8 << 20
 # A frame costs what waiting for the device does, whatever its size. With a seal (16 bytes) it is a
 # power of two, as pinned memory is given out.
@@ -37,8 +36,6 @@ class TransferConfig:
     max_transfers: int = 1024
 
     def __post_init__(self) -> None:
-        if self.transport not in TRANSPORTS:
-            raise ConfigError(f"kv.transport: {self.transport!r} is none of {TRANSPORTS}")
         for name in ("frame_bytes", "staging_buffers", "max_links", "max_transfers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"kv.{name}: must be at least 1")

@@ -22,8 +22,8 @@ from engine.kv.shared_segments import shared_tensor
 from kv_transfer.frames.borrowed_blocks import BlockBorrower, BlockLender
 from kv_transfer.frames.checksum import checksum
 from kv_transfer.frames.frame_plan import Extent, FramePart, frame_size, plan_frames
-from kv_transfer.transports.gloo import open_store_server
 from kv_transfer.transports.selection import open_channel
+from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import SENDER_RANK, Wait
 
 MESSAGES = 32

@@ -17,6 +17,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from cluster.config.schema import TandemConfig
+from kv_transfer.transports.registry import configurable_names
 
 BASE = Path(__file__).resolve().parents[2] / "helm" / "values.schema.yaml"
 _REFERENCE = "#/$defs/{model}"
@@ -26,6 +27,7 @@ def application_schema() -> dict[str, dict[str, Any]]:
     """JSON Schema (2020-12) of each section by its class's name, and of TandemConfig itself."""
     whole = TypeAdapter(TandemConfig).json_schema(ref_template=_REFERENCE)
     sections: dict[str, dict[str, Any]] = whole.pop("$defs")
+    sections["KvConfig"]["properties"]["transport"]["enum"] = list(configurable_names())
     # A section inside the whole takes the whole's strictness; its own schema does not say so.
     return {name: _closed(part) for name, part in {**sections, "TandemConfig": whole}.items()}
 

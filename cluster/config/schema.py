@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from cluster.config.autoscaling import ScalingConfig
 from cluster.config.canary import CanaryConfig
@@ -25,6 +25,7 @@ from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
 from engine.types.lane import Lane
+from kv_transfer.transports.registry import name_problem
 from prefill_pool.config import PrefillConfig
 
 DeploymentName = Literal["router", "prefill", "decode"]
@@ -211,6 +212,13 @@ class DirectoryConfig:
         require(self.lease_s > self.heartbeat_s, "lease_s must be longer than heartbeat_s")
 
 
+def _with_known_transport(kv: KvConfig) -> KvConfig:
+    """The section itself; ValueError if no transport has the name in it."""
+    problem = name_problem(kv.transport)
+    require(problem is None, str(problem))
+    return kv
+
+
 @dataclass(frozen=True, slots=True)
 class TandemConfig:
     """The whole configuration. The first endpoint is the default one."""
@@ -220,7 +228,7 @@ class TandemConfig:
     )
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    kv: KvConfig = field(default_factory=KvConfig)
+    kv: Annotated[KvConfig, AfterValidator(_with_known_transport)] = field(default_factory=KvConfig)
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     router: RouterConfig = field(default_factory=RouterConfig)

@@ -150,9 +150,18 @@ def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
         return None
     if gpus == 1:
         return "two pools take turns on one GPU; one pool, --prefill-replicas 0, serves more there"
-    if config.kv.transport in ("auto", "nccl"):
-        return "NCCL between two GPUs is unverified; `kv.transport: gloo` is not"
-    return None
+    return _unverified_transport(config.kv.transport)
+
+
+def _unverified_transport(asked: str) -> str | None:
+    # Imported here because the transports load torch.
+    from kv_transfer.transports.registry import TRANSPORTS
+    from kv_transfer.transports.selection import unverified
+
+    if not (names := unverified(asked)):
+        return None
+    general = list(TRANSPORTS)[-1]
+    return f"{names[0]} between two GPUs is unverified; `kv.transport: {general}` is not"
 
 
 def _failure(

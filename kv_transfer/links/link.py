@@ -14,7 +14,7 @@ from typing import Generic, NoReturn, TypeVar, cast
 
 import torch
 
-from engine.errors import TransferFailed
+from engine.errors import ConfigError, TransferFailed
 from engine.kv.cache import KvCache
 from kv_transfer import metrics
 from kv_transfer.aio.waits import first_cause, until
@@ -26,6 +26,7 @@ from kv_transfer.frames.borrowed_blocks import BlockLender
 from kv_transfer.frames.checksum import SEAL_BYTES
 from kv_transfer.frames.staging import LinkStaging, StagingPool
 from kv_transfer.links.control_stream import ControlStream
+from kv_transfer.transports.registry import candidates, name_problem
 from kv_transfer.transports.transport import Channel, ChannelOpener, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
@@ -65,7 +66,10 @@ def make_shared(
     Only the side that sends has staging for others to read.
     """
     pinned = cache.device.type == "cuda"
-    shared = sends and not pinned and config.transport in ("auto", "shared_memory")
+    if (problem := name_problem(config.transport)) is not None:
+        raise ConfigError(f"kv.{problem}")
+    lends = any(channel.lends_memory for channel in candidates(config.transport).values())
+    shared = sends and not pinned and lends
     # Links at their bound, and as many again whose threads are still inside a dead channel.
     limit = 2 * config.max_links * config.staging_buffers
     size = config.frame_bytes + SEAL_BYTES

@@ -17,7 +17,6 @@ from kv_transfer.errors import LinkRefused
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.link import Shared
 from kv_transfer.links.sender_link import SenderLink
-from kv_transfer.transports.gloo import open_store_server
 from kv_transfer.transports.same_host import what_parts
 from kv_transfer.transports.selection import (
     PROCESS,
@@ -26,6 +25,7 @@ from kv_transfer.transports.selection import (
     choose,
     device_name,
 )
+from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import SENDER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc

@@ -37,6 +37,7 @@ from kv_transfer.frames.frame_plan import (
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.link import GRACE_S, Link, Shared, message_in
 from kv_transfer.links.outgoing_transfer import OutgoingTransfer
+from kv_transfer.transports.registry import channel_class
 from kv_transfer.transports.transport import ChannelSpec, Wait
 from protos import kv_transfer_pb2 as pb
 
@@ -66,7 +67,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         self.receiver = receiver
         self.generation = generation
         self._spec = spec
-        self.lends = spec.transport == "shared_memory"
+        self.lends = channel_class(spec.transport).lends_memory
         self._frame_bytes = frame_bytes
         self._on_up = on_up
         self._loop = asyncio.get_running_loop()

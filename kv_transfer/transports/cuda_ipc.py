@@ -16,16 +16,17 @@ import torch
 
 from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.local_pipes import Pipes
-from kv_transfer.transports.transport import Arrived, ChannelSpec, Receipt, Wait
+from kv_transfer.transports.transport import Arrived, Channel, ChannelSpec, Needs, Receipt, Wait
 
 _RECORD_BYTES = 2048
 # A process cannot open its own handles: what it has lent, by handle.
 _lent_here: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
 
-class CudaIpcChannel:
+class CudaIpcChannel(Channel):
     """One end; blocks until the other end has joined, or ChannelBroken."""
 
+    needs = Needs(one_host=True, device="one_gpu")
     ahead = 3
 
     def __init__(self, spec: ChannelSpec) -> None:

@@ -48,24 +48,15 @@ class FaultPlan:
     seconds: float = 0.0
 
 
-class FaultyChannel:
+class FaultyChannel(Channel):
     """Passes everything on to the channel inside, until the planned fault has broken it."""
 
     def __init__(self, inner: Channel, plan: FaultPlan) -> None:
+        self.staging_device, self.ahead = inner.staging_device, inner.ahead
         self._inner = inner
         self._plan = plan
         self._calls = 0
         self._released = threading.Event()
-
-    @property
-    def staging_device(self) -> torch.device:
-        """That of the channel inside."""
-        return self._inner.staging_device
-
-    @property
-    def ahead(self) -> int:
-        """That of the channel inside."""
-        return self._inner.ahead
 
     def send(self, buffer: torch.Tensor) -> Wait:
         """See `Channel.send`."""

@@ -6,7 +6,6 @@ Gloo ends by its timeout only: not by the peer's death, nor by `abort`.
 
 from __future__ import annotations
 
-import socket
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 import torch.distributed
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.transport import ChannelSpec, Receipt, Wait, after
+from kv_transfer.transports.store import open_store_client
+from kv_transfer.transports.transport import Channel, ChannelSpec, Receipt, Wait, after
 
 # A channel's connections take messages by turns. While Gloo writes or reads a message it holds that
 # connection's lock: whoever posts the next one there waits, or tries again and again. With one
@@ -25,37 +25,7 @@ _AFTER_FAILURE_S = 0.001
 _dist: Any = torch.distributed
 
 
-def open_store_server(host: str, timeout_s: float) -> Any:
-    """The store where channels of one sender meet, listening on a free port of that address
-    only.
-    """
-    family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # The store has no authentication: bound to one address, and not to all as by default.
-        listener.bind(address)
-        listener.listen(128)
-        port = listener.getsockname()[1]
-        return _dist.TCPStore(
-            host,
-            port,
-            None,
-            True,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
-
-
-def open_store_client(spec: ChannelSpec) -> Any:
-    """The channel's own corner of the sender's store."""
-    timeout = timedelta(seconds=spec.timeout_s)
-    store = _dist.TCPStore(
-        spec.store_host, spec.store_port, None, False, timeout=timeout, wait_for_workers=False
-    )
-    return _dist.PrefixStore(spec.prefix, store)
-
-
-class GlooChannel:
+class GlooChannel(Channel):
     """One end of a Gloo group of two; blocks until the other end has joined, or ChannelBroken."""
 
     staging_device = torch.device("cpu")

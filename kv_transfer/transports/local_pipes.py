@@ -10,7 +10,7 @@ import select
 import threading
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.gloo import open_store_client
+from kv_transfer.transports.store import open_store_client
 from kv_transfer.transports.transport import ChannelSpec
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.transport import Arrived, ChannelSpec, Receipt, Wait
+from kv_transfer.transports.transport import Arrived, Channel, ChannelSpec, Needs, Receipt, Wait
 
 _rooms: dict[str, _Room] = {}
 _rooms_lock = threading.Lock()
@@ -39,9 +39,10 @@ class _Room:
             raise ChannelBroken(self.broken)
 
 
-class LoopbackChannel:
+class LoopbackChannel(Channel):
     """One end of a room. A send is done once the other side has taken the message."""
 
+    needs = Needs(one_process=True)
     staging_device = torch.device("cpu")
     ahead = 4
 

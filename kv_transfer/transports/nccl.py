@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.gloo import open_store_client
-from kv_transfer.transports.transport import ChannelSpec, Receipt, Wait, after
+from kv_transfer.transports.store import open_store_client
+from kv_transfer.transports.transport import Channel, ChannelSpec, Needs, Receipt, Wait, after
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.0001
@@ -33,9 +33,11 @@ def _warn_once() -> None:
     _log.warning("the nccl transport is UNVERIFIED between two GPUs: it has run on one alone")
 
 
-class NcclChannel:
+class NcclChannel(Channel):
     """One end of an NCCL communicator of two, on a stream of its own."""
 
+    needs = Needs(device="two_gpus")
+    verified = False
     ahead = 4
 
     def __init__(self, spec: ChannelSpec) -> None:

@@ -1,4 +1,4 @@
-"""Which transport a pair uses, and why; and opening a channel of it."""
+"""The choice of a transport for a pair of replicas, and opening a channel of it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from dataclasses import dataclass
 import torch
 
 from kv_transfer.errors import LinkRefused
-from kv_transfer.transports.cuda_ipc import CudaIpcChannel
-from kv_transfer.transports.gloo import GlooChannel
-from kv_transfer.transports.loopback import LoopbackChannel
-from kv_transfer.transports.nccl import NcclChannel
-from kv_transfer.transports.shared_memory import SharedMemoryChannel
-from kv_transfer.transports.transport import Channel, ChannelSpec
+from kv_transfer.transports.registry import AUTO, candidates, channel_class
+from kv_transfer.transports.transport import Channel, ChannelSpec, Needs
 
 PROCESS = uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSide:
-    """What one replica brings to the choice: what it asks for, where its KV is, its process.
+    """What one replica contributes to the choice.
 
-    `device` is what `device_name` says of the KV's device.
+    `transport` is the replica's `kv.transport`. `device` is `device_name` of its KV's device.
+    `process` identifies its process.
     """
 
     transport: str
@@ -32,14 +29,58 @@ class TransportSide:
 
 @dataclass(frozen=True, slots=True)
 class TransportChoice:
-    """A transport and the reason, for the log."""
+    """A transport, and the reason for the log."""
 
     transport: str
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A sender, a receiver, and why they cannot share memory (None if they can)."""
+
+    sender: TransportSide
+    receiver: TransportSide
+    separation: str | None
+
+    def missing(self, needs: Needs) -> str | None:
+        """What these needs lack in this pair; None if the pair meets all of them."""
+        where = f"KV is on {self.sender.device} here, on {self.receiver.device} there"
+        devices = {self.sender.device, self.receiver.device}
+        all_cuda = all(device.startswith("cuda") for device in devices)
+        if needs.one_process and self.sender.process != self.receiver.process:
+            return "needs both ends in one process"
+        if needs.device == "cpu" and devices != {"cpu"}:
+            return f"needs KV on the CPU of both ends, but {where}"
+        if needs.device == "one_gpu" and not (all_cuda and len(devices) == 1):
+            return f"needs one GPU for both ends, but {where}"
+        if needs.device == "two_gpus" and not all_cuda:
+            return f"needs CUDA on both ends, but {where}"
+        if needs.device == "two_gpus" and len(devices) == 1:
+            return "refuses two ranks on one GPU"
+        if needs.one_host and self.separation is not None:
+            return f"needs one host, but {self.separation}"
+        return None
+
+
+_MET_DEVICE = {
+    "cpu": "KV is on the CPU of both ends",
+    "one_gpu": "both ends are on one GPU",
+    "two_gpus": "CUDA on both ends",
+}
+
+
+def _met(needs: Needs) -> list[str]:
+    """What a pair has that meets these needs."""
+    facts = ["both ends are in one process"] if needs.one_process else []
+    facts += [_MET_DEVICE[needs.device]] if needs.device in _MET_DEVICE else []
+    if needs.one_host:
+        facts.append("one host: the sender has read the receiver's witness file")
+    return facts
+
+
 def device_name(device: torch.device) -> str:
-    """A device's kind; for a GPU also which one, by UUID, as ordinals differ by process."""
+    """A device's kind, and a GPU's UUID, because ordinals differ between processes."""
     if device.type != "cuda":
         return device.type
     return f"cuda:{torch.cuda.get_device_properties(device).uuid}"
@@ -48,67 +89,33 @@ def device_name(device: torch.device) -> str:
 def choose(
     sender: TransportSide,
     receiver: TransportSide,
-    parted: str | None = "their hosts were not compared",
+    separation: str | None = "their hosts were not compared",
 ) -> TransportChoice:
-    """The pair's transport; LinkRefused names what does not fit.
+    """The first registered transport whose needs the pair meets, or the configured one.
 
-    `parted` says why the two cannot share memory; None when it was shown that they can.
+    `separation` says why the two cannot share memory; None when a check has shown that they can.
+    Raises LinkRefused with the need that the pair does not meet.
     """
-    asked = {side.transport for side in (sender, receiver)} - {"auto"}
+    asked = {side.transport for side in (sender, receiver)} - {AUTO}
     if len(asked) > 1:
         raise LinkRefused(f"transport: {sender.transport} here, {receiver.transport} there")
-    same_process = sender.process == receiver.process
-    both_cuda = sender.device.startswith("cuda") and receiver.device.startswith("cuda")
-    one_gpu = both_cuda and sender.device == receiver.device
-    on_cpu = sender.device == receiver.device == "cpu"
-    where = f"KV is on {sender.device} here, on {receiver.device} there"
-    not_shared = parted if on_cpu else where
-    if asked:
-        transport = asked.pop()
-        if transport == "loopback" and not same_process:
-            raise LinkRefused("transport: loopback needs both ends in one process")
-        if transport == "shared_memory" and not_shared is not None:
-            raise LinkRefused(f"transport: shared_memory, but {not_shared}")
-        if transport == "nccl" and not both_cuda:
-            raise LinkRefused(
-                f"transport: nccl needs CUDA on both; {sender.device} here, {receiver.device} there"
-            )
-        if transport == "cuda_ipc" and not one_gpu:
-            raise LinkRefused(f"transport: cuda_ipc needs one GPU for both, but {where}")
-        if transport == "cuda_ipc" and parted is not None:
-            raise LinkRefused(f"transport: cuda_ipc, but {parted}")
-        if transport == "nccl" and one_gpu:
-            raise LinkRefused("transport: nccl refuses two ranks on one GPU")
-        return TransportChoice(transport, "configured")
-    if same_process:
-        return TransportChoice("loopback", "both ends are in one process")
-    if one_gpu and parted is None:
-        return TransportChoice("cuda_ipc", "both ends are on one GPU")
-    if one_gpu:
-        return TransportChoice(
-            "gloo", f"both ends are on one GPU, which NCCL refuses, and {parted}"
-        )
-    if both_cuda:
-        return TransportChoice("nccl", "CUDA on both ends")
-    if not_shared is None:
-        return TransportChoice(
-            "shared_memory", "one host: the sender has read the receiver's witness file"
-        )
-    return TransportChoice(
-        "gloo", not_shared if not on_cpu else f"KV is on cpu on both ends, and {parted}"
-    )
+    pair = _Pair(sender, receiver, separation)
+    name = asked.pop() if asked else AUTO
+    refusals: list[str] = []
+    for transport, channel in candidates(name).items():
+        missing = pair.missing(channel.needs)
+        if missing is None:
+            facts = ["configured"] if name != AUTO else _met(channel.needs) or refusals
+            return TransportChoice(transport, "; ".join(facts))
+        refusals.append(f"{transport} {missing}")
+    raise LinkRefused(f"transport: {'; '.join(refusals)}")
+
+
+def unverified(asked: str) -> list[str]:
+    """The transports that `kv.transport` may choose and that have not run as they should."""
+    return [name for name, channel in candidates(asked).items() if not channel.verified]
 
 
 def open_channel(spec: ChannelSpec) -> Channel:
-    """Open this end; blocks until the other end has joined, else ChannelBroken."""
-    if spec.transport == "gloo":
-        return GlooChannel(spec)
-    if spec.transport == "nccl":
-        return NcclChannel(spec)
-    if spec.transport == "loopback":
-        return LoopbackChannel(spec)
-    if spec.transport == "shared_memory":
-        return SharedMemoryChannel(spec)
-    if spec.transport == "cuda_ipc":
-        return CudaIpcChannel(spec)
-    raise LinkRefused(f"transport: {spec.transport!r} is unknown here")
+    """Open this end; blocks until the other end has joined. Raises ChannelBroken, LinkRefused."""
+    return channel_class(spec.transport)(spec)

@@ -19,7 +19,7 @@ from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.cpu_affinity import keep_off, not_on, own_core
 from kv_transfer.transports.local_pipes import Pipes
 from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
-from kv_transfer.transports.transport import Arrived, ChannelSpec, Receipt, Wait
+from kv_transfer.transports.transport import Arrived, Channel, ChannelSpec, Needs, Receipt, Wait
 
 # Data or not, the core of who says it, then a Place without its pid.
 _RECORD = struct.Struct("<?xHiQQQQ")
@@ -27,9 +27,11 @@ _NOWHERE = (0, 0, 0, 0, 0)
 _MAPPED_SEGMENTS = 16
 
 
-class SharedMemoryChannel:
+class SharedMemoryChannel(Channel):
     """One end; blocks until the other end has joined, or ChannelBroken."""
 
+    needs = Needs(one_host=True, device="cpu")
+    lends_memory = True
     staging_device = torch.device("cpu")
     # One is read, one waits, one is gathered. More would not fit the processor's cache.
     ahead = 3

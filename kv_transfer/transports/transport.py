@@ -1,14 +1,15 @@
-"""A data channel: bytes between two members, in one order, without tags.
+"""The interface of a data channel: messages between two members, in one order, without tags.
 
-Both sides post `send` and `receive` in matching order with sizes agreed beforehand. Waiting for
-them blocks, so it is done on a thread of the link's own.
+Both members post `send` and `receive` in matching order, with sizes that they agreed beforehand.
+A wait blocks its thread, so each link waits on a thread of its own.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal
 
 import torch
 
@@ -17,11 +18,24 @@ RECEIVER_RANK = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What both ends of a channel must be for a transport to work between them.
+
+    `one_process`: both ends are in the same process. `one_host`: each end can open the other
+    process's memory segments. `device`: where the KV of both ends must be.
+    """
+
+    one_process: bool = False
+    one_host: bool = False
+    device: Literal["any", "cpu", "one_gpu", "two_gpus"] = "any"
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """What one member needs to open its end.
+    """The arguments with which one member opens its end of a channel.
 
     `prefix` names the channel in the sender's store and is never used twice. `host` is this
-    member's own address, `device` where its KV lies.
+    member's own address. `device` is where this member's KV is.
     """
 
     transport: str
@@ -39,70 +53,74 @@ class ChannelSpec:
         return RECEIVER_RANK if self.rank == SENDER_RANK else SENDER_RANK
 
 
-def _nobody_waits() -> None:
-    """What a channel of copies has to be told."""
+def _no_acknowledgement() -> None:
+    """The `taken` of a transport that copies: its sender does not wait for the reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message: in the staging that was given to `receive`, or in memory that its sender lends.
+    """A message: in the staging buffer given to `receive`, or in memory that the sender owns.
 
-    `taken` is called once, when nobody reads it any more, on any thread but in the order of the
-    messages. ChannelBroken: it has changed meanwhile, and what was made of it is worth nothing.
+    The reader calls `taken` once, after its last read, on any thread but in the order of the
+    messages. `taken` raises ChannelBroken if the sender changed the memory during the read. The
+    reader must then discard the bytes.
     """
 
     data: torch.Tensor
-    taken: Callable[[], None] = _nobody_waits
+    taken: Callable[[], None] = _no_acknowledgement
 
 
-# Both block for so many seconds at most, else ChannelBroken.
+# Both block for at most the given number of seconds, then raise ChannelBroken.
 Wait = Callable[[float], None]
 Receipt = Callable[[float], Arrived]
 
 
-class Channel(Protocol):
-    """One end of an open channel. Every failure is a ChannelBroken, after which only `close` is
-    left.
+class Channel(ABC):
+    """One end of an open channel.
 
-    `send` and `receive` do not block. A few calls may be posted before the first is waited for;
-    their waits are called once each, in the order in which they were posted, also after a failure.
+    Every failure is a ChannelBroken. After a failure the caller may only call `close`.
+    `send` and `receive` do not block. The caller may post up to `ahead` calls before it waits for
+    the first. It calls each wait once, in the order of the posts, also after a failure.
+    `staging_device` is where the buffers given to `send` and `receive` must be.
     """
 
-    @property
-    def staging_device(self) -> torch.device:
-        """Where the buffers given to `send` and `receive` must lie."""
-        ...
+    needs: ClassVar[Needs] = Needs()
+    # Whether a receiver on this transport may map the sender's cache and copy blocks out of it.
+    lends_memory: ClassVar[bool] = False
+    # Whether the transport has run on the hardware that it is meant for.
+    verified: ClassVar[bool] = True
+    staging_device: torch.device
+    ahead: int
 
-    @property
-    def ahead(self) -> int:
-        """How many messages are best posted at a time."""
-        ...
+    @abstractmethod
+    def __init__(self, spec: ChannelSpec) -> None:
+        """Join the other end; blocks until it has joined, or raises ChannelBroken."""
 
+    @abstractmethod
     def send(self, buffer: torch.Tensor) -> Wait:
-        """Post the buffer; the wait ends when all of it is on its way and it may be written again.
+        """Post the buffer; the wait ends when the caller may write to the buffer again.
 
         Buffers that are posted at the same time do not share memory.
         """
-        ...
 
+    @abstractmethod
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """Post a receive; the wait ends when the message of `size` bytes is there.
+        """Post a receive; the wait ends when the message of `size` bytes has arrived.
 
-        Any part of `staging` may be written.
+        The channel may write to any part of `staging`.
         """
-        ...
 
+    @abstractmethod
     def abort(self) -> None:
-        """From any thread: end the call in progress where the transport can; never blocks."""
-        ...
+        """End the call in progress where the transport can; any thread may call it; no blocking."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Give everything back; called once, on the channel's own thread, after its last call."""
-        ...
+        """Free all resources; called once, on the channel's own thread, after its last call."""
 
 
 def after(wait: Wait, data: torch.Tensor) -> Receipt:
-    """That message, once the wait for it has ended."""
+    """A receipt that returns `data` once `wait` has ended."""
 
     def receipt(timeout_s: float) -> Arrived:
         wait(timeout_s)

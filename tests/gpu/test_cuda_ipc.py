@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kv_transfer.transports.cuda_ipc import CudaIpcChannel
-from kv_transfer.transports.gloo import open_store_server
+from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 
 pytestmark = [

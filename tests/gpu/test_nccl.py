@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.gloo import open_store_server
 from kv_transfer.transports.nccl import NcclChannel, nccl_available
+from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 
 pytestmark = [

@@ -128,7 +128,7 @@ def test_messages_that_are_sent_together_come_apart_again_and_do_not_change():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"transport": "pigeon"}, {"frame_bytes": 0}, {"io_timeout_s": 0.0}, {"silence_s": 0.3}],
+    [{"frame_bytes": 0}, {"io_timeout_s": 0.0}, {"silence_s": 0.3}],
 )
 def test_wrong_settings_are_named(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -9,7 +9,7 @@ import torch
 
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK
-from tests.kv_transfer.transports.test_channels import make_spec
+from tests.kv_transfer.transports.channel_rig import make_spec
 
 
 def main(transport: str, port: int, prefix: str) -> None:

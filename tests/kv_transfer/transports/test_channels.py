@@ -9,18 +9,17 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 import torch
 
 from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
-from kv_transfer.transports.gloo import open_store_server
 from kv_transfer.transports.nccl import nccl_available
 from kv_transfer.transports.selection import open_channel
-from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
-from tests.kv_transfer.rig import HOST
+from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK
+from tests.kv_transfer.transports.channel_rig import blank, filled, make_spec, opened, receive
+from tests.kv_transfer.transports.contract import ChannelContract
 
 two_gpus = pytest.mark.skipif(
     not nccl_available() or torch.cuda.device_count() < 2,
@@ -39,167 +38,9 @@ TRANSPORTS = [
 ACROSS = [transport for transport in TRANSPORTS if transport != "loopback"]
 
 
-def device_of(transport, rank):
-    if transport in ("nccl", "cuda_ipc"):
-        return torch.device("cuda", rank if transport == "nccl" else 0)
-    return torch.device("cpu")
-
-
-def make_spec(transport, rank, port, prefix, timeout_s=5.0):
-    device = device_of(transport, rank)
-    return ChannelSpec(transport, HOST, port, prefix, rank, HOST, device, timeout_s)
-
-
-@pytest.fixture(scope="module")
-def store():
-    return open_store_server(HOST, 5.0)
-
-
-@pytest.fixture
-def channels(request, store):
-    """Both ends of one channel, opened at the same time as they must be."""
-    with opened(request.param, store) as pair:
-        yield pair
-
-
-@contextmanager
-def opened(transport, store, opener=open_channel):
-    prefix = uuid.uuid4().hex
-    specs = [make_spec(transport, rank, store.port, prefix) for rank in (0, 1)]
-    with ThreadPoolExecutor(2) as threads:
-        pair = list(threads.map(opener, specs))
-    try:
-        yield pair
-    finally:
-        for channel in pair:
-            channel.abort()
-        for channel in pair:
-            channel.close()
-
-
-def filled(channel, size, seed):
-    generator = torch.Generator().manual_seed(seed)
-    data = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
-    return data.to(channel.staging_device)
-
-
-def blank(channel, size):
-    return torch.zeros(size, dtype=torch.uint8, device=channel.staging_device)
-
-
-def receive(channel, size, room=None):
-    """A message of that size, read to its end."""
-    arrived = channel.receive(blank(channel, room or size), size)(5.0)
-    data = arrived.data.cpu().clone()
-    arrived.taken()
-    return data
-
-
-def two_ahead(calls):
-    """Post a message while the one before is under way; what was received."""
-    waits, received = [], []
-
-    def end():
-        arrived = waits.pop(0)(5.0)
-        if arrived is not None:
-            received.append(arrived.data.cpu().clone())
-            arrived.taken()
-
-    for post, *arguments in calls:
-        if len(waits) == 2:
-            end()
-        waits.append(post(*arguments))
-    while waits:
-        end()
-    return received
-
-
 @pytest.mark.parametrize("channels", TRANSPORTS, indirect=True)
-class TestContract:
-    def test_bytes_arrive_in_order_and_whole(self, channels):
-        sender, receiver = channels
-        sizes = [1, 7, 4096, 3 << 20, 1, 100_003]
-        with ThreadPoolExecutor(1) as thread:
-            sending = thread.submit(
-                lambda: [sender.send(filled(sender, size, size))(5.0) for size in sizes]
-            )
-            for size in sizes:
-                assert torch.equal(receive(receiver, size), filled(sender, size, size).cpu())
-            sending.result()
-
-    def test_both_directions(self, channels):
-        sender, receiver = channels
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(receiver.send(filled(receiver, 1000, 1)), 5.0)
-            assert torch.equal(receive(sender, 1000), filled(sender, 1000, 1).cpu())
-
-    def test_a_part_of_a_larger_buffer(self, channels):
-        sender, receiver = channels
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(sender.send(filled(sender, 5000, 2)[:3000]), 5.0)
-            data = receive(receiver, 3000, room=5000)
-        assert torch.equal(data, filled(sender, 5000, 2)[:3000].cpu())
-
-    def test_what_is_read_later_has_not_changed(self, channels):
-        """Two messages are read in turn while both are held, as by a thread that copies."""
-        sender, receiver = channels
-        with ThreadPoolExecutor(1) as thread:
-            messages = [(sender.send, filled(sender, 5000, n)) for n in (1, 2)]
-            sending = thread.submit(two_ahead, messages)
-            receipts = [receiver.receive(blank(receiver, 5000), 5000) for _ in range(2)]
-            held = [receipt(5.0) for receipt in receipts]
-            for number, arrived in enumerate(held, 1):
-                assert torch.equal(arrived.data.cpu(), filled(sender, 5000, number).cpu())
-                arrived.taken()
-            sending.result()
-
-    def test_messages_posted_ahead_arrive_in_order(self, channels):
-        sender, receiver = channels
-        sizes = [3000, 70_000, 3000, 1 << 20, 5]
-        buffers = [blank(receiver, size) for size in sizes]
-        with ThreadPoolExecutor(1) as thread:
-            sending = thread.submit(two_ahead, [(sender.send, filled(sender, n, n)) for n in sizes])
-            calls = [(receiver.receive, *each) for each in zip(buffers, sizes, strict=True)]
-            received = two_ahead(calls)
-            sending.result()
-        for data, size in zip(received, sizes, strict=True):
-            assert torch.equal(data, filled(sender, size, size).cpu())
-
-    def test_a_sender_of_one_at_a_time_meets_receives_posted_ahead(self, channels):
-        sender, receiver = channels
-        with ThreadPoolExecutor(1) as thread:
-            sending = thread.submit(
-                lambda: [sender.send(filled(sender, 3000, n))(2.0) for n in range(5)]
-            )
-            calls = [(receiver.receive, blank(receiver, 3000), 3000) for _ in range(5)]
-            received = two_ahead(calls)
-            sending.result()
-        for number, data in enumerate(received):
-            assert torch.equal(data, filled(sender, 3000, number).cpu())
-
-    def test_a_failure_ends_all_that_was_posted(self, channels):
-        _, receiver = channels
-        waits = [receiver.receive(blank(receiver, 100), 100) for _ in range(2)]
-        started = time.monotonic()
-        for wait in waits:
-            with pytest.raises(ChannelBroken):
-                wait(0.3)
-        assert time.monotonic() - started < 3
-
-    def test_a_receive_without_a_send_ends_in_time_and_breaks_the_channel(self, channels):
-        _, receiver = channels
-        started = time.monotonic()
-        with pytest.raises(ChannelBroken):
-            receiver.receive(blank(receiver, 100), 100)(0.3)
-        assert 0.2 < time.monotonic() - started < 3
-        with pytest.raises(ChannelBroken):
-            receiver.receive(blank(receiver, 100), 100)(0.3)
-
-    def test_nothing_works_after_close(self, channels):
-        sender, _ = channels
-        sender.close()
-        with pytest.raises(ChannelBroken):
-            sender.send(filled(sender, 10, 0))(0.3)
+class TestContract(ChannelContract):
+    """Every transport that this machine can run."""
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -24,22 +24,19 @@ from kv_transfer.transports.same_host import own_witness, what_parts
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import SENDER_RANK
 from tests.kv_transfer.rig import linked, with_transport
-from tests.kv_transfer.transports.test_channels import (
+from tests.kv_transfer.transports.channel_rig import (
     blank,
     filled,
     make_spec,
     opened,
     receive,
-    store,
 )
-
-__all__ = ["store"]
 
 # Waits for two numbers on its standard input, then opens its end and says nothing more.
 SILENT_PEER = """
 import sys, time
 from kv_transfer.transports.selection import open_channel
-from tests.kv_transfer.transports.test_channels import make_spec
+from tests.kv_transfer.transports.channel_rig import make_spec
 channel = open_channel(make_spec("shared_memory", 1, int(sys.argv[1]), sys.argv[2], 60.0))
 print("in", flush=True)
 time.sleep(60)
