@@ -26,7 +26,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router \
-	bench-transfer soak-transfer clean
+	bench-transfer bench-report soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -132,6 +132,9 @@ bench-router: $(VENV)/.installed  ## measure one router process: messages, token
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
 	$(BIN)/python -m bench.transfer.main $(ARGS)
+
+bench-report: $(VENV)/.installed  ## write bench/REPORT.md from bench/results/
+	$(BIN)/python -m bench.report.main $(ARGS)
 
 soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then the accounts
 	$(BIN)/python -m tests.chaos.soak $(ARGS)

@@ -89,7 +89,7 @@ def goals(found: Sequence[Measured], load: str) -> list[tuple[str, str, str]]:
     pools = _of(found, POOLS, load)
     slow = max((each.slow for each in pools), default=1.0)
     lines: list[tuple[str, str, str]] = []
-    best = max(PEERS, key=lambda name: _median_good(found, load, name) or 0.0)
+    best = max(PEERS, key=lambda name: median_within_goals(found, load, name) or 0.0)
     for other, goal in ((best, "1.45"), (SINGLE, "1.00")):
         spread = goodput_ratio(found, load, POOLS, other)
         lines.append((f"goodput over {other}", f">= {goal}", spread.show(2) if spread else ""))
@@ -219,7 +219,8 @@ def _goods(found: Sequence[Measured], load: str, system: str) -> dict[tuple[int,
     return {(each.round, each.seed): each.count("good") for each in _of(found, system, load)}
 
 
-def _median_good(found: Sequence[Measured], load: str, system: str) -> float | None:
+def median_within_goals(found: Sequence[Measured], load: str, system: str) -> float | None:
+    """Requests of a run within their goals; None where the system was not measured."""
     goods = _goods(found, load, system)
     return Spread(tuple(map(float, goods.values()))).median if goods else None
 

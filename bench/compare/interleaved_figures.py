@@ -1,0 +1,97 @@
+"""Figures of two modes that played one load window by window, to be kept. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from bench.compare.interleaved_ab import Found, between
+from bench.core.results import RESAMPLED, Figure, Series, figure, only_measured, value_of
+from bench.load.goodput import Quantiles
+from bench.systems.contenders import POOLS, SINGLE
+
+_MS = 1000.0
+
+
+def as_series(
+    name: str,
+    found: Sequence[Found],
+    conditions: dict[str, str | int | float],
+    commit: str,
+    date: str,
+) -> Series:
+    """All rounds together; a request that only one mode was sent counts in neither difference."""
+    figures: dict[str, Figure | None] = {}
+    for system in (POOLS, SINGLE):
+        mine = [one for one in found if one.system == system]
+        for title, count in (
+            ("within goals", sum(one.good for one in mine)),
+            ("refused", sum(one.refused for one in mine)),
+        ):
+            figures[f"{system}: {title}"] = value_of(count, "requests", len(mine), "requests")
+        itl = Quantiles.of(one.gap_s for one in mine)
+        for point in ("p50", "p95", "mean"):
+            value = getattr(itl, point)
+            if value is not None:
+                told = value_of(_MS * value, "ms", itl.count, "requests")
+                figures[f"{system}: ITL {point}, all"] = told
+    figures |= _differences(found) | _ratios(found)
+    return Series(
+        name=name,
+        commit=commit,
+        date=date,
+        conditions=conditions,
+        figures=only_measured(figures),
+    )
+
+
+def _differences(found: Sequence[Found]) -> dict[str, Figure | None]:
+    """Each request against itself."""
+    pairs: dict[tuple[int, int], dict[str, Found]] = {}
+    for one in found:
+        pairs.setdefault((one.round, one.index), {})[one.system] = one
+    both = [(pair[POOLS], pair[SINGLE]) for pair in pairs.values() if len(pair) == 2]
+    less = [
+        _MS * (mine.gap_s - other.gap_s)
+        for mine, other in both
+        if mine.gap_s is not None and other.gap_s is not None
+    ]
+    alone = {
+        POOLS: sum(mine.good and not other.good for mine, other in both),
+        SINGLE: sum(other.good and not mine.good for mine, other in both),
+    }
+    figures: dict[str, Figure | None] = {
+        f"{system} alone: within goals": value_of(count, "requests", len(both), "requests")
+        for system, count in alone.items()
+    }
+    if less:
+        of, n = "requests", len(less)
+        smaller = sum(value < 0 for value in less) / n
+        title = f"{POOLS} less {SINGLE}"
+        figures[f"{title}: ITL of a request, p50"] = value_of(
+            median(less), "ms", n, of, between(less), RESAMPLED
+        )
+        figures[f"{title}: share of smaller ITL"] = value_of(smaller, "of 1", n, of)
+    return figures
+
+
+def _ratios(found: Sequence[Found]) -> dict[str, Figure | None]:
+    """Two pools over one, round by round."""
+    title = f"{POOLS} over {SINGLE}"
+    rounds = sorted({one.round for one in found})
+    of = {
+        (number, system): [one for one in found if (one.round, one.system) == (number, system)]
+        for number in rounds
+        for system in (POOLS, SINGLE)
+    }
+    good = {key: sum(one.good for one in them) for key, them in of.items()}
+    ratios = [good[n, POOLS] / good[n, SINGLE] for n in rounds if good[n, SINGLE]]
+    figures = {f"{title}: goodput": figure(ratios, "x", "rounds")}
+    for point in ("p50", "p95", "mean"):
+        values = {
+            key: getattr(Quantiles.of(one.gap_s for one in them), point) for key, them in of.items()
+        }
+        both = [n for n in rounds if values[n, POOLS] and values[n, SINGLE]]
+        ratios = [values[n, POOLS] / values[n, SINGLE] for n in both]
+        figures[f"{title}: ITL {point}"] = figure(ratios, "x", "rounds")
+    return figures

@@ -1,0 +1,146 @@
+"""Results that are kept: one file for each benchmark and kind of machine, `bench/results/`.
+
+`bench/README.md` describes the format. A file holds figures, never single requests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bench.core.machine_kind import machine_kind
+
+RESULTS = Path("bench/results")
+RANGE, RESAMPLED = "range", "95 %"
+_DIGITS = 6
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Figure(_Strict):
+    """One figure, taken from `n` samples; `of` says of what.
+
+    `low` and `high` are its interval: the range of its repeats, or where 95 % of the medians of
+    resampled values lie. A figure without repeats has no interval.
+    """
+
+    value: float
+    unit: str
+    n: int
+    of: str
+    low: float | None = None
+    high: float | None = None
+    interval: str = ""
+
+
+class Series(_Strict):
+    """Figures by name that were measured together under the same conditions.
+
+    `name` tells the series of a file apart. `commit` and `date` (ISO) are those of the last run.
+    A condition of a load is its `slow`: how many times as long all its times and budgets are.
+    """
+
+    name: str
+    commit: str
+    date: str
+    conditions: dict[str, str | int | float]
+    figures: dict[str, Figure]
+
+    @property
+    def slow(self) -> float:
+        """How many times as long times and budgets are."""
+        return float(self.conditions.get("slow", 1))
+
+
+class Results(_Strict):
+    """All that a file holds. `machine` has the processor, its cores, memory, and versions."""
+
+    benchmark: str
+    machine: dict[str, str]
+    series: tuple[Series, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of machine that it belongs to."""
+        return machine_kind(self.machine["processor"])
+
+    @property
+    def file_name(self) -> str:
+        """Where it is kept, within the folder of results."""
+        return f"{self.benchmark}-{self.kind}.json"
+
+    def find(self, name: str) -> Series | None:
+        """The series of that name."""
+        return next((each for each in self.series if each.name == name), None)
+
+    def as_json(self) -> str:
+        """Indented, each figure on a line of its own."""
+        data = self.model_dump(exclude_defaults=True)
+        text = json.dumps(data, indent=1)
+        return re.sub(r"\{[^{}]*\}", lambda leaf: " ".join(leaf[0].split()), text) + "\n"
+
+
+def figure(values: Iterable[float], unit: str, of: str) -> Figure | None:
+    """The median of repeats, with their range where there are several; None of none."""
+    found = list(values)
+    return value_of(median(found), unit, len(found), of, found) if found else None
+
+
+def value_of(
+    value: float, unit: str, n: int, of: str, repeats: Sequence[float] = (), how: str = RANGE
+) -> Figure:
+    """A figure that is known already; `repeats` are single values, or the ends of its interval."""
+    if len(repeats) < 2:
+        return Figure(value=_rounded(value), unit=unit, n=n, of=of)
+    low, high = _rounded(min(repeats)), _rounded(max(repeats))
+    return Figure(value=_rounded(value), unit=unit, n=n, of=of, low=low, high=high, interval=how)
+
+
+def only_measured(figures: Mapping[str, Figure | None]) -> dict[str, Figure]:
+    """Those that are there."""
+    return {name: each for name, each in figures.items() if each is not None}
+
+
+def read_results(path: Path) -> Results:
+    """What a file holds; raises ValueError that names the file where it breaks the format."""
+    try:
+        data = json.loads(path.read_text())
+        data["series"] = tuple(data["series"])
+        return Results.model_validate(data)
+    except (KeyError, TypeError, ValidationError) as error:
+        raise ValueError(f"{path} holds no results: {error}") from error
+
+
+def read_all(folder: Path) -> list[Results]:
+    """All files of a folder, by name."""
+    return [read_results(path) for path in sorted(folder.glob("*.json"))]
+
+
+def keep(
+    folder: Path, benchmark: str, machine: Mapping[str, str], series: Sequence[Series]
+) -> Path:
+    """Write a machine's series; of those kept before, what has another name stays.
+
+    `machine` is as `describe_machine` says it; its commit and date belong to the series.
+    """
+    about = {name: value for name, value in machine.items() if name not in ("commit", "date")}
+    new = Results(benchmark=benchmark, machine=about, series=tuple(series))
+    path = folder / new.file_name
+    if path.is_file():
+        names = {each.name for each in series}
+        others = [each for each in read_results(path).series if each.name not in names]
+        new = new.model_copy(update={"series": (*others, *series)})
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(new.as_json())
+    return path
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
