@@ -128,7 +128,7 @@ bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measur
 	$(BIN)/python -m bench.compare.claims --cache $(BENCH_CACHE) $(ARGS)
 
 bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
-	$(BIN)/python -m bench.router.main $(ARGS)
+	$(BIN)/python -m bench.router.main --results bench/results $(ARGS)
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
 	$(BIN)/python -m bench.transfer.main $(ARGS)

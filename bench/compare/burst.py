@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from bench.compare.burst_figures import as_series
 from bench.compare.burst_measurement import Measured, failures, of_each, of_error, of_gap, of_load
-from bench.compare.burst_report import GAP, as_data, as_markdown
+from bench.compare.burst_report import GAP, as_markdown, loads
 from bench.core.host_info import commit, describe_machine, now
-from bench.core.markdown_tables import put
 from bench.core.prompts import count_tokens
+from bench.core.results import keep
 from bench.load.arrivals import Load
 from bench.load.closed_loop import Door
 from bench.load.html_report import run_page
@@ -43,12 +44,11 @@ from bench.systems.contenders import (
     gap_load,
     warm_load,
 )
-from bench.systems.engine import RESULTS
 from bench.systems.services import Places
 
-DOCUMENT = Path("docs/load.md")
 _DEADLINE_S = 90.0
 _COMPILE_S = 600.0
+_BENCHMARKS = {BURST_LOAD: "burst", RETRY_LOAD: "burst", GAP: "itl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ class Bout:
             at=now(),
             commit=commit(),
             slow=slow,
+            shrink=self.shape.shrink,
             each_good=good,
             each_gap=gaps,
         )
@@ -125,7 +126,7 @@ def main() -> None:
     what = GAP if options.gap else "burst"
     record = open_record(options, f"{what}.jsonl")
     found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
-    write_report(what, found, options.results)
+    write_results(found, options.results)
 
 
 def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
@@ -145,15 +146,12 @@ def _next_round(found: list[Measured], system: str, loads: Sequence[str]) -> int
     return 1 + max(earlier, default=0)
 
 
-def write_report(what: str, found: list[Measured], results: Path) -> None:
-    """Tables and ratios, as JSON and Markdown."""
-    results.mkdir(parents=True, exist_ok=True)
-    machine = describe_machine()
-    text = as_markdown(found, machine)
-    (results / f"{what}.json").write_text(json.dumps(as_data(found, machine), indent=1) + "\n")
-    (results / f"{what}.md").write_text(text)
-    if results == RESULTS:
-        put(DOCUMENT, what, text)
+def write_results(found: list[Measured], results: Path) -> None:
+    """The figures of each load that was measured, beside those that are kept already."""
+    ended = [each for each in found if not each.error]
+    for load in loads(ended):
+        benchmark = _BENCHMARKS.get(load, "traces")
+        keep(results, benchmark, describe_machine(), [as_series(ended, load)])
 
 
 def _compile_operations() -> None:

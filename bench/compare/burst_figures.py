@@ -36,7 +36,11 @@ def as_series(found: Sequence[Measured], load: str) -> Series:
     }
     last = max(ended, key=lambda each: each.at)
     commits = ", ".join(sorted({each.commit for each in ended}))
-    name = load if slow == 1 else f"{load}, times x {slow:g}"
+    name = load
+    if (shrink := max(each.shrink for each in ended)) > 1:
+        name, conditions["shrink"] = f"{name}, lengths / {shrink:g}", shrink
+    if slow > 1:
+        name = f"{name}, times x {slow:g}"
     return Series(
         name=name,
         commit=commits,

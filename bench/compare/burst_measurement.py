@@ -31,7 +31,7 @@ class Measured:
     each (seconds), by names such as `ttft burst`. `each_good` and `each_gap` (seconds; None
     where there is none) have every request, in the load's order. `failures` has a few reasons,
     `about` is the load in words, `at` when it was, `commit` what Tandem was then; times and budgets
-    were `slow` times as long as usual.
+    were `slow` times as long as usual, lengths a `shrink`-th.
     """
 
     system: str
@@ -46,6 +46,7 @@ class Measured:
     at: str = ""
     commit: str = ""
     slow: float = 1.0
+    shrink: float = 1.0
     each_good: list[bool] = field(default_factory=list)
     each_gap: list[float | None] = field(default_factory=list)
 

@@ -1,9 +1,8 @@
-"""Tables, ratios and goals from what the contenders did. Pure."""
+"""Tables and ratios from what the contenders did, for the terminal. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from bench.compare.burst_measurement import Measured, pooled_values
 from bench.compare.paired_requests import OneByOne, as_table, one_by_one
@@ -22,32 +21,6 @@ _REST = (
     *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
     "host took, cores",
 )
-
-# Of every request, which the record has.
-_LEFT_OUT = ("each_good", "each_gap")
-
-
-def as_data(found: Sequence[Measured], machine: dict[str, str]) -> dict[str, object]:
-    """Everything, for JSON; percentiles of values, not the values.
-
-    Of each request, counted from 0 in the load's order, only which were not good.
-    """
-    ratios = {
-        load: {
-            f"{ours} over {other}": asdict(spread)
-            for ours, other in _PAIRS
-            if (spread := goodput_ratio(found, load, ours, other))
-        }
-        for load in loads(found)
-    }
-    runs = []
-    for each in found:
-        values = {name: asdict(Quantiles.of(them)) for name, them in each.values.items()}
-        summary = {name: of for name, of in asdict(each).items() if name not in _LEFT_OUT}
-        not_good = [index for index, good in enumerate(each.each_good) if not good]
-        runs.append(summary | {"values": values, "not_good": not_good})
-    itself = {load: asdict(one) for load in loads(found) if (one := _against_single(found, load))}
-    return {"machine": machine, "ratios": ratios, "each against itself": itself, "runs": runs}
 
 
 def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
@@ -84,37 +57,6 @@ def goodput_ratio(found: Sequence[Measured], load: str, ours: str, other: str) -
     return Spread(tuple(mine[key] / their[key] for key in both)) if both else None
 
 
-def goals(found: Sequence[Measured], load: str) -> list[tuple[str, str, str]]:
-    """What two pools are to reach on a burst: what, the goal, what was found."""
-    pools = _of(found, POOLS, load)
-    slow = max((each.slow for each in pools), default=1.0)
-    lines: list[tuple[str, str, str]] = []
-    best = max(PEERS, key=lambda name: median_within_goals(found, load, name) or 0.0)
-    for other, goal in ((best, "1.45"), (SINGLE, "1.00")):
-        spread = goodput_ratio(found, load, POOLS, other)
-        lines.append((f"goodput over {other}", f">= {goal}", spread.show(2) if spread else ""))
-    gaps = [
-        Quantiles.of(pooled_values(_of(found, name, load), f"gap {ALL}")).p95
-        for name in (POOLS, SINGLE)
-    ]
-    lines.append((f"gap p95 over {SINGLE}", "< 1.00", _quotient(*gaps)))
-    in_burst = Spread(tuple(float(each.count("good", BURST)) for each in pools))
-    calm, burst = (
-        Quantiles.of(pooled_values(pools, f"ttft {phase}")).p99 for phase in (CALM, BURST)
-    )
-    named = Quantiles.of(pooled_values(pools, "over_work")).p50
-    decided, told = (Quantiles.of(pooled_values(pools, one)).p99 for one in ("decided", "told"))
-    lines.append(("good in the burst", ">= 24", in_burst.show()))
-    lines.append(("TTFT p99 in the burst, ms", f"<= {1200 * slow:,.0f}", _ms(burst)))
-    lines.append(("the same over the calm's", "<= 2.0", _quotient(burst, calm)))
-    half = f"<= {500 * slow:,.0f}"
-    lines.append(("refusal decided after the request, p99, ms", half, _ms(decided)))
-    lines.append(("refusal told after that, p99, ms", "<= 50", _ms(told)))
-    lines.append(("time named over the work in it, median", "<= 1.5", _quotient(named, 1.0)))
-    lines.append(("returned and good then", ">= 0.9", _share_returned(pools)))
-    return lines
-
-
 _PAIRS = tuple((POOLS, name) for name in (*PEERS, SINGLE)) + tuple((SINGLE, name) for name in PEERS)
 
 
@@ -140,8 +82,6 @@ def _load_section(found: Sequence[Measured], load: str) -> list[str]:
     ]
     if ratios:
         parts.append(table(["goodput, run by run", "median [range]"], ratios))
-    if POOLS in names and phases:
-        parts.append(table(["goal", "wanted", "found"], goals(found, load)))
     return parts
 
 

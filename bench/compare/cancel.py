@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.prompts import prompt_ids
+from bench.core.results import Series, keep, value_of
 from bench.core.tandem_config import WIDE
 from bench.load.client import ask
 from bench.load.closed_loop import Door
@@ -68,6 +69,9 @@ def main() -> None:
     ratio = statistics.median(found.behind) / statistics.median(found.alone)
     print(f"\nratio of the medians: {ratio:.2f}")
     print(cancels_in_words(found.cancels))
+    machine = describe_machine()
+    conditions = {name: getattr(options, name) for name in ("rounds", "long", "streams")}
+    keep(options.results, "cancel", machine, [as_series(found, machine, conditions)])
 
 
 def cancels_in_words(cancels: dict[float, float]) -> str:
@@ -78,10 +82,42 @@ def cancels_in_words(cancels: dict[float, float]) -> str:
     count = max(cancels.values(), default=0.0)
     if not count:
         return "no cancel was counted"
-    p99_s = min(bound for bound, within in cancels.items() if within >= 0.99 * count)
+    p99_s = bound_of_most(cancels)
     return (
         f"time to cancel: {cancels[_GOAL_S]:.0f} of {count:.0f} within {1000 * _GOAL_S:.0f} ms, "
         f"p99 at most {1000 * p99_s:.0f} ms"
+    )
+
+
+def bound_of_most(cancels: dict[float, float]) -> float:
+    """The bound (seconds) within which 99 of 100 cancels are; there is one cancel at least."""
+    count = max(cancels.values())
+    return min(bound for bound, within in cancels.items() if within >= 0.99 * count)
+
+
+def as_series(
+    found: Found, machine: dict[str, str], conditions: dict[str, str | int | float]
+) -> Series:
+    """One run, to be kept."""
+    alone, behind = (statistics.median(times) for times in (found.alone, found.behind))
+    rounds = len(found.alone)
+    figures = {
+        "alone: TTFT p50": value_of(1000 * alone, "ms", rounds, "requests"),
+        "behind ten cancelled prompts: TTFT p50": value_of(1000 * behind, "ms", rounds, "requests"),
+        "behind over alone: TTFT p50": value_of(behind / alone, "x", 1, "runs"),
+    }
+    count = int(max(found.cancels.values(), default=0))
+    if count:
+        within = found.cancels[_GOAL_S] / count
+        bound_ms = 1000 * bound_of_most(found.cancels)
+        figures["cancels: within 250 ms"] = value_of(within, "of 1", count, "cancels")
+        figures["cancels: 99 of 100 within"] = value_of(bound_ms, "ms", count, "cancels")
+    return Series(
+        name="cancel",
+        commit=machine["commit"],
+        date=machine["date"],
+        conditions=conditions,
+        figures=figures,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
+from bench.core.results import Series, figure, only_measured
 from bench.core.statistics import Spread
 
 RUN = 'make bench-claims ARGS="--only {}"'
@@ -151,14 +152,22 @@ def claims_table(
     return table(["claim", "claimed", "measured: median [range]", "how", "to run"], rows)
 
 
-def claims_data(
+def as_series(
     found: Mapping[str, Sequence[float]],
     machine: dict[str, str],
     price_per_hour: float = PRICE_PER_HOUR,
-) -> dict[str, object]:
-    """For JSON: each claim with its values."""
-    rows = [asdict(claim) | {"values": list(found.get(claim.key, ()))} for claim in CLAIMS]
-    return {"machine": machine, "price_per_hour": price_per_hour, "claims": rows}
+) -> Series:
+    """The claims that were measured, by their keys, to be kept."""
+    figures = {
+        claim.key: figure(found.get(claim.key, ()), claim.unit, "repeats") for claim in CLAIMS
+    }
+    return Series(
+        name="claims",
+        commit=machine["commit"],
+        date=machine["date"],
+        conditions={"dollars_per_hour": price_per_hour},
+        figures=only_measured(figures),
+    )
 
 
 def cost_per_million(tokens_per_s: float, price_per_hour: float) -> float:

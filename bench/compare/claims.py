@@ -21,14 +21,14 @@ from bench.compare.claim_table import (
     PRICE_PER_HOUR,
     SPECULATIVE,
     STATIC,
-    claims_data,
+    as_series,
     claims_table,
     parts_of,
 )
 from bench.compare.speculative_baseline import lookup_ratio
 from bench.core.host_info import as_line, describe_machine
-from bench.core.markdown_tables import put
 from bench.core.prompts import count_tokens, prompt_ids
+from bench.core.results import keep
 from bench.core.statistics import steady_rate
 from bench.core.tandem_config import WIDE
 from bench.load.client import ask, ask_all
@@ -39,10 +39,8 @@ from bench.load.run_record import Sender
 from bench.systems import services
 from bench.systems.cli_paths import add_places, open_record, prepare
 from bench.systems.contenders import gap_load, warm_load
-from bench.systems.engine import RESULTS
 from bench.systems.services import Places
 
-DOCUMENT = Path("docs/claims.md")
 _DEADLINE_S = 120.0
 _UNHELD = "endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000, stream: tokens}}\n"
 _CHUNKS = "prefill: {{chunk_tokens: {}}}\n"
@@ -202,15 +200,10 @@ def main() -> None:
 
 
 def _write(found: Values, results: Path, price: float) -> None:
-    results.mkdir(parents=True, exist_ok=True)
     machine = describe_machine()
     cost = f"A million tokens at ${price:.2f} for an hour of the machine (`--price`)."
-    text = "\n\n".join((claims_table(found, price), cost, as_line(machine)))
-    data = claims_data(found, machine, price)
-    (results / "claims.json").write_text(json.dumps(data, indent=1) + "\n")
-    if results == RESULTS:
-        put(DOCUMENT, "claims", text)
-    print(text)
+    print("\n\n".join((claims_table(found, price), cost, as_line(machine))))
+    keep(results, "claims", machine, [as_series(found, machine, price)])
 
 
 def _first_byte_s(answer: Answer) -> float:

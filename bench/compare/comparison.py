@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from bench.core.host_info import as_line
 from bench.core.markdown_tables import table
+from bench.core.results import Figure, Series, figure, only_measured
 from bench.core.statistics import Spread, pooled, ratio
 from bench.systems.peer_systems import SYSTEMS, TANDEM, TANDEM_INSIDE
 
@@ -73,19 +75,32 @@ def best_peer(found: Sequence[Found], ours: str, column: str) -> str | None:
     return max(medians, key=lambda name: medians[name]) if medians else None
 
 
-def as_data(found: Sequence[Found], machine: dict[str, str]) -> dict[str, object]:
-    """Everything, for `peers.json`."""
-    ratios: dict[str, dict[str, object]] = {}
-    for name, system in SYSTEMS.items():
-        for column in COLUMNS:
-            spread = system.rival and against(found, system.rival, name, column)
-            if spread:
-                ratios.setdefault(name, {})[column] = {
-                    "median": spread.median,
-                    "low": spread.low,
-                    "high": spread.high,
-                }
-    return {"machine": machine, "ratios": ratios, "rounds": [asdict(each) for each in found]}
+def as_series(found: Sequence[Found], conditions: dict[str, str | int | float]) -> Series:
+    """Rates and ratios, to be kept; some system was measured."""
+    figures: dict[str, Figure | None] = {}
+    for column in COLUMNS:
+        for name, system in SYSTEMS.items():
+            rates = [spread.values for spread in by_round(found, name, column).values()]
+            figures[f"{name}: {column}"] = figure(chain(*rates), "tokens/s", "repeats")
+            if system.rival is not None:
+                ratios = against(found, system.rival, name, column)
+                figures[f"{system.rival} over {name}: {column}"] = _over(ratios)
+        for ours in (TANDEM, TANDEM_INSIDE):
+            peer = best_peer(found, ours, column)
+            ratios = against(found, ours, peer, column) if peer else None
+            figures[f"{ours} over the best peer: {column}"] = _over(ratios)
+    ended = [each for each in found if not each.error]
+    return Series(
+        name="peers",
+        commit=", ".join(sorted({each.commit for each in ended})),
+        date=max(each.at for each in ended).partition(" ")[0],
+        conditions=conditions,
+        figures=only_measured(figures),
+    )
+
+
+def _over(ratios: Spread | None) -> Figure | None:
+    return figure(ratios.values, "x", "rounds") if ratios else None
 
 
 def as_markdown(found: Sequence[Found], machine: dict[str, str]) -> str:

@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
-from bench.core.host_info import as_line, describe_machine, now
-from bench.core.markdown_tables import table
+from bench.compare.interleaved_figures import PairedOutcome, as_series
+from bench.core.figure_text import figures_table
+from bench.core.host_info import describe_machine, now
 from bench.core.prompts import count_tokens
+from bench.core.results import Series, keep
 from bench.load.arrivals import Arrival, Load
 from bench.load.closed_loop import Door
-from bench.load.goodput import Quantiles
 from bench.load.open_loop import Rules
 from bench.load.run_record import Sender
 from bench.load.traces import FITTED
@@ -47,20 +46,6 @@ _LEAD_S = 0.3
 # Behind a thaw: leases and links are looked at anew.
 _SETTLE_S = 4.0
 _DEADLINE_S = 90.0
-_DRAWS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What became of one request of the load, in one round and mode; times in seconds."""
-
-    round: int
-    system: str
-    index: int
-    good: bool
-    refused: bool
-    ttft_s: float | None
-    itl_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,52 +82,12 @@ def turns(rounds: int, windows: Sequence[Window]) -> Iterator[tuple[int, Window,
             count += 1
 
 
-def as_markdown(found: Sequence[Found]) -> str:
-    """Both modes, and each request against itself."""
-    rows = []
-    for system in _SYSTEMS:
-        mine = [one for one in found if one.system == system]
-        gaps = Quantiles.of(one.itl_s for one in mine)
-        told = [f"{1000 * (value or 0):.1f}" for value in (gaps.p50, gaps.mean, gaps.p95)]
-        good, refused = sum(one.good for one in mine), sum(one.refused for one in mine)
-        rows.append([CONTENDERS[system].title, f"{len(mine)}", f"{good}", f"{refused}", *told])
-    head = ["by turns", "requests", "good", "refused", "gap p50, ms", "mean", "p95"]
-    pairs: dict[tuple[int, int], dict[str, Found]] = {}
-    for one in found:
-        pairs.setdefault((one.round, one.index), {})[one.system] = one
-    both = [(pair[POOLS], pair[SINGLE]) for pair in pairs.values() if len(pair) == len(_SYSTEMS)]
-    changes = [
-        1000 * (mine.itl_s - other.itl_s)
-        for mine, other in both
-        if mine.itl_s is not None and other.itl_s is not None
-    ]
-    change_ms = ""
-    if changes:
-        low, high = between(changes)
-        change_ms = f"{median(changes):.1f} [{low:.1f} to {high:.1f}]"
-    each = [
-        ["gap with two pools less that with one, ms", change_ms],
-        ["smaller with two pools", f"{sum(change < 0 for change in changes)} of {len(changes)}"],
-        ["good with two pools alone", f"{sum(a.good and not b.good for a, b in both)}"],
-        ["good with one pool alone", f"{sum(b.good and not a.good for a, b in both)}"],
-    ]
-    against = table(["each request against itself", "median [95 % by resampling]"], each)
-    return f"{table(head, rows)}\n\n{against}\n"
-
-
-def between(values: Sequence[float]) -> tuple[float, float]:
-    """Where 95 % of the medians lie of as many values, drawn anew with replacement."""
-    draw = random.Random(0)
-    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
-    return medians[_DRAWS // 40], medians[-_DRAWS // 40]
-
-
 def main() -> None:
     """See the module."""
     options = _options()
     places, shape = prepare(options), Shape(slow=options.slow)
     load = any_load(options.load, shape, options.seed, options.traces)
-    found: list[Found] = []
+    found: list[PairedOutcome] = []
     with ExitStack() as stack:
         servers: dict[str, tuple[int, Door]] = {}
         for system in _SYSTEMS:
@@ -162,15 +107,13 @@ def main() -> None:
             good = {name: sum(o.good for o in found if o.system == name) for name in _SYSTEMS}
             print(f"{now()} round {number}, from request {window.indices[0]}: {good}", flush=True)
             if count % len(_SYSTEMS) == 0:  # both have played it
-                played = f"{count // len(_SYSTEMS)} of {options.rounds * len(windows)}"
-                text = as_report(load, found, f"{played} windows of {options.window:g} s")
-                _write(options.results, load, found, text)
-    print(text)
+                series = _kept(options, load, found)
+    print(f"{load.title}\n\n{figures_table(series)}")
 
 
 def _play(
     servers: dict[str, tuple[int, Door]], system: str, load: Load, shape: Shape
-) -> list[Found]:
+) -> list[PairedOutcome]:
     """Send the load to one, the other frozen."""
     for name, (pid, _) in servers.items():
         (thaw if name == system else freeze)(pid)
@@ -181,7 +124,7 @@ def _play(
     door = servers[system][1]
     run = asyncio.run(sender.send(system, door, load, {}, None))
     return [
-        Found(
+        PairedOutcome(
             *(0, system, one.index, run.budgets.good(one), one.refused),
             one.ttft_s,
             one.mean_gap_s if one.complete else None,
@@ -190,23 +133,22 @@ def _play(
     ]
 
 
-def _write(results: Path, load: Load, found: Sequence[Found], text: str) -> None:
+def _kept(options: argparse.Namespace, load: Load, found: Sequence[PairedOutcome]) -> Series:
     """What was found so far, as a play of many windows may be broken off."""
-    results.mkdir(parents=True, exist_ok=True)
-    requests = [asdict(one) for one in found]
-    data = {"machine": describe_machine(), "load": load.title, "requests": requests}
-    (results / "alternate.json").write_text(json.dumps(data) + "\n")
-    (results / "alternate.md").write_text(text)
-
-
-def as_report(load: Load, found: Sequence[Found], played: str) -> str:
-    """The tables with their head and the machine; `played` says how much of all."""
-    head = (
-        f"**{load.title}**, seed {load.seed}; {played}, all rounds together; both modes by turns,"
-        " the other one frozen."
-    )
-    tail = f"Measured until {now()}. {as_line(describe_machine())}"
-    return f"{head}\n\n{as_markdown(found)}\n{tail}\n"
+    machine = describe_machine()
+    conditions: dict[str, str | int | float] = {
+        "load": options.load,
+        "about": load.title,
+        "slow": options.slow,
+        "seed": load.seed,
+        "rounds": options.rounds,
+        "window_s": options.window,
+        "requests": len(found),
+    }
+    name = options.load if options.slow == 1 else f"{options.load}, times x {options.slow:g}"
+    series = as_series(name, found, conditions, machine["commit"], machine["date"])
+    keep(options.results, "interleaved", machine, [series])
+    return series
 
 
 def _options() -> argparse.Namespace:

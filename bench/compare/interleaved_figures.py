@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from bench.compare.interleaved_ab import Found, between
 from bench.core.results import RESAMPLED, Figure, Series, figure, only_measured, value_of
 from bench.load.goodput import Quantiles
 from bench.systems.contenders import POOLS, SINGLE
 
 _MS = 1000.0
+_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class PairedOutcome:
+    """What became of one request of the load, in one round and mode; times in seconds."""
+
+    round: int
+    system: str
+    index: int
+    good: bool
+    refused: bool
+    ttft_s: float | None
+    itl_s: float | None
 
 
 def as_series(
     name: str,
-    found: Sequence[Found],
+    found: Sequence[PairedOutcome],
     conditions: dict[str, str | int | float],
     commit: str,
     date: str,
@@ -29,7 +44,7 @@ def as_series(
             ("refused", sum(one.refused for one in mine)),
         ):
             figures[f"{system}: {title}"] = value_of(count, "requests", len(mine), "requests")
-        itl = Quantiles.of(one.gap_s for one in mine)
+        itl = Quantiles.of(one.itl_s for one in mine)
         for point in ("p50", "p95", "mean"):
             value = getattr(itl, point)
             if value is not None:
@@ -45,16 +60,23 @@ def as_series(
     )
 
 
-def _differences(found: Sequence[Found]) -> dict[str, Figure | None]:
+def between(values: Sequence[float]) -> tuple[float, float]:
+    """Where 95 % of the medians lie of as many values, drawn anew with replacement."""
+    draw = random.Random(0)
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
+    return medians[_DRAWS // 40], medians[-_DRAWS // 40]
+
+
+def _differences(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
     """Each request against itself."""
-    pairs: dict[tuple[int, int], dict[str, Found]] = {}
+    pairs: dict[tuple[int, int], dict[str, PairedOutcome]] = {}
     for one in found:
         pairs.setdefault((one.round, one.index), {})[one.system] = one
     both = [(pair[POOLS], pair[SINGLE]) for pair in pairs.values() if len(pair) == 2]
     less = [
-        _MS * (mine.gap_s - other.gap_s)
+        _MS * (mine.itl_s - other.itl_s)
         for mine, other in both
-        if mine.gap_s is not None and other.gap_s is not None
+        if mine.itl_s is not None and other.itl_s is not None
     ]
     alone = {
         POOLS: sum(mine.good and not other.good for mine, other in both),
@@ -75,7 +97,7 @@ def _differences(found: Sequence[Found]) -> dict[str, Figure | None]:
     return figures
 
 
-def _ratios(found: Sequence[Found]) -> dict[str, Figure | None]:
+def _ratios(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
     """Two pools over one, round by round."""
     title = f"{POOLS} over {SINGLE}"
     rounds = sorted({one.round for one in found})
@@ -89,7 +111,7 @@ def _ratios(found: Sequence[Found]) -> dict[str, Figure | None]:
     figures = {f"{title}: goodput": figure(ratios, "x", "rounds")}
     for point in ("p50", "p95", "mean"):
         values = {
-            key: getattr(Quantiles.of(one.gap_s for one in them), point) for key, them in of.items()
+            key: getattr(Quantiles.of(one.itl_s for one in them), point) for key, them in of.items()
         }
         both = [n for n in rounds if values[n, POOLS] and values[n, SINGLE]]
         ratios = [values[n, POOLS] / values[n, SINGLE] for n in both]

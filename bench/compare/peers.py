@@ -11,12 +11,11 @@ import json
 import time
 from pathlib import Path
 
-from bench.compare.comparison import Found, as_data, as_markdown
+from bench.compare.comparison import Found, as_markdown, as_series
 from bench.core.engine_plan import Plan
 from bench.core.host_info import commit, describe_machine, now
-from bench.core.markdown_tables import put
+from bench.core.results import keep
 from bench.systems.cli_paths import add_places, open_record, prepare
-from bench.systems.engine import DOCUMENT, RESULTS
 from bench.systems.peer_systems import SYSTEMS
 from bench.systems.services import Places
 
@@ -46,16 +45,13 @@ def load(path: Path) -> list[Found]:
     return [Found(**json.loads(line)) for line in lines]
 
 
-def write_report(found: list[Found], results: Path) -> None:
-    """Ratios and raw figures, as JSON and Markdown."""
-    results.mkdir(parents=True, exist_ok=True)
+def write_results(found: list[Found], results: Path) -> None:
+    """Rates and ratios, if anything was measured; prints them in any case."""
     machine = describe_machine()
-    text = as_markdown(found, machine)
-    (results / "peers.json").write_text(json.dumps(as_data(found, machine), indent=1) + "\n")
-    (results / "peers.md").write_text(text)
-    if results == RESULTS:
-        put(DOCUMENT, "peers", text)
-    print(text)
+    print(as_markdown(found, machine))
+    if any(not each.error for each in found):
+        rounds = max(each.round for each in found)
+        keep(results, "peers", machine, [as_series(found, {"rounds": rounds})])
 
 
 def main() -> None:
@@ -69,7 +65,7 @@ def main() -> None:
             found = visit(name, number, places, options.repeats)
             with record.open("a") as file:
                 file.write(found.as_json() + "\n")
-    write_report(load(record), options.results)
+    write_results(load(record), options.results)
 
 
 def _options() -> argparse.Namespace:

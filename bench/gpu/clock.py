@@ -110,6 +110,11 @@ class Report:
         print("  " + "  ".join(f"{n} {_short(v)}" for n, v in values.items()), flush=True)
         self._write()
 
+    @property
+    def sections(self) -> dict[str, list[dict[str, Any]]]:
+        """All rows by section."""
+        return self._sections
+
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps({**self.head, **self._sections}, indent=1) + "\n")

@@ -19,8 +19,10 @@ from pathlib import Path
 
 import torch
 
+from bench.core.results import RESULTS, keep
 from bench.gpu import kernels as gpu_kernels
 from bench.gpu.clock import Report, bandwidth, describe, matrix_rate, timed, timed_on_host
+from bench.gpu.figures import as_series, machine_of
 from bench.gpu.harness import GpuBench
 from bench.gpu.model import BLOCK, FULL, TINY, Scale, cache, decoder, packed, spans
 from engine.model.cuda_graphs import DecodeReplays
@@ -33,7 +35,7 @@ from engine.model.packed_batch import pack
 from engine.model.runner import whole
 from engine.types.sequence import Span
 
-_RESULTS = Path(__file__).parents[1] / "results" / "gpu.json"
+_RAW = Path(".bench") / "gpu.json"
 _TESTS = (
     "gpu",
     "engine/model/test_ops.py",
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure all, or what the time allows; 1 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="bench.gpu.main", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
-    parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument("--output", type=Path, help="where every row goes, as it is measured")
     parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that")
     parser.add_argument("--commit", help="what is measured, where git cannot say")
     parser.add_argument("--no-tests", action="store_true", help="leave the tests out")
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     device = torch.device("cpu" if options.dry_run else "cuda")
-    output = options.output or (Path(tempfile.mkdtemp()) if options.dry_run else _RESULTS.parent)
+    output = options.output or (Path(tempfile.mkdtemp()) if options.dry_run else _RAW.parent)
     path = output if output.suffix == ".json" else output / "gpu.json"
     head = describe(device)
     head["commit"] = head["commit"] or options.commit
@@ -66,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         _run_tests(report)
     with torch.inference_mode():
         _measure(TINY if options.dry_run else FULL, device, report)
+    if not options.dry_run:
+        keep(RESULTS, "gpu", machine_of(report.head), [as_series(report.head, report.sections)])
     print(f"\nwritten to {path}")
     return 0
 

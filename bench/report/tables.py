@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.compare.claim_table import CLAIMS, RUN, cost_per_million
+from bench.core.figure_text import origin, samples, with_interval
 from bench.core.machine_kind import TITLES, title_of
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, Results, Series
-from bench.report.cells import origin, samples, with_interval
 from bench.report.goals import Goal, Source
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
+from bench.core.results import Figure, Series, only_measured, value_of
+
+_TITLES = {"grpc": "gRPC", "http": "HTTP"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +89,32 @@ def report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
         "times",
     )
     return f"{table(header, rows)}\n\n{table(columns, firsts)}"
+
+
+def as_series(
+    throughput: Sequence[Throughput],
+    first_tokens: Sequence[FirstToken],
+    machine: dict[str, str],
+    conditions: dict[str, str | int | float],
+) -> Series:
+    """One run, to be kept."""
+    figures: dict[str, Figure | None] = {}
+    for one in throughput:
+        each = f"{one.tokens_each} token" + ("s" if one.tokens_each > 1 else "")
+        title = f"{_TITLES[one.door]}, {each} a message"
+        figures[f"{title}: messages"] = value_of(one.messages_per_s, "messages/s", 1, "runs")
+        figures[f"{title}: tokens"] = value_of(one.tokens_per_s, "tokens/s", 1, "runs")
+        figures[f"{title}: router CPU"] = value_of(one.router_ms, "ms/message", 1, "runs")
+    for first in first_tokens:
+        title = f"{_TITLES[first.door]}, {first.streams} streams open"
+        added, n = first.routed.over(first.direct), first.count
+        for what, times in (("added to TTFT", added), ("bare hop", first.hop)):
+            for point, value in (("p50", times.p50_ms), ("p99", times.p99_ms)):
+                figures[f"{title}: {what} {point}"] = value_of(value, "ms", n, "requests")
+    return Series(
+        name="router",
+        commit=machine["commit"],
+        date=machine["date"],
+        conditions=conditions,
+        figures=only_measured(figures),
+    )

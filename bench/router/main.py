@@ -19,14 +19,15 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
 
 from bench.core.host_info import as_line, describe_machine, now
+from bench.core.results import keep
 from bench.router.bare_router import config_for, endless_model
-from bench.router.figures import FirstToken, Percentiles, Throughput, report
+from bench.router.figures import FirstToken, Percentiles, Throughput, as_series, report
 from bench.router.stream_load import (
     Ask,
     Streams,
@@ -80,13 +81,11 @@ def main() -> None:
     finally:
         redis.stop()
     print(f"{now()}; {as_line(describe_machine())}\n\n{report(*results)}")
-    if options.json:
-        throughput, first = results
-        found = {
-            "throughput": [asdict(one) for one in throughput],
-            "first_token": [asdict(one) for one in first],
-        }
-        Path(options.json).write_text(json.dumps(found, indent=1))
+    if options.results:
+        names = ("seconds", "prefill_ms", "streams", "step_ms", "load_nice")
+        conditions = {name: getattr(options, name) for name in names}
+        machine = describe_machine()
+        keep(options.results, "router", machine, [as_series(*results, machine, conditions)])
 
 
 def _parse() -> argparse.Namespace:
@@ -105,7 +104,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
-    parser.add_argument("--json", help="a file to write the figures to")
+    parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
     parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
 

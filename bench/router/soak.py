@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.core.host_info import as_line, describe_machine
+from bench.core.host_info import describe_machine
 from bench.core.markdown_tables import table
+from bench.core.results import RESULTS, Series, figure, keep, only_measured
 from cluster.config.schema import located
 from decode_pool.batch_size import BatchSize
 from decode_pool.itl_budget import ItlBudget
@@ -44,7 +44,6 @@ _PAGE_BYTES = 4096
 _STEP_S = 2.0
 _FULL, _FILL_S = 0.9, 60
 _CHUNK, _GAP_S = 512, 0.06
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(slots=True)
@@ -191,6 +190,27 @@ def report(seen: Seen) -> str:
     )
 
 
+def as_series(seen: Seen, machine: dict[str, str]) -> Series:
+    """What was seen, minute by minute and in all, to be kept."""
+    minutes = seen.minutes()
+    occupied, memory, rates = zip(*minutes, strict=True)
+    figures = {
+        "blocks in use": figure(occupied, "of 1", "minutes"),
+        "memory": figure(memory, "MiB", "minutes"),
+        "rate": figure(rates, "tokens/s", "minutes"),
+        "requests": figure([seen.requests], "requests", "runs"),
+        "preemptions": figure([seen.preemptions], "preemptions", "runs"),
+        "blocks astray": figure([seen.astray], "blocks", "runs"),
+    }
+    return Series(
+        name="soak",
+        commit=machine["commit"],
+        date=machine["date"],
+        conditions={"minutes": len(minutes)},
+        figures=only_measured(figures),
+    )
+
+
 def main() -> None:
     """Soak, print, write."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -200,13 +220,8 @@ def main() -> None:
     options = parser.parse_args()
     model = ModelConfig(path=located(options.model), dtype="bfloat16")
     seen = asyncio.run(soak(model, options.minutes * 60))
-    machine, text = describe_machine(), report(seen)
-    data = {"machine": machine, "minutes": seen.minutes(), "requests": seen.requests}
-    data |= {"preemptions": seen.preemptions, "astray": seen.astray}
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "soak.json").write_text(json.dumps(data, indent=1) + "\n")
-    (options.results / "soak.md").write_text(f"{as_line(machine)}\n\n{text}")
-    print(text)
+    keep(options.results, "soak", machine := describe_machine(), [as_series(seen, machine)])
+    print(report(seen))
 
 
 if __name__ == "__main__":

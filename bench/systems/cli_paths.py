@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from bench.core.model_135m import DEFAULT_SIZE, SIZES, make
-from bench.systems.engine import RESULTS
+from bench.core.results import RESULTS
 from bench.systems.services import Places
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from bench.core.host_info import as_line, describe_machine
-from bench.core.markdown_tables import put, table
+from bench.core.markdown_tables import table
 from bench.core.model_135m import Shape, make
+from bench.core.results import RESULTS, Figure, Series, figure, keep, only_measured, value_of
 from bench.core.statistics import Spread
 from bench.core.tandem_config import load_engine
 from bench.systems import accuracy, python_share
 from bench.systems.in_process import Bench, pool_tokens
 from bench.systems.roofline import Limits, Meter
 
-RESULTS = Path("bench/results")
-DOCUMENT = Path("docs/performance.md")
 PROMPT, NEW = 128, 64
 BATCHES = (1, 8, 32)
 LONG_BATCH, LONG_CONTEXT = 32, 1000
@@ -51,17 +49,29 @@ class Report:
     errors: accuracy.Errors
     forward: str
 
-    def data(self, machine: dict[str, str]) -> dict[str, object]:
-        """For `engine.json`."""
-        return {
-            "machine": machine,
-            "threads": torch.get_num_threads(),
-            "forward": self.forward,
-            "limits": asdict(self.limits),
-            "rows": [{**asdict(row), "median": row.rate.median} for row in self.rows],
-            "python_share": {"low": self.share.low, "high": self.share.high, **asdict(self.share)},
-            "logits": {"ratio": self.errors.ratio, **asdict(self.errors)},
-        }
+    def as_series(self, machine: dict[str, str]) -> Series:
+        """Rates, limits, Python's share and logit errors, to be kept."""
+        figures: dict[str, Figure | None] = {}
+        for row in self.rows:
+            rates, share = row.rate.values, row.rate.median / row.limit
+            figures[f"{row.name}: rate"] = figure(rates, "tokens/s", "repeats")
+            of_limit = [rate / row.limit for rate in rates]
+            figures[f"{row.name}: of the limit"] = value_of(
+                share, "of 1", len(rates), "repeats", of_limit
+            )
+        figures["limit: memory read"] = _limit(self.limits.bandwidth, "GB/s")
+        figures["limit: large product"] = _limit(self.limits.products, "GFLOP/s")
+        low, high = self.share.low, self.share.high
+        figures["Python: share of a step"] = figure([low, high], "of 1", "estimates")
+        ratio = figure([self.errors.ratio], "x", "comparisons")
+        figures["logit error: over transformers"] = ratio
+        return Series(
+            name="engine",
+            commit=machine["commit"],
+            date=machine["date"],
+            conditions={"threads": torch.get_num_threads(), "forward": self.forward},
+            figures=only_measured(figures),
+        )
 
     def markdown(self, machine: dict[str, str]) -> str:
         """The table, and what belongs to it."""
@@ -137,6 +147,12 @@ def measure(folder: Path, repeats: int) -> Report:
     return Report(rows, limits, share, accuracy.compare(folder, engine), engine.forward_name)
 
 
+def _limit(samples: Spread, unit: str) -> Figure:
+    """The best sample counts."""
+    scaled = [value / 1e9 for value in samples.values]
+    return value_of(max(scaled), unit, len(scaled), "samples", scaled)
+
+
 def _per_second(spread: Spread, unit: str) -> str:
     scaled = Spread(tuple(value / 1e9 for value in spread.values))
     return f"{scaled.high:,.0f} {unit}/s (median {scaled.median:,.0f}, at worst {scaled.low:,.0f})"
@@ -151,13 +167,8 @@ def main() -> None:
     options = parser.parse_args()
     report = measure(make(options.cache / "model-135m"), options.repeats)
     machine = describe_machine()
-    data, text = report.data(machine), report.markdown(machine)
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "engine.json").write_text(json.dumps(data, indent=1) + "\n")
-    (options.results / "engine.md").write_text(text)
-    if options.results == RESULTS:
-        put(DOCUMENT, "engine", text)
-    print(text)
+    keep(options.results, "engine", machine, [report.as_series(machine)])
+    print(report.markdown(machine))
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ FLIGHT_TOKENS = 1024
 EARLY_PROMPTS = (2048, 4096, 8192)
 BLOCKS = max(PROMPTS) // LAYOUT.block_size
 ROUNDS = 9
-# What the engine does by itself, see `bench/results/engine.md`, and how the prefill loop cuts it.
+# What the engine does by itself, see `bench/REPORT.md`, and how the prefill loop cuts it.
 CHUNK, TOKENS_PER_S, SLICE_S = 512, 2800, 0.02
 _LISTENS_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOverLoad:
     """So many requests of one length at once, round by round.
 
     Seconds until the receiver has committed all of them, of an early one from the end of the
@@ -48,6 +48,13 @@ class HandOver:
     link: Spread | None
 
     @property
+    def title(self) -> str:
+        """What was moved."""
+        if self.early:
+            return f"{self.transport}, {self.tokens:,} tokens while computed"
+        return f"{self.transport}, {self.requests} x {self.tokens:,} tokens"
+
+    @property
     def floor_s(self) -> float:
         """Gather, link, checksum and scatter one after the other; medians."""
         return median_parts(self.parts).floor_s(self.link.median if self.link else None)
@@ -58,7 +65,7 @@ class HandOver:
         return self.seconds.median / self.floor_s
 
 
-class Other:
+class ReceivingProcess:
     """The receiving process."""
 
     def __init__(self) -> None:
@@ -97,7 +104,7 @@ class Other:
 class Sending:
     """One KvSender, of this process's cache, and the other process that receives from it."""
 
-    def __init__(self, transport: str, cache: KvCache, other: Other) -> None:
+    def __init__(self, transport: str, cache: KvCache, other: ReceivingProcess) -> None:
         self._transport = transport
         self._other = other
         self._address = ""
@@ -163,8 +170,8 @@ async def measure(
     time_floor: Callable[[list[int]], Parts],
     time_link: Callable[[], float] | None,
     cache: KvCache,
-    other: Other,
-) -> list[HandOver]:
+    other: ReceivingProcess,
+) -> list[HandOverLoad]:
     """One prompt alone, many at once, and one that is being computed; by turns with the floor."""
     sending = Sending(transport, cache, other)
     await sending.start()
@@ -183,7 +190,9 @@ async def measure(
                 links += [time_link()] if time_link else []
                 times.append(await way(tokens, requests))
             seconds, link = Spread(tuple(times)), Spread(tuple(links)) if links else None
-            found.append(HandOver(transport, tokens, requests, early, seconds, tuple(parts), link))
+            found.append(
+                HandOverLoad(transport, tokens, requests, early, seconds, tuple(parts), link)
+            )
     finally:
         await sending.close()
     return found

@@ -20,21 +20,19 @@ LAYOUT = KvLayout(
     model_identity="bench",
 )
 FRAME_BYTES = TransferConfig().frame_bytes
-
-
 # Shared memory, where the receiver copies out of the sender's blocks.
-LENT = "lent"
+BORROWED = "borrowed blocks"
 
 
 def transfer_config(transport: str) -> TransferConfig:
     """As a replica has it; a peer that is slow because the machine is busy is not given up."""
-    name = "shared_memory" if transport == LENT else transport
+    name = "shared_memory" if transport == BORROWED else transport
     return TransferConfig(transport=name, silence_s=10.0)
 
 
 def cache_for(blocks: int, transport: str) -> KvCache:
     """A cache whose pages have all been touched, in the order that is handed over so."""
-    kv_format: KvFormat = "pairs" if transport == LENT else "plain"
+    kv_format: KvFormat = "pairs" if transport == BORROWED else "plain"
     cache = KvCache(LAYOUT, blocks, torch.device("cpu"), kv_format)
     for layer in cache.layers:
         layer.fill_(1.0)

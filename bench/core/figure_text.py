@@ -1,7 +1,8 @@
-"""A figure as a cell of a table. Pure."""
+"""Figures as text: a cell of a table, a table of a series. Pure."""
 
 from __future__ import annotations
 
+from bench.core.markdown_tables import table
 from bench.core.results import RESAMPLED, Figure, Series
 
 _WHOLE = ("requests", "runs", "tokens/s", "messages/s", "blocks", "preemptions")
@@ -36,6 +37,14 @@ def samples(figure: Figure) -> str:
         return f"{figure.n:,} {figure.of}"
     first, space, rest = figure.of.partition(" ")
     return f"1 {first.removesuffix('s')}{space}{rest}"
+
+
+def figures_table(series: Series) -> str:
+    """All figures of a series, for the terminal."""
+    rows = [
+        [name, one.unit, with_interval(one), samples(one)] for name, one in series.figures.items()
+    ]
+    return table([series.name, "unit", "median [interval]", "of"], rows)
 
 
 def _short(commit: str) -> str:
