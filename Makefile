@@ -25,7 +25,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
 .PHONY: help install serve test lint types contracts protos protos-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
-	bench-engine bench-soak bench-peers bench-burst bench-gap bench-claims bench-router \
+	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router \
 	bench-transfer bench-report soak-transfer clean
 
 help:  ## list the targets
@@ -120,9 +120,9 @@ bench-burst: $(VENV)/.installed  ## vLLM, one pool and two pools under a burst; 
 	$(BIN)/python -m bench.systems.install_peers --to $(PEERS) --only vllm
 	$(BIN)/python -m bench.compare.burst --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
 
-bench-gap: $(VENV)/.installed  ## gaps of running streams while four long prompts arrive
+bench-itl: $(VENV)/.installed  ## inter-token latency of running streams while four long prompts arrive
 	$(BIN)/python -m bench.systems.install_peers --to $(PEERS) --only vllm
-	$(BIN)/python -m bench.compare.burst --gap --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
+	$(BIN)/python -m bench.compare.burst --itl --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
 
 bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measured here
 	$(BIN)/python -m bench.compare.claims --cache $(BENCH_CACHE) $(ARGS)

@@ -1,4 +1,4 @@
-"""`make bench-burst` and `make bench-gap`: vLLM and both of Tandem's modes in turn, on one load.
+"""`make bench-burst` and `make bench-itl`: vLLM and both of Tandem's modes in turn, on one load.
 
 Only one runs at a time, round after round, on the same seeds. What each run finds is kept in a
 file, so that a comparison can be made in parts: `--only NAME --keep` adds to what is there.
@@ -19,18 +19,18 @@ from functools import partial
 from pathlib import Path
 
 from bench.compare.burst_figures import as_series
-from bench.compare.burst_measurement import Measured, failures, of_each, of_error, of_gap, of_load
-from bench.compare.burst_report import GAP, as_markdown, loads
+from bench.compare.burst_measurement import Measured, failures, of_each, of_error, of_itl, of_load
+from bench.compare.burst_report import ITL, as_markdown, loads
 from bench.core.host_info import commit, describe_machine, now
 from bench.core.prompts import count_tokens
 from bench.core.results import keep
 from bench.load.arrivals import Load
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.html_report import run_page
 from bench.load.open_loop import Rules
 from bench.load.run_record import Sender
 from bench.load.traces import FITTED
-from bench.systems.cli_paths import add_places, open_record, prepare
+from bench.systems.cli_paths import add_paths, open_record, prepare
 from bench.systems.contenders import (
     BURST_LOAD,
     CONTENDERS,
@@ -39,16 +39,16 @@ from bench.systems.contenders import (
     SINGLE,
     TANDEM_CONFIG_UNHELD,
     VLLM,
-    Shape,
+    BurstShape,
     any_load,
-    gap_load,
+    itl_load,
     warm_load,
 )
-from bench.systems.services import Places
+from bench.systems.services import CliPaths
 
 _DEADLINE_S = 90.0
 _COMPILE_S = 600.0
-_BENCHMARKS = {BURST_LOAD: "burst", RETRY_LOAD: "burst", GAP: "itl"}
+_BENCHMARKS = {BURST_LOAD: "burst", RETRY_LOAD: "burst", ITL: "itl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,20 @@ class Bout:
 
     names: Sequence[str]
     seeds: int
-    shape: Shape
-    places: Places
+    shape: BurstShape
+    paths: CliPaths
     traces: Path
 
     def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
         """Start a system, warm it up, send every load with every seed, end it."""
-        config = TANDEM_CONFIG_UNHELD if GAP in self.names else self.shape.tandem_config
+        config = TANDEM_CONFIG_UNHELD if ITL in self.names else self.shape.tandem_config
         try:
-            service = CONTENDERS[system].start(self.places, config)
-            with service.running(self.places.logs) as door:
-                asyncio.run(Sender(write=_tell).send(system, door, warm_load(number), {}, None))
+            service = CONTENDERS[system].start(self.paths, config)
+            with service.running(self.paths.logs) as server:
+                asyncio.run(Sender(write=_tell).send(system, server, warm_load(number), {}, None))
                 for name in self.names:
                     for seed in range(1, self.seeds + 1):
-                        keep(self._measured(system, number, name, seed, door))
+                        keep(self._measured(system, number, name, seed, server))
         # The others still have their turn.
         except Exception as error:
             told, name = of_error(error), self.names[0]
@@ -78,21 +78,23 @@ class Bout:
 
     def load(self, name: str, seed: int) -> Load:
         """The load of that name; raises OSError or ValueError where a trace cannot be read."""
-        return gap_load(seed) if name == GAP else any_load(name, self.shape, seed, self.traces)
+        return itl_load(seed) if name == ITL else any_load(name, self.shape, seed, self.traces)
 
-    def _measured(self, system: str, number: int, name: str, seed: int, door: Door) -> Measured:
+    def _measured(
+        self, system: str, number: int, name: str, seed: int, server: ServerTarget
+    ) -> Measured:
         load = self.load(name, seed)
         slow = self.shape.slow
         returns = 1 if name == RETRY_LOAD else 0
         rules = Rules(_DEADLINE_S * slow, returns, longest_wait_s=Rules().longest_wait_s * slow)
         sender = Sender(rules, self.shape.budgets, count_tokens, _tell)
         title = CONTENDERS[system].title
-        run = asyncio.run(sender.send(title, door, load, describe_machine(), None))
-        page = self.places.logs / f"{name}-{system}-{number}-{seed}.html"
+        run = asyncio.run(sender.send(title, server, load, describe_machine(), None))
+        page = self.paths.logs / f"{name}-{system}-{number}-{seed}.html"
         page.write_text(run_page(run))
         about = f"{load.title}; the refused come back once" if rules.returns else load.title
-        counts, values = of_gap(run) if name == GAP else of_load(run)
-        good, gaps = ([], []) if name == GAP else of_each(run)
+        counts, values = of_itl(run) if name == ITL else of_load(run)
+        within_goals, itls = ([], []) if name == ITL else of_each(run)
         return Measured(
             *(system, number, name, seed, counts, values),
             failures=failures(run),
@@ -101,8 +103,8 @@ class Bout:
             commit=commit(),
             slow=slow,
             shrink=self.shape.shrink,
-            each_good=good,
-            each_gap=gaps,
+            each_within_goals=within_goals,
+            each_itl=itls,
         )
 
 
@@ -115,15 +117,15 @@ def load_record(path: Path) -> list[Measured]:
 def main() -> None:
     """See the module."""
     options = _options()
-    places = prepare(options)
+    paths = prepare(options)
     _compile_operations()
-    names = [GAP] if options.gap else options.load or [BURST_LOAD]
-    bout = Bout(names, options.seeds, _shape(options), places, options.traces)
+    names = [ITL] if options.itl else options.load or [BURST_LOAD]
+    bout = Bout(names, options.seeds, _shape(options), paths, options.traces)
     if options.pairs:
         with tempfile.TemporaryDirectory() as folder:
             compare(bout, [POOLS, SINGLE], options.pairs, Path(folder) / "pairs.jsonl")
         return
-    what = GAP if options.gap else "burst"
+    what = ITL if options.itl else "burst"
     record = open_record(options, f"{what}.jsonl")
     found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
     write_results(found, options.results)
@@ -168,8 +170,8 @@ def _keep(record: Path, found: Measured) -> None:
     print(f"{found.at} {where}: {found.line()}", flush=True)
 
 
-def _shape(options: argparse.Namespace) -> Shape:
-    shape = Shape(options.rate, options.burst_factor, shrink=options.shrink, slow=options.slow)
+def _shape(options: argparse.Namespace) -> BurstShape:
+    shape = BurstShape(options.rate, options.burst_factor, shrink=options.shrink, slow=options.slow)
     return shape.short() if options.pairs or options.short else shape
 
 
@@ -184,13 +186,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=CONTENDERS, help="may be repeated")
     names = (BURST_LOAD, RETRY_LOAD, *FITTED)
     parser.add_argument("--load", action="append", choices=names, help="may be repeated")
-    parser.add_argument("--gap", action="store_true", help="gaps while long prompts arrive, alone")
+    parser.add_argument("--itl", action="store_true", help="ITL while long prompts arrive, alone")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3, help="loads in each round")
     parser.add_argument("--pairs", type=int, default=0, metavar="N", help="short, and no file")
     parser.add_argument("--short", action="store_true", help="22 s a load instead of 68")
-    parser.add_argument("--rate", type=float, default=Shape().rate, help="in the calm")
-    parser.add_argument("--burst-factor", type=float, default=Shape().factor)
+    parser.add_argument("--rate", type=float, default=BurstShape().rate, help="in the calm")
+    parser.add_argument("--burst-factor", type=float, default=BurstShape().factor)
     parser.add_argument(
         "--shrink", type=float, default=1.0, metavar="X", help="lengths are divided by X"
     )
@@ -198,12 +200,12 @@ def _options() -> argparse.Namespace:
         "--slow", type=float, default=1.0, metavar="X", help="times and budgets are X times as long"
     )
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
-    add_places(parser)
+    add_paths(parser)
     options = parser.parse_args()
     if min(options.shrink, options.slow) < 1:
         parser.error("--shrink divides by 1 or more, and --slow multiplies by as much")
-    if options.gap and max(options.shrink, options.slow) > 1:
-        parser.error("--gap is neither shrunk nor slowed")
+    if options.itl and max(options.shrink, options.slow) > 1:
+        parser.error("--itl is neither shrunk nor slowed")
     return options
 
 

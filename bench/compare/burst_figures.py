@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.compare.burst_measurement import Measured, pooled_values
-from bench.compare.burst_report import GAP, goodput_ratio, median_within_goals
+from bench.compare.burst_report import ITL, goodput_ratio, median_within_goals
 from bench.compare.paired_requests import one_by_one
 from bench.core.results import Figure, Series, figure, only_measured, value_of
 from bench.load.arrivals import BURST, CALM, DRAIN
@@ -24,8 +24,8 @@ def as_series(found: Sequence[Measured], load: str) -> Series:
     figures: Figures = {}
     for name in systems:
         mine = [each for each in ended if each.system == name]
-        figures |= _beside_long(name, mine) if load == GAP else _of_load(name, mine)
-    if load != GAP:
+        figures |= _beside_long(name, mine) if load == ITL else _of_load(name, mine)
+    if load != ITL:
         figures |= _over(ended, load)
     slow = max(each.slow for each in ended)
     conditions: dict[str, str | int | float] = {
@@ -52,15 +52,15 @@ def as_series(found: Sequence[Measured], load: str) -> Series:
 
 def _of_load(name: str, runs: Sequence[Measured]) -> Figures:
     phases = (CALM, BURST, DRAIN) if any(each.counts.get(BURST) for each in runs) else ()
-    counts = [("requests", "requests", ALL), ("within goals", "good", ALL)]
-    counts += [(f"within goals, {phase}", "good", phase) for phase in phases]
+    counts = [("requests", "requests", ALL), ("within goals", "within_goals", ALL)]
+    counts += [(f"within goals, {phase}", "within_goals", phase) for phase in phases]
     counts += [("refused", "refused", ALL), ("failed", "failed", ALL)]
     found: Figures = {
         f"{name}: {title}": figure((each.count(what, phase) for each in runs), "requests", "runs")
         for title, what, phase in counts
     }
     for phase in (ALL, *phases[:2]):
-        for title, value in (("TTFT", "ttft"), ("ITL", "gap")):
+        for title, value in (("TTFT", "ttft"), ("ITL", "itl")):
             for point in ("p50", "p95", "p99", "mean"):
                 kind = f"{name}: {title} {point}, {phase}"
                 found[kind] = _pooled(runs, f"{value} {phase}", point, "ms")
@@ -78,8 +78,8 @@ def _of_load(name: str, runs: Sequence[Measured]) -> Figures:
 
 def _refusals(name: str, runs: Sequence[Measured]) -> Figures:
     returned = sum(each.count("requests", "returned") for each in runs)
-    good = sum(each.count("good", "returned") for each in runs)
-    share = value_of(good / returned, "of 1", returned, "requests") if returned else None
+    within_goals = sum(each.count("within_goals", "returned") for each in runs)
+    share = value_of(within_goals / returned, "of 1", returned, "requests") if returned else None
     return {
         f"{name}: refusal decided p99": _pooled(runs, "decided", "p99", "ms"),
         f"{name}: refusal told p99": _pooled(runs, "told", "p99", "ms"),
@@ -129,7 +129,7 @@ def _by_pairs(pools: Sequence[Measured], single: Sequence[Measured], point: str)
     """Of a point of all ITL of a run, pairwise by round and seed."""
     mine, other = (
         {
-            (each.round, each.seed): getattr(Quantiles.of(each.values.get(f"gap {ALL}", [])), point)
+            (each.round, each.seed): getattr(Quantiles.of(each.values.get(f"itl {ALL}", [])), point)
             for each in runs
         }
         for runs in (pools, single)

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, field
 from bench.load.arrivals import BURST
 from bench.load.goodput import ALL, Budgets, Quantiles, over_work
 from bench.load.request_outcome import Outcome
-from bench.load.run_record import Run
+from bench.load.run_record import LoadRun
 from bench.systems.contenders import LONG, RUNNING
 
 Counts = dict[str, dict[str, int]]
 Values = dict[str, list[float]]
-_COUNTED = ("requests", "good", "late", "refused", "failed")
+_COUNTED = ("requests", "within_goals", "late", "refused", "failed")
 _DIGITS = 4
 # Of a request held against itself: differences are of tenths of a millisecond.
-_GAP_DIGITS = 5
+_ITL_DIGITS = 5
 _REASONS = 5
 # Cores taken by the host that are worth a word.
 _DISTURBING = 0.1
@@ -28,7 +28,7 @@ class Measured:
     """One load on one system in one round, or the error that came instead.
 
     `counts` has requests by phase and by what became of them; `values` has what was measured of
-    each (seconds), by names such as `ttft burst`. `each_good` and `each_gap` (seconds; None
+    each (seconds), by names such as `ttft burst`. `each_within_goals` and `each_itl` (seconds; None
     where there is none) have every request, in the load's order. `failures` has a few reasons,
     `about` is the load in words, `at` when it was, `commit` what Tandem was then; times and budgets
     were `slow` times as long as usual, lengths a `shrink`-th.
@@ -47,8 +47,8 @@ class Measured:
     commit: str = ""
     slow: float = 1.0
     shrink: float = 1.0
-    each_good: list[bool] = field(default_factory=list)
-    each_gap: list[float | None] = field(default_factory=list)
+    each_within_goals: list[bool] = field(default_factory=list)
+    each_itl: list[float | None] = field(default_factory=list)
 
     def as_json(self) -> str:
         """On one line."""
@@ -64,12 +64,12 @@ class Measured:
             return self.error
         if RUNNING in self.counts:
             before, during = (Quantiles.of(self.values[name]) for name in ("before", "during"))
-            gaps = f"gap p95 {_ms(before.p95)} ms before, {_ms(during.p95)} ms during"
-            return gaps + self._disturbed
+            itls = f"ITL p95 {_ms(before.p95)} ms before, {_ms(during.p95)} ms during"
+            return itls + self._disturbed
         ttft = Quantiles.of(self.values.get(f"ttft {BURST}", self.values[f"ttft {ALL}"]))
         return (
-            f"{self.count('good')} of {self.count('requests')} good,"
-            f" {self.count('refused')} refused, in the burst {self.count('good', BURST)} of"
+            f"{self.count('within_goals')} of {self.count('requests')} within goals,"
+            f" {self.count('refused')} refused, in the burst {self.count('within_goals', BURST)} of"
             f" {self.count('requests', BURST)}, TTFT p99 {_ms(ttft.p99)} ms{self._disturbed}"
         )
 
@@ -79,7 +79,7 @@ class Measured:
         return f"; the host took {took:.2f} cores" if took >= _DISTURBING else ""
 
 
-def of_load(run: Run) -> tuple[Counts, Values]:
+def of_load(run: LoadRun) -> tuple[Counts, Values]:
     """Counts and values of a load with or without a burst."""
     found = run.figures()
     counts = {
@@ -99,16 +99,16 @@ def of_load(run: Run) -> tuple[Counts, Values]:
     return counts | _returned(run), values | _refusals(run) | _host(run)
 
 
-def of_each(run: Run) -> tuple[list[bool], list[float | None]]:
-    """Of the first tries in the load's order: whether each was good, and its gap, if any."""
+def of_each(run: LoadRun) -> tuple[list[bool], list[float | None]]:
+    """Of the first tries in the load's order: whether each kept its goals; mean ITL, if any."""
     first = sorted((one for one in run.outcomes if one.number == 0), key=lambda one: one.index)
-    gaps = (one.mean_gap_s if one.complete else None for one in first)
-    rounded = [None if gap is None else round(gap, _GAP_DIGITS) for gap in gaps]
-    return [run.budgets.good(one) for one in first], rounded
+    itls = (one.mean_itl_s if one.complete else None for one in first)
+    rounded = [None if itl is None else round(itl, _ITL_DIGITS) for itl in itls]
+    return [run.budgets.kept_by(one) for one in first], rounded
 
 
-def of_gap(run: Run) -> tuple[Counts, Values]:
-    """Gaps of the running streams before the long prompts and until the last one's first token.
+def of_itl(run: LoadRun) -> tuple[Counts, Values]:
+    """ITL of the running streams before the long prompts and until the last one's first token.
 
     The first second, in which the streams begin, does not count.
     """
@@ -117,8 +117,8 @@ def of_gap(run: Run) -> tuple[Counts, Values]:
     firsts = [one.messages[0][0] for one in long if one.messages]
     begin = min(one.asked_s for one in long)
     end = max(firsts, default=begin)
-    before = [gap for one in running for gap in gaps_between(one, 1.0, begin)]
-    during = [gap for one in running for gap in gaps_between(one, begin, end)]
+    before = [itl for one in running for itl in itls_between(one, 1.0, begin)]
+    during = [itl for one in running for itl in itls_between(one, begin, end)]
     counts = {
         name: {"requests": len(them), "failed": sum(not one.complete for one in them)}
         for name, them in ((RUNNING, running), (LONG, long))
@@ -131,12 +131,12 @@ def of_gap(run: Run) -> tuple[Counts, Values]:
     return counts, values | _host(run)
 
 
-def _host(run: Run) -> Values:
+def _host(run: LoadRun) -> Values:
     return {} if run.host_cores is None else {"host_cores": _rounded([run.host_cores])}
 
 
-def gaps_between(outcome: Outcome, begin: float, end: float) -> list[float]:
-    """Gaps per token of the messages that ended in that time, which may have begun before it."""
+def itls_between(outcome: Outcome, begin: float, end: float) -> list[float]:
+    """ITL of the messages that ended in that time, which may have begun before it."""
     found: list[float] = []
     for (earlier, _), (later, tokens) in zip(outcome.messages, outcome.messages[1:], strict=False):
         if begin < later <= end:
@@ -144,7 +144,7 @@ def gaps_between(outcome: Outcome, begin: float, end: float) -> list[float]:
     return found
 
 
-def failures(run: Run) -> list[str]:
+def failures(run: LoadRun) -> list[str]:
     """Why requests failed: the reasons that differ, the first few of them."""
     reasons = dict.fromkeys(one.error[:200] for one in run.outcomes if one.error)
     return list(reasons)[:_REASONS]
@@ -157,13 +157,13 @@ def of_error(error: Exception) -> str:
 
 _OF_EACH: dict[str, Callable[[Outcome], float | None]] = {
     "ttft": lambda one: one.ttft_s,
-    "gap": lambda one: one.mean_gap_s,
+    "itl": lambda one: one.mean_itl_s,
     "stall": lambda one: one.stall_s,
     "ttlt": lambda one: one.ttlt_s,
 }
 
 
-def _refusals(run: Run) -> Values:
+def _refusals(run: LoadRun) -> Values:
     refused = [one for one in run.outcomes if one.refused]
     over = over_work(refused, run.outcomes)
     return {
@@ -175,12 +175,14 @@ def _refusals(run: Run) -> Values:
     }
 
 
-def _returned(run: Run) -> Counts:
+def _returned(run: LoadRun) -> Counts:
     returned = [one for one in run.outcomes if one.number > 0]
     budgets: Budgets = run.budgets
     answered = sum(one.complete for one in returned)
-    good = sum(map(budgets.good, returned))
-    return {"returned": {"requests": len(returned), "answered": answered, "good": good}}
+    within_goals = sum(map(budgets.kept_by, returned))
+    return {
+        "returned": {"requests": len(returned), "answered": answered, "within_goals": within_goals}
+    }
 
 
 def _rounded(values: Iterable[float | None]) -> list[float]:

@@ -13,12 +13,20 @@ from bench.load.arrivals import BURST, CALM, DRAIN
 from bench.load.goodput import ALL, Quantiles
 from bench.systems.contenders import CONTENDERS, LONG, PEERS, POOLS, SINGLE
 
-GAP = "gap"
-_COUNTS = ("requests", "good", "refused", "failed")
+ITL = "itl"
+_COUNTS = ("requests", "within goals", "refused", "failed")
 _PHASES = (CALM, BURST, DRAIN)
-_TIMES = ("TTFT p50", "p99", "gap p50", "p95", "mean")
+_TIMES = ("TTFT p50", "p99", "ITL p50", "p95", "mean")
 _REST = (
-    *("stall p99", "drain s", "refusal p99", "named s", "returned", "then good", "client cores"),
+    *(
+        "stall p99",
+        "drain s",
+        "refusal p99",
+        "retry time s",
+        "returned",
+        "then within goals",
+        "client cores",
+    ),
     "host took, cores",
 )
 
@@ -31,7 +39,7 @@ def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
         seeds = ", ".join(str(seed) for seed in sorted({each.seed for each in there if each.seed}))
         about = " / ".join(dict.fromkeys(each.about for each in there if each.about))
         parts.append(f"**{load}**: {about}. Seeds {seeds}. Times in ms.")
-        parts += _gap_section(there) if load == GAP else _load_section(there, load)
+        parts += _itl_section(there) if load == ITL else _load_section(there, load)
     errors = [
         f"- {each.system}, {each.load}, round {each.round}: {reason}"
         for each in found
@@ -52,7 +60,7 @@ def goodput_ratio(found: Sequence[Measured], load: str, ours: str, other: str) -
 
     Pairs in which they had none are left out: there is no ratio to nothing.
     """
-    mine, their = _goods(found, load, ours), _goods(found, load, other)
+    mine, their = _within_goals(found, load, ours), _within_goals(found, load, other)
     both = sorted(key for key in mine.keys() & their.keys() if their[key])
     return Spread(tuple(mine[key] / their[key] for key in both)) if both else None
 
@@ -89,10 +97,10 @@ def _against_single(found: Sequence[Measured], load: str) -> OneByOne | None:
     return one_by_one(_of(found, POOLS, load), _of(found, SINGLE, load))
 
 
-def _gap_section(found: Sequence[Measured]) -> list[str]:
+def _itl_section(found: Sequence[Measured]) -> list[str]:
     rows = []
     for name, contender in CONTENDERS.items():
-        mine = _of(found, name, GAP)
+        mine = _of(found, name, ITL)
         if not mine:
             continue
         before, during = (Quantiles.of(pooled_values(mine, kind)) for kind in ("before", "during"))
@@ -103,7 +111,7 @@ def _gap_section(found: Sequence[Measured]) -> list[str]:
         served = asked - sum(each.count("failed", LONG) for each in mine)
         served_of, n = f"{served} of {asked}", str(before.count)
         rows.append([contender.title, *map(_ms, cells), over, _ms(ttft.p50), served_of, n])
-    head = ["gap of the running", "before p50", "p95", "during p50", "p95", "p95 over", "TTFT p50"]
+    head = ["ITL of the running", "before p50", "p95", "during p50", "p95", "p95 over", "TTFT p50"]
     return [table([*head, "served", "n before"], rows)]
 
 
@@ -111,19 +119,19 @@ def _counts_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> 
     def spread(what: str, phase: str = ALL) -> str:
         return Spread(tuple(float(each.count(what, phase)) for each in found)).show()
 
-    good = [spread("good", phase) for phase in (ALL, *phases)]
-    cells = [spread("requests"), *good, spread("refused"), spread("failed")]
+    within_goals = [spread("within_goals", phase) for phase in (ALL, *phases)]
+    cells = [spread("requests"), *within_goals, spread("refused"), spread("failed")]
     return [CONTENDERS[name].title, *cells]
 
 
 def _times_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
     cells = []
     for phase in phases:
-        ttft, gap = (
-            Quantiles.of(pooled_values(found, f"{what} {phase}")) for what in ("ttft", "gap")
+        ttft, itl = (
+            Quantiles.of(pooled_values(found, f"{what} {phase}")) for what in ("ttft", "itl")
         )
         cells += [_ms(ttft.p50), _ms(ttft.p99)]
-        cells += map(_tenths, (gap.p50, gap.p95, gap.mean))
+        cells += map(_tenths, (itl.p50, itl.p95, itl.mean))
     return [CONTENDERS[name].title, *cells]
 
 
@@ -144,8 +152,8 @@ def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:
 
 def _share_returned(found: Sequence[Measured]) -> str:
     returned = sum(each.count("requests", "returned") for each in found)
-    good = sum(each.count("good", "returned") for each in found)
-    return f"{good / returned:.2f}" if returned else ""
+    within_goals = sum(each.count("within_goals", "returned") for each in found)
+    return f"{within_goals / returned:.2f}" if returned else ""
 
 
 def _of(found: Sequence[Measured], system: str, load: str) -> list[Measured]:
@@ -155,14 +163,16 @@ def _of(found: Sequence[Measured], system: str, load: str) -> list[Measured]:
     ]
 
 
-def _goods(found: Sequence[Measured], load: str, system: str) -> dict[tuple[int, int], int]:
-    return {(each.round, each.seed): each.count("good") for each in _of(found, system, load)}
+def _within_goals(found: Sequence[Measured], load: str, system: str) -> dict[tuple[int, int], int]:
+    return {
+        (each.round, each.seed): each.count("within_goals") for each in _of(found, system, load)
+    }
 
 
 def median_within_goals(found: Sequence[Measured], load: str, system: str) -> float | None:
     """Requests of a run within their goals; None where the system was not measured."""
-    goods = _goods(found, load, system)
-    return Spread(tuple(map(float, goods.values()))).median if goods else None
+    within_goals = _within_goals(found, load, system)
+    return Spread(tuple(map(float, within_goals.values()))).median if within_goals else None
 
 
 def _when(found: Sequence[Measured]) -> str:

@@ -23,9 +23,9 @@ from bench.core.prompts import prompt_ids
 from bench.core.results import Series, keep, value_of
 from bench.core.tandem_config import WIDE
 from bench.load.client import ask
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import BadAnswer
-from bench.systems.cli_paths import add_places, prepare
+from bench.systems.cli_paths import add_paths, prepare
 from bench.systems.services import Service, tandem
 from cluster.client.admin_client import fetch_status
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
@@ -39,7 +39,7 @@ _GOAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CancelFigures:
     """First tokens in seconds; cancels by the bound in seconds that they took at most."""
 
     alone: list[float]
@@ -53,13 +53,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--long", type=int, default=10, help="long prompts in each round")
     parser.add_argument("--streams", type=int, default=4, help="streams that run beside")
-    add_places(parser)
+    add_paths(parser)
     options = parser.parse_args()
-    places = prepare(options)
+    paths = prepare(options)
     # By the default of 60 ms between tokens slow cores form a batch without room for all of them.
-    service = tandem(places, more=WIDE)
-    with service.running(places.logs) as door:
-        found = asyncio.run(_measure(options, service, door))
+    service = tandem(paths, more=WIDE)
+    with service.running(paths.logs) as server:
+        found = asyncio.run(_measure(options, service, server))
     print(f"{now()}; {as_line(describe_machine())}\n")
     rows = [
         _row("first token of a short prompt, alone", found.alone),
@@ -96,7 +96,7 @@ def bound_of_most(cancels: dict[float, float]) -> float:
 
 
 def as_series(
-    found: Found, machine: dict[str, str], conditions: dict[str, str | int | float]
+    found: CancelFigures, machine: dict[str, str], conditions: dict[str, str | int | float]
 ) -> Series:
     """One run, to be kept."""
     alone, behind = (statistics.median(times) for times in (found.alone, found.behind))
@@ -121,34 +121,36 @@ def as_series(
     )
 
 
-async def _measure(options: argparse.Namespace, service: Service, door: Door) -> Found:
+async def _measure(
+    options: argparse.Namespace, service: Service, server: ServerTarget
+) -> CancelFigures:
     others = [
-        asyncio.create_task(_stream_for_ever(door, number)) for number in range(options.streams)
+        asyncio.create_task(_stream_for_ever(server, number)) for number in range(options.streams)
     ]
     alone, behind = [], []
     for number in range(-1, options.rounds):  # the first one is to warm it up
-        alone.append(await _first_token_s(door, f"alone/{number}"))
-        await _abandon(service, door, options.long, f"long/{number}")
-        behind.append(await _first_token_s(door, f"behind/{number}"))
+        alone.append(await _first_token_s(server, f"alone/{number}"))
+        await _abandon(service, server, options.long, f"long/{number}")
+        behind.append(await _first_token_s(server, f"behind/{number}"))
     await _go_away(others)
     await asyncio.sleep(1.0)
-    return Found(alone[1:], behind[1:], await _cancels(door))
+    return CancelFigures(alone[1:], behind[1:], await _cancels(server))
 
 
-async def _stream_for_ever(door: Door, number: int) -> None:
+async def _stream_for_ever(server: ServerTarget, number: int) -> None:
     for again in range(10_000):
-        await ask(door.target, _request(door, 8, 1000, f"stream/{number}/{again}"), _FOR_EVER_S)
+        await ask(server.target, _request(server, 8, 1000, f"stream/{number}/{again}"), _FOR_EVER_S)
 
 
-async def _first_token_s(door: Door, name: str) -> float:
-    answer = await ask(door.target, _request(door, _SHORT_TOKENS, 2, name), _DEADLINE_S)
+async def _first_token_s(server: ServerTarget, name: str) -> float:
+    answer = await ask(server.target, _request(server, _SHORT_TOKENS, 2, name), _DEADLINE_S)
     return answer.first_token_s()
 
 
-async def _abandon(service: Service, door: Door, count: int, name: str) -> None:
+async def _abandon(service: Service, server: ServerTarget, count: int, name: str) -> None:
     """Ask for long prompts, wait until the replica has them all, and go away."""
-    requests = [_request(door, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
-    tasks = [asyncio.create_task(ask(door.target, one, _DEADLINE_S)) for one in requests]
+    requests = [_request(server, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
+    tasks = [asyncio.create_task(ask(server.target, one, _DEADLINE_S)) for one in requests]
     async with asyncio.timeout(_DEADLINE_S):
         while await _on_prefill(service) < count:  # noqa: ASYNC110 - it asks the router
             await asyncio.sleep(_POLL_S)
@@ -166,9 +168,9 @@ async def _on_prefill(service: Service) -> int:
     return sum(one.waiting + one.running for one in status.replicas if one.role == "prefill")
 
 
-async def _cancels(door: Door) -> dict[float, float]:
+async def _cancels(server: ServerTarget) -> dict[float, float]:
     """The router's histogram of the time to cancel."""
-    answer = await ask(door.target, door.target.get("/metrics"), _DEADLINE_S)
+    answer = await ask(server.target, server.target.get("/metrics"), _DEADLINE_S)
     for family in text_string_to_metric_families(answer.body().decode()):
         if family.name == TIME_TO_CANCEL.name:
             return {
@@ -179,8 +181,8 @@ async def _cancels(door: Door) -> dict[float, float]:
     raise BadAnswer(f"the router has no {TIME_TO_CANCEL.name}")
 
 
-def _request(door: Door, tokens: int, new: int, name: str) -> bytes:
-    return door.completion(prompt_ids(tokens, door.vocabulary, name), new)
+def _request(server: ServerTarget, tokens: int, new: int, name: str) -> bytes:
+    return server.completion(prompt_ids(tokens, server.vocabulary, name), new)
 
 
 def _row(name: str, seconds: list[float]) -> tuple[str, ...]:

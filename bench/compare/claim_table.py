@@ -97,9 +97,9 @@ CLAIMS = (
     ),
     Claim(
         "chunks",
-        "prefill in chunks keeps the others' token gap short",
+        "prefill in chunks keeps the others' ITL short",
         "no figure",
-        "gap p95 of four running streams while four prompts of 1,024 tokens arrive, one pool,"
+        "ITL p95 of four running streams while four prompts of 1,024 tokens arrive, one pool,"
         " `prefill.chunk_tokens` 4096 over 256, pairwise by round",
         CHUNKS,
     ),

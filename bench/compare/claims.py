@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.compare.burst_measurement import of_gap
+from bench.compare.burst_measurement import of_itl
 from bench.compare.claim_modes import MODES, STATIC_MODE, latency_p95, tokens_per_s
 from bench.compare.claim_table import (
     CHUNKS,
@@ -32,14 +32,14 @@ from bench.core.results import keep
 from bench.core.statistics import steady_rate
 from bench.core.tandem_config import WIDE
 from bench.load.client import ask, ask_all
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.goodput import Quantiles
-from bench.load.http_recording import Answer, BadAnswer
+from bench.load.http_recording import BadAnswer, RecordedAnswer
 from bench.load.run_record import Sender
 from bench.systems import services
-from bench.systems.cli_paths import add_places, open_record, prepare
-from bench.systems.contenders import gap_load, warm_load
-from bench.systems.services import Places
+from bench.systems.cli_paths import add_paths, open_record, prepare
+from bench.systems.contenders import itl_load, warm_load
+from bench.systems.services import CliPaths
 
 _DEADLINE_S = 120.0
 _UNHELD = "endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000, stream: tokens}}\n"
@@ -51,7 +51,7 @@ Values = dict[str, list[float]]
 class Questions:
     """Asks one server; `name` makes its prompts like no others."""
 
-    door: Door
+    server: ServerTarget
     name: str
     asked: int = 0
     found: Values = field(default_factory=lambda: defaultdict(list))
@@ -68,7 +68,7 @@ class Questions:
     async def rate(self, batch: int, new: int) -> float:
         """Tokens per second while that many streams run."""
         requests = [self._request(128, new) for _ in range(batch)]
-        answers = await ask_all(self.door.target, requests, _DEADLINE_S)
+        answers = await ask_all(self.server.target, requests, _DEADLINE_S)
         return steady_rate([answer.stream() for answer in answers])
 
     async def _cached(self) -> None:
@@ -96,98 +96,102 @@ class Questions:
             await self._timed([self._request(128, 64)])
         self.found["one-by-one"].append((time.perf_counter() - started) / together_s)
 
-    async def _timed(self, requests: list[bytes]) -> tuple[list[Answer], float]:
+    async def _timed(self, requests: list[bytes]) -> tuple[list[RecordedAnswer], float]:
         started = time.perf_counter()
-        answers = await ask_all(self.door.target, requests, _DEADLINE_S)
+        answers = await ask_all(self.server.target, requests, _DEADLINE_S)
         return answers, time.perf_counter() - started
 
     async def _first_s(self, request: bytes) -> float:
-        return (await ask(self.door.target, request, _DEADLINE_S)).first_token_s()
+        return (await ask(self.server.target, request, _DEADLINE_S)).first_token_s()
 
     def _request(self, tokens: int, new: int, stream: bool = True) -> bytes:
         self.asked += 1
-        ids = prompt_ids(tokens, self.door.vocabulary, f"{self.name}/{self.asked}")
-        return self.door.completion(ids, new) if stream else self.door.whole(ids, new)
+        ids = prompt_ids(tokens, self.server.vocabulary, f"{self.name}/{self.asked}")
+        return self.server.completion(ids, new) if stream else self.server.whole(ids, new)
 
 
 _BATCHES: Mapping[int, int] = {1: 64, 8: 96, 32: 160}
 
 
-async def serving(door: Door, name: str) -> Values:
+async def serving(server: ServerTarget, name: str) -> Values:
     """Everything of a server as it comes, three times after a warm-up."""
-    await Questions(door, f"{name}/warm").serving()
-    questions = Questions(door, name)
+    await Questions(server, f"{name}/warm").serving()
+    questions = Questions(server, name)
     for _ in range(3):
         await questions.serving()
     return dict(questions.found)
 
 
-async def wide_rate(door: Door, name: str) -> float:
+async def wide_rate(server: ServerTarget, name: str) -> float:
     """The median decode rate of 32 streams, after a warm-up."""
-    questions = Questions(door, name)
+    questions = Questions(server, name)
     rates = [await questions.rate(32, 160) for _ in range(4)]
     return statistics.median(rates[1:])
 
 
-async def gap_p95(door: Door, name: str) -> float:
+async def itl_p95(server: ServerTarget, name: str) -> float:
     """Of four running streams while four long prompts arrive, in seconds; three times together."""
     sender = Sender(count=count_tokens, write=lambda _: None)
-    await sender.send(name, door, warm_load(1), {}, None)
-    gaps: list[float] = []
+    await sender.send(name, server, warm_load(1), {}, None)
+    itls: list[float] = []
     for seed in (1, 2, 3):
-        gaps += of_gap(await sender.send(name, door, gap_load(seed), {}, None))[1]["during"]
-    p95 = Quantiles.of(gaps).p95
+        itls += of_itl(await sender.send(name, server, itl_load(seed), {}, None))[1]["during"]
+    p95 = Quantiles.of(itls).p95
     if p95 is None:
         raise BadAnswer("no stream ran while the long prompts arrived")
     return p95
 
 
-def measure(part: str, places: Places, number: int) -> Values:
+def measure(part: str, paths: CliPaths, number: int) -> Values:
     """One round of a part of the claims; raises what goes wrong."""
     name = f"round {number}"
 
-    def on(more: str, prefill: int, ask_it: Callable[[Door], float]) -> float:
-        with services.tandem(places, prefill, 1, more).running(places.logs) as door:
-            return ask_it(door)
+    def on(more: str, prefill: int, ask_it: Callable[[ServerTarget], float]) -> float:
+        with services.tandem(paths, prefill, 1, more).running(paths.logs) as server:
+            return ask_it(server)
 
     if part == COALESCED:
         held, unheld = (
-            on(WIDE + more, 1, lambda door: asyncio.run(wide_rate(door, name)))
+            on(WIDE + more, 1, lambda server: asyncio.run(wide_rate(server, name)))
             for more in ("", _UNHELD)
         )
         return {"coalesced": [held / unheld]}
     if part == CHUNKS:
         large, small = (
-            on(_CHUNKS.format(tokens) + _UNHELD, 0, lambda door: asyncio.run(gap_p95(door, name)))
+            on(
+                _CHUNKS.format(tokens) + _UNHELD,
+                0,
+                lambda server: asyncio.run(itl_p95(server, name)),
+            )
             for tokens in (4096, 256)
         )
         return {"chunks": [large / small]}
     if part == STATIC:
         static, continuous = (
-            on(mode, 0, lambda door: asyncio.run(latency_p95(door, name, number)))
+            on(mode, 0, lambda server: asyncio.run(latency_p95(server, name, number)))
             for mode in (STATIC_MODE, "")
         )
         return {STATIC: [static / continuous]}
     if part in MODES:
-        rate = on(MODES[part], 0, lambda door: asyncio.run(tokens_per_s(door, name, number)))
+        rate = on(MODES[part], 0, lambda server: asyncio.run(tokens_per_s(server, name, number)))
         return {part: [rate]}
     if part == SPECULATIVE:
         return {SPECULATIVE: [lookup_ratio()]}
-    with services.tandem(places, more=WIDE).running(places.logs) as door:
-        return asyncio.run(serving(door, name))
+    with services.tandem(paths, more=WIDE).running(paths.logs) as server:
+        return asyncio.run(serving(server, name))
 
 
 def main() -> None:
     """See the module."""
     options = _options()
-    places = prepare(options)
+    paths = prepare(options)
     record = open_record(options, "claims.json")
     found: Values = json.loads(record.read_text()) if record.is_file() else {}
     keys = options.only or list(KEYS)
     for part in parts_of(keys):
         for number in range(1, options.rounds + 1):
             try:
-                values = measure(part, places, number)
+                values = measure(part, paths, number)
             # The others still have their turn.
             except Exception as error:
                 print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
@@ -206,7 +210,7 @@ def _write(found: Values, results: Path, price: float) -> None:
     keep(results, "claims", machine, [as_series(found, machine, price)])
 
 
-def _first_byte_s(answer: Answer) -> float:
+def _first_byte_s(answer: RecordedAnswer) -> float:
     return answer.reads[0][0] - answer.asked
 
 
@@ -217,7 +221,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--price", type=float, default=PRICE_PER_HOUR, metavar="DOLLARS", help="of a machine-hour"
     )
-    add_places(parser)
+    add_paths(parser)
     return parser.parse_args()
 
 

@@ -19,7 +19,7 @@ GOALS = {"decode 1": 1.0, "decode 8": 1.3, "decode 32": 1.35, "prefill": 1.1}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RoundResult:
     """What one system did in one round: tokens/s by column, or what went wrong.
 
     `at` is when (UTC, to the minute) and `commit` what Tandem was then.
@@ -48,7 +48,7 @@ class Found:
 Rounds = Mapping[int, Spread]
 
 
-def by_round(found: Sequence[Found], system: str, column: str) -> Rounds:
+def by_round(found: Sequence[RoundResult], system: str, column: str) -> Rounds:
     """A system's figures in a column, by round; rounds that failed are missing."""
     return {
         each.round: Spread(tuple(each.columns[column]))
@@ -57,14 +57,14 @@ def by_round(found: Sequence[Found], system: str, column: str) -> Rounds:
     }
 
 
-def against(found: Sequence[Found], ours: str, theirs: str, column: str) -> Spread | None:
+def against(found: Sequence[RoundResult], ours: str, theirs: str, column: str) -> Spread | None:
     """Ratios of the rounds in which both were measured, or None."""
     mine, other = by_round(found, ours, column), by_round(found, theirs, column)
     both = sorted(mine.keys() & other.keys())
     return ratio([mine[n] for n in both], [other[n] for n in both]) if both else None
 
 
-def best_peer(found: Sequence[Found], ours: str, column: str) -> str | None:
+def best_peer(found: Sequence[RoundResult], ours: str, column: str) -> str | None:
     """The peer beside that line of Tandem's with the highest median, or None."""
     peers = [name for name, system in SYSTEMS.items() if system.rival == ours]
     medians = {
@@ -75,7 +75,7 @@ def best_peer(found: Sequence[Found], ours: str, column: str) -> str | None:
     return max(medians, key=lambda name: medians[name]) if medians else None
 
 
-def as_series(found: Sequence[Found], conditions: dict[str, str | int | float]) -> Series:
+def as_series(found: Sequence[RoundResult], conditions: dict[str, str | int | float]) -> Series:
     """Rates and ratios, to be kept; some system was measured."""
     figures: dict[str, Figure | None] = {}
     for column in COLUMNS:
@@ -103,7 +103,7 @@ def _over(ratios: Spread | None) -> Figure | None:
     return figure(ratios.values, "x", "rounds") if ratios else None
 
 
-def as_markdown(found: Sequence[Found], machine: dict[str, str]) -> str:
+def as_markdown(found: Sequence[RoundResult], machine: dict[str, str]) -> str:
     """Tables of figures, of ratios, and against the goals; what failed, and the machine."""
     errors = [f"- {each.system}, round {each.round}: {each.error}" for each in found if each.error]
     failed = ["Failed:", *errors] if errors else []
@@ -120,14 +120,14 @@ def as_markdown(found: Sequence[Found], machine: dict[str, str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _when(found: Sequence[Found]) -> str:
+def _when(found: Sequence[RoundResult]) -> str:
     """The times between which all was measured, and of which commits."""
     times = sorted(each.at for each in found if each.at)
     commits = sorted({each.commit for each in found if each.commit})
     return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 
-def _figures(found: Sequence[Found]) -> str:
+def _figures(found: Sequence[RoundResult]) -> str:
     rows = []
     for name, system in SYSTEMS.items():
         cells = [list(by_round(found, name, column).values()) for column in COLUMNS]
@@ -136,7 +136,7 @@ def _figures(found: Sequence[Found]) -> str:
     return table(["tokens/s, median [range]", *COLUMNS], rows)
 
 
-def _ratios(found: Sequence[Found]) -> str:
+def _ratios(found: Sequence[RoundResult]) -> str:
     rows = []
     for name, system in SYSTEMS.items():
         if system.rival is None:
@@ -147,7 +147,7 @@ def _ratios(found: Sequence[Found]) -> str:
     return table(["over", *COLUMNS], rows)
 
 
-def _goals(found: Sequence[Found]) -> str:
+def _goals(found: Sequence[RoundResult]) -> str:
     rows = []
     for ours, where in ((TANDEM, "over HTTP"), (TANDEM_INSIDE, "in process")):
         cells = []

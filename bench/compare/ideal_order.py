@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from bench.load.arrivals import Arrival
-from bench.systems.contenders import Shape, burst_load
+from bench.systems.contenders import BurstShape, burst_load
 
 
 def ideal(
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("fixed_ms", type=float, nargs="?", default=0.0, help="of each request")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    shape = Shape()
+    shape = BurstShape()
     for seed in range(1, options.seeds + 1):
         arrivals = burst_load(shape, seed).arrivals
         found = ideal(

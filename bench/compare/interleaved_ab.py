@@ -2,7 +2,7 @@
 
 `python -m bench.compare.interleaved_ab` plays them.
 
-On a shared host the hour moves gaps by more than two modes differ, and a play of a trace takes
+On a shared host the hour moves ITL by more than two modes differ, and a play of a trace takes
 minutes. Here both servers are up, and who is not asked is frozen (SIGSTOP), so that it takes
 nothing of the cores: the same window is played on one and then on the other, within two minutes.
 Every window begins with nobody there; prompts are new ones in each.
@@ -25,17 +25,17 @@ from bench.core.host_info import describe_machine, now
 from bench.core.prompts import count_tokens
 from bench.core.results import Series, keep
 from bench.load.arrivals import Arrival, Load
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.open_loop import Rules
 from bench.load.run_record import Sender
 from bench.load.traces import FITTED
-from bench.systems.cli_paths import add_places, prepare
+from bench.systems.cli_paths import add_paths, prepare
 from bench.systems.contenders import (
     BURST_LOAD,
     CONTENDERS,
     POOLS,
     SINGLE,
-    Shape,
+    BurstShape,
     any_load,
     warm_load,
 )
@@ -85,18 +85,18 @@ def turns(rounds: int, windows: Sequence[Window]) -> Iterator[tuple[int, Window,
 def main() -> None:
     """See the module."""
     options = _options()
-    places, shape = prepare(options), Shape(slow=options.slow)
+    paths, shape = prepare(options), BurstShape(slow=options.slow)
     load = any_load(options.load, shape, options.seed, options.traces)
     found: list[PairedOutcome] = []
     with ExitStack() as stack:
-        servers: dict[str, tuple[int, Door]] = {}
+        servers: dict[str, tuple[int, ServerTarget]] = {}
         for system in _SYSTEMS:
-            logs = places.logs / system
+            logs = paths.logs / system
             logs.mkdir(exist_ok=True)
-            service = CONTENDERS[system].start(replace(places, logs=logs), shape.tandem_config)
-            pid = stack.enter_context(running(service.server, logs / "server.log"))
+            service = CONTENDERS[system].start(replace(paths, logs=logs), shape.tandem_config)
+            pid = stack.enter_context(running(service.process, logs / "server.log"))
             stack.callback(thaw, pid)
-            servers[system] = pid, service.door
+            servers[system] = pid, service.target
         for system in _SYSTEMS:
             _play(servers, system, warm_load(1), shape)
         windows = cut(load, options.window)
@@ -104,15 +104,20 @@ def main() -> None:
             seed = random.randrange(10**6)
             part = _play(servers, system, replace(window.load, seed=seed), shape)
             found += [replace(one, round=number, index=window.indices[one.index]) for one in part]
-            good = {name: sum(o.good for o in found if o.system == name) for name in _SYSTEMS}
-            print(f"{now()} round {number}, from request {window.indices[0]}: {good}", flush=True)
+            within_goals = {
+                name: sum(o.within_goals for o in found if o.system == name) for name in _SYSTEMS
+            }
+            print(
+                f"{now()} round {number}, from request {window.indices[0]}: {within_goals}",
+                flush=True,
+            )
             if count % len(_SYSTEMS) == 0:  # both have played it
                 series = _kept(options, load, found)
     print(f"{load.title}\n\n{figures_table(series)}")
 
 
 def _play(
-    servers: dict[str, tuple[int, Door]], system: str, load: Load, shape: Shape
+    servers: dict[str, tuple[int, ServerTarget]], system: str, load: Load, shape: BurstShape
 ) -> list[PairedOutcome]:
     """Send the load to one, the other frozen."""
     for name, (pid, _) in servers.items():
@@ -121,13 +126,13 @@ def _play(
     slow = shape.slow
     rules = Rules(_DEADLINE_S * slow, 0, longest_wait_s=Rules().longest_wait_s * slow)
     sender = Sender(rules, shape.budgets, count_tokens, lambda _: None)
-    door = servers[system][1]
-    run = asyncio.run(sender.send(system, door, load, {}, None))
+    server = servers[system][1]
+    run = asyncio.run(sender.send(system, server, load, {}, None))
     return [
         PairedOutcome(
-            *(0, system, one.index, run.budgets.good(one), one.refused),
+            *(0, system, one.index, run.budgets.kept_by(one), one.refused),
             one.ttft_s,
-            one.mean_gap_s if one.complete else None,
+            one.mean_itl_s if one.complete else None,
         )
         for one in run.outcomes
     ]
@@ -164,7 +169,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--slow", type=float, default=1.0, metavar="X", help="as of bench.burst")
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
-    add_places(parser)
+    add_paths(parser)
     return parser.parse_args()
 
 

@@ -22,7 +22,7 @@ class PairedOutcome:
     round: int
     system: str
     index: int
-    good: bool
+    within_goals: bool
     refused: bool
     ttft_s: float | None
     itl_s: float | None
@@ -40,7 +40,7 @@ def as_series(
     for system in (POOLS, SINGLE):
         mine = [one for one in found if one.system == system]
         for title, count in (
-            ("within goals", sum(one.good for one in mine)),
+            ("within goals", sum(one.within_goals for one in mine)),
             ("refused", sum(one.refused for one in mine)),
         ):
             figures[f"{system}: {title}"] = value_of(count, "requests", len(mine), "requests")
@@ -79,8 +79,8 @@ def _differences(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
         if mine.itl_s is not None and other.itl_s is not None
     ]
     alone = {
-        POOLS: sum(mine.good and not other.good for mine, other in both),
-        SINGLE: sum(other.good and not mine.good for mine, other in both),
+        POOLS: sum(mine.within_goals and not other.within_goals for mine, other in both),
+        SINGLE: sum(other.within_goals and not mine.within_goals for mine, other in both),
     }
     figures: dict[str, Figure | None] = {
         f"{system} alone: within goals": value_of(count, "requests", len(both), "requests")
@@ -106,8 +106,10 @@ def _ratios(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
         for number in rounds
         for system in (POOLS, SINGLE)
     }
-    good = {key: sum(one.good for one in them) for key, them in of.items()}
-    ratios = [good[n, POOLS] / good[n, SINGLE] for n in rounds if good[n, SINGLE]]
+    within_goals = {key: sum(one.within_goals for one in them) for key, them in of.items()}
+    ratios = [
+        within_goals[n, POOLS] / within_goals[n, SINGLE] for n in rounds if within_goals[n, SINGLE]
+    ]
     figures = {f"{title}: goodput": figure(ratios, "x", "rounds")}
     for point in ("p50", "p95", "mean"):
         values = {

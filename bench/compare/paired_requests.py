@@ -20,8 +20,8 @@ from bench.core.statistics import Spread
 class SameRequests:
     """What changed for requests of one load, seed and round.
 
-    `itls_s`: our gap less theirs, of each that both answered in full with two tokens or more.
-    `ours_alone` were good with us and not with them, `theirs_alone` the other way round.
+    `itls_s`: our mean ITL less theirs, of each that both answered in full with two tokens or more.
+    `ours_alone` were within their goals with us and not with them, `theirs_alone` the reverse.
     """
 
     itls_s: tuple[float, ...]
@@ -31,7 +31,7 @@ class SameRequests:
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """Of several pairs of runs: each one's median difference (seconds) and share of smaller gaps.
+    """Of several pairs of runs: each one's median difference (seconds) and share of smaller ITL.
 
     `ours_alone` and `theirs_alone` as in SameRequests.
     """
@@ -44,29 +44,29 @@ class OneByOne:
 
 def same_requests(ours: Measured, theirs: Measured) -> SameRequests:
     """Holds two runs of one load against each other; ValueError where they differ in length."""
-    gaps = zip(ours.each_gap, theirs.each_gap, strict=True)
-    goods = list(zip(ours.each_good, theirs.each_good, strict=True))
+    itls = zip(ours.each_itl, theirs.each_itl, strict=True)
+    within_goals = list(zip(ours.each_within_goals, theirs.each_within_goals, strict=True))
     return SameRequests(
-        tuple(mine - other for mine, other in gaps if mine is not None and other is not None),
-        sum(mine and not other for mine, other in goods),
-        sum(other and not mine for mine, other in goods),
+        tuple(mine - other for mine, other in itls if mine is not None and other is not None),
+        sum(mine and not other for mine, other in within_goals),
+        sum(other and not mine for mine, other in within_goals),
     )
 
 
 def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne | None:
-    """Pairs runs of one load by round and seed; None where no two have a gap to compare."""
-    others = {_what(each): each for each in theirs if each.each_gap}
+    """Pairs runs of one load by round and seed; None where no two have an ITL to compare."""
+    others = {_what(each): each for each in theirs if each.each_itl}
     paired = [
         same_requests(each, others[_what(each)])
         for each in ours
-        if each.each_gap and _what(each) in others
+        if each.each_itl and _what(each) in others
     ]
     found = [each for each in paired if each.itls_s]
     if not found:
         return None
     return OneByOne(
         Spread(tuple(median(each.itls_s) for each in found)),
-        Spread(tuple(sum(gap < 0 for gap in each.itls_s) / len(each.itls_s) for each in found)),
+        Spread(tuple(sum(itl < 0 for itl in each.itls_s) / len(each.itls_s) for each in found)),
         Spread(tuple(float(each.ours_alone) for each in found)),
         Spread(tuple(float(each.theirs_alone) for each in found)),
     )
@@ -76,10 +76,10 @@ def as_table(found: OneByOne) -> str:
     """For a report on two pools against one, in Markdown."""
     differences = Spread(tuple(1000 * value for value in found.difference_s.values))
     rows = [
-        ["gap with two pools less that with one, ms, median", differences.show(1)],
-        ["share of requests whose gap is smaller with two pools", found.smaller.show(2)],
-        ["good with two pools alone", found.ours_alone.show()],
-        ["good with one pool alone", found.theirs_alone.show()],
+        ["ITL with two pools less that with one, ms, median", differences.show(1)],
+        ["share of requests whose ITL is smaller with two pools", found.smaller.show(2)],
+        ["within goals with two pools alone", found.ours_alone.show()],
+        ["within goals with one pool alone", found.theirs_alone.show()],
     ]
     return table(["each request against itself", "of a run, median [range]"], rows)
 

@@ -11,41 +11,43 @@ import json
 import time
 from pathlib import Path
 
-from bench.compare.comparison import Found, as_markdown, as_series
-from bench.core.engine_plan import Plan
+from bench.compare.comparison import RoundResult, as_markdown, as_series
+from bench.core.engine_plan import Measurement
 from bench.core.host_info import commit, describe_machine, now
 from bench.core.results import keep
-from bench.systems.cli_paths import add_places, open_record, prepare
+from bench.systems.cli_paths import add_paths, open_record, prepare
 from bench.systems.peer_systems import SYSTEMS
-from bench.systems.services import Places
+from bench.systems.services import CliPaths
 
 # In process every prompt is computed before the batch is decoded, so 64 tokens are enough.
 _INSIDE = dict.fromkeys((1, 8, 32), 64)
 
 
-def visit(name: str, number: int, places: Places, repeats: int) -> Found:
+def visit(name: str, number: int, paths: CliPaths, repeats: int) -> RoundResult:
     """One system in one round; whatever goes wrong is a line in the report."""
     inside = name in ("llama", "tandem-in-process")
-    plan = Plan(repeats=repeats, new_tokens=_INSIDE) if inside else Plan(repeats=repeats)
+    plan = (
+        Measurement(repeats=repeats, new_tokens=_INSIDE) if inside else Measurement(repeats=repeats)
+    )
     started = time.monotonic()
     try:
-        figures = SYSTEMS[name].visit(places, plan, f"round {number}")
-        found = Found(name, number, figures.columns, None, now(), commit())
+        figures = SYSTEMS[name].visit(paths, plan, f"round {number}")
+        found = RoundResult(name, number, figures.columns, None, now(), commit())
     # The others still have their turn.
     except Exception as error:
-        found = Found(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
+        found = RoundResult(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
     spent = time.monotonic() - started
     print(f"round {number}, {name}, {spent:.0f} s: {found.line()}", flush=True)
     return found
 
 
-def load(path: Path) -> list[Found]:
+def load(path: Path) -> list[RoundResult]:
     """What earlier parts of a run have found."""
     lines = path.read_text().splitlines() if path.is_file() else []
-    return [Found(**json.loads(line)) for line in lines]
+    return [RoundResult(**json.loads(line)) for line in lines]
 
 
-def write_results(found: list[Found], results: Path) -> None:
+def write_results(found: list[RoundResult], results: Path) -> None:
     """Rates and ratios, if anything was measured; prints them in any case."""
     machine = describe_machine()
     print(as_markdown(found, machine))
@@ -57,12 +59,12 @@ def write_results(found: list[Found], results: Path) -> None:
 def main() -> None:
     """See the module."""
     options = _options()
-    places = prepare(options)
+    paths = prepare(options)
     record = open_record(options, "peers.jsonl")
     for _ in range(options.rounds):
         for name in options.only or SYSTEMS:
             number = 1 + sum(earlier.system == name for earlier in load(record))
-            found = visit(name, number, places, options.repeats)
+            found = visit(name, number, paths, options.repeats)
             with record.open("a") as file:
                 file.write(found.as_json() + "\n")
     write_results(load(record), options.results)
@@ -73,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=SYSTEMS, help="may be repeated")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=4, help="of each figure in a round")
-    add_places(parser)
+    add_paths(parser)
     return parser.parse_args()
 
 

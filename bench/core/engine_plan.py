@@ -13,7 +13,7 @@ PREFILL = "prefill"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Measurement:
     """`new_tokens`: for each number of concurrent streams, how many tokens each asks for.
 
     More than 64 where many prompts come first: all streams must run at once for long enough to
@@ -28,7 +28,7 @@ class Plan:
     column_s: float = 40.0
 
     @classmethod
-    def read(cls, text: str) -> Plan:
+    def read(cls, text: str) -> Measurement:
         """From what `write` wrote."""
         data = json.loads(text)
         data["new_tokens"] = {int(count): new for count, new in data["new_tokens"].items()}

@@ -24,7 +24,7 @@ _LARGE_HIDDEN = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """A Llama with tied embeddings, in bfloat16. The defaults are SmolLM-135M's sizes."""
 
     hidden: int = 576
@@ -58,15 +58,15 @@ class Shape:
 
 
 DEFAULT_SIZE = "135m"
-SIZES: Mapping[str, Shape] = {
-    DEFAULT_SIZE: Shape(),
-    "8b": Shape(hidden=4096, intermediate=14_336, layers=32, heads=32, kv_heads=8),
+SIZES: Mapping[str, ModelShape] = {
+    DEFAULT_SIZE: ModelShape(),
+    "8b": ModelShape(hidden=4096, intermediate=14_336, layers=32, heads=32, kv_heads=8),
 }
 
 
-def make(folder: Path, shape: Shape | None = None, seed: int = SEED) -> Path:
+def make(folder: Path, shape: ModelShape | None = None, seed: int = SEED) -> Path:
     """Write model and tokenizer to `folder` unless they are there already; returns the folder."""
-    shape = shape or Shape()
+    shape = shape or ModelShape()
     wanted = json.dumps({"seed": seed, **asdict(shape)})
     done = folder / _DONE
     if done.is_file() and done.read_text() == wanted:
@@ -84,7 +84,7 @@ def vocabulary_words(size: int) -> list[str]:
     return ["<unk>", "<s>", "</s>", *(f"w{number}" for number in range(FIRST_WORD, size))]
 
 
-def _write_model(folder: Path, shape: Shape, seed: int) -> None:
+def _write_model(folder: Path, shape: ModelShape, seed: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 

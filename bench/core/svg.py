@@ -70,12 +70,12 @@ def ticks(top: float) -> list[float]:
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(size * magnitude for size in (1, 2, 5, 10) if size * magnitude >= rough * 0.999)
     count = math.ceil(top / step * 0.999)
-    return [step * place for place in range(count + 1)]
+    return [step * position for position in range(count + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """From values to places."""
+    """From values to positions."""
 
     right: float
     top: float
@@ -107,11 +107,11 @@ class _Axes:
         return _line(_LEFT, self.y(value), _WIDTH - _RIGHT, self.y(value), "limit")
 
     def draw(self, mark: Mark) -> str:
-        places = [(self.x(x), self.y(y)) for x, y in mark.points]
+        paths = [(self.x(x), self.y(y)) for x, y in mark.points]
         if mark.kind in ("line", "steps"):
-            return _path(places, mark.colour, stepped=mark.kind == "steps")
+            return _path(paths, mark.colour, stepped=mark.kind == "steps")
         one = _dot if mark.kind == "dots" else _cross
-        return "".join(one(x, y, mark.colour) for x, y in places)
+        return "".join(one(x, y, mark.colour) for x, y in paths)
 
     def legend(self, marks: Iterable[Mark]) -> list[str]:
         parts, right = [], _WIDTH - _RIGHT
@@ -121,10 +121,10 @@ class _Axes:
         return parts
 
 
-def _path(places: Points, colour: str, *, stepped: bool) -> str:
-    if not places:
+def _path(paths: Points, colour: str, *, stepped: bool) -> str:
+    if not paths:
         return ""
-    (x, y), *rest = places
+    (x, y), *rest = paths
     moves = [f"M{x:.1f} {y:.1f}"]
     for x, y in rest:
         moves.append(f"H{x:.1f}V{y:.1f}" if stepped else f"L{x:.1f} {y:.1f}")
@@ -149,5 +149,5 @@ def _text(
     x: float, y: float, text: str, anchor: str, kind: str = "", fill: str | None = None
 ) -> str:
     colour = f' fill="{fill}"' if fill else ""
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}"{colour}'
-    return f"<text {place}>{escape(text)}</text>"
+    position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}"{colour}'
+    return f"<text {position}>{escape(text)}</text>"

@@ -1,4 +1,4 @@
-"""How Tandem is configured when it is measured: the one place, in process and as a server."""
+"""How Tandem is configured when it is measured, in process and as a server."""
 
 from __future__ import annotations
 

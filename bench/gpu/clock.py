@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bench.gpu.model import Scale
+from bench.gpu.model import GpuScale
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int) -> float:
@@ -41,7 +41,7 @@ def timed_on_host(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def bandwidth(scale: Scale, device: torch.device) -> dict[str, float]:
+def bandwidth(scale: GpuScale, device: torch.device) -> dict[str, float]:
     """Bytes per second: read alone (a sum of random numbers), and a copy, read and written."""
     source = torch.empty(scale.copy_bytes // 4, device=device).uniform_()
     target = torch.empty_like(source)
@@ -50,7 +50,7 @@ def bandwidth(scale: Scale, device: torch.device) -> dict[str, float]:
     return {"read": source.nbytes / read, "copy": 2 * source.nbytes / copy}
 
 
-def matrix_rate(scale: Scale, device: torch.device) -> float:
+def matrix_rate(scale: GpuScale, device: torch.device) -> float:
     """Operations per second of a large product of random numbers, in the model's precision."""
     n = scale.matrix
     a, b = torch.randn(2, n, n, device=device).to(scale.dtype)
@@ -81,7 +81,7 @@ def _commit() -> str | None:
         return None
 
 
-class Report:
+class GpuReport:
     """Rows by section; each is printed and written at once, so that a time limit loses none."""
 
     def __init__(self, path: Path, head: dict[str, Any], limit_s: float) -> None:

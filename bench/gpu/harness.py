@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.gpu.clock import Report
-from bench.gpu.model import Scale
+from bench.gpu.clock import GpuReport
+from bench.gpu.model import GpuScale
 from engine.kv.cache import KvCache
 from engine.model.cuda_graphs import CudaGraphs, Step
 from engine.model.fused_forward import CompactRunner
@@ -20,13 +20,13 @@ from engine.model.layers_op_by_op import OpByOp
 class GpuBench:
     """What all measurements share; `read` and `rate` are the limits, per second."""
 
-    scale: Scale
+    scale: GpuScale
     device: torch.device
     decoder: Decoder
     runner: CompactRunner
     ops: OpByOp
     cache: KvCache
-    report: Report
+    report: GpuReport
     read: float
     rate: float
 

@@ -21,10 +21,10 @@ import torch
 
 from bench.core.results import RESULTS, keep
 from bench.gpu import kernels as gpu_kernels
-from bench.gpu.clock import Report, bandwidth, describe, matrix_rate, timed, timed_on_host
+from bench.gpu.clock import GpuReport, bandwidth, describe, matrix_rate, timed, timed_on_host
 from bench.gpu.figures import as_series, machine_of
 from bench.gpu.harness import GpuBench
-from bench.gpu.model import BLOCK, FULL, TINY, Scale, cache, decoder, packed, spans
+from bench.gpu.model import BLOCK, FULL, TINY, GpuScale, cache, decoder, packed, spans
 from engine.model.cuda_graphs import DecodeReplays
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import Decoder
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     path = output if output.suffix == ".json" else output / "gpu.json"
     head = describe(device)
     head["commit"] = head["commit"] or options.commit
-    report = Report(path, head, options.seconds)
+    report = GpuReport(path, head, options.seconds)
     if not options.dry_run and not options.no_tests:
         _run_tests(report)
     with torch.inference_mode():
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _run_tests(report: Report) -> None:
+def _run_tests(report: GpuReport) -> None:
     """The contract on this device, on several processes where pytest can: kernels compile long."""
     command = [sys.executable, "-m", "pytest", "-q", "-k", "not C++", "-c", "tests/gpu/pytest.ini"]
     command += [f"tests/{test}" for test in _TESTS]
@@ -90,7 +90,7 @@ def _run_tests(report: Report) -> None:
     report.note(tests={"exit": code, "end": told.strip().rsplit("\n", 1)[-1]})
 
 
-def _measure(scale: Scale, device: torch.device, report: Report) -> None:
+def _measure(scale: GpuScale, device: torch.device, report: GpuReport) -> None:
     speeds = bandwidth(scale, device)
     rate = matrix_rate(scale, device)
     report.note(read_gb_s=speeds["read"] / 1e9, copy_gb_s=speeds["copy"] / 1e9)

@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class GpuScale:
     """A Llama shape and what it is measured at; `matrix` and `copy_bytes` measure the limits."""
 
     hidden: int
@@ -62,7 +62,7 @@ class Scale:
 
 
 # Llama 3 8B, in bfloat16.
-FULL = Scale(
+FULL = GpuScale(
     hidden=4096,
     layers=32,
     heads=32,
@@ -78,7 +78,7 @@ FULL = Scale(
     copy_bytes=4 * 2**30,
     repeats=20,
 )
-TINY = Scale(
+TINY = GpuScale(
     hidden=64,
     layers=2,
     heads=4,
@@ -97,7 +97,7 @@ TINY = Scale(
 BLOCK = 16
 
 
-def decoder(scale: Scale, device: torch.device) -> Decoder:
+def decoder(scale: GpuScale, device: torch.device) -> Decoder:
     """Random weights, small enough that activations stay finite."""
 
     def weights(*shape: int) -> Tensor:
@@ -138,7 +138,7 @@ def decoder(scale: Scale, device: torch.device) -> Decoder:
     )
 
 
-def cache(scale: Scale, device: torch.device) -> KvCache:
+def cache(scale: GpuScale, device: torch.device) -> KvCache:
     """Room for the largest batch at the longest context, filled with random numbers."""
     shape = LayerShape(scale.kv_heads, scale.size)
     dtype = str(scale.dtype).removeprefix("torch.")

@@ -12,7 +12,7 @@ CALM, BURST, DRAIN = "calm", "burst", "drain"
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class LoadPhase:
     """A stretch of `seconds` with Poisson arrivals at `rate` per second; names may recur."""
 
     name: str
@@ -87,7 +87,7 @@ class Load:
         return ids[: arrival.prompt_tokens]
 
 
-def poisson(phases: Sequence[Phase], lengths: Lengths, seed: int, title: str) -> Load:
+def poisson(phases: Sequence[LoadPhase], lengths: Lengths, seed: int, title: str) -> Load:
     """Draw a load; the same seed gives the same one."""
     chosen = random.Random(seed)
     arrivals: list[Arrival] = []
@@ -104,21 +104,21 @@ def poisson(phases: Sequence[Phase], lengths: Lengths, seed: int, title: str) ->
 
 def burst_phases(
     rate: float, factor: float, *, before_s: float, burst_s: float, drain_s: float, after_s: float
-) -> tuple[Phase, ...]:
+) -> tuple[LoadPhase, ...]:
     """Calm, `factor` times the rate for a while, and calm again.
 
     What arrives in the first `drain_s` after the burst, in front of what the burst has left, is
     counted apart from the calm.
     """
     phases = (
-        Phase(CALM, before_s, rate),
-        Phase(BURST, burst_s, rate * factor),
-        Phase(DRAIN, drain_s, rate),
+        LoadPhase(CALM, before_s, rate),
+        LoadPhase(BURST, burst_s, rate * factor),
+        LoadPhase(DRAIN, drain_s, rate),
     )
-    return (*phases, Phase(CALM, after_s, rate)) if after_s > 0 else phases
+    return (*phases, LoadPhase(CALM, after_s, rate)) if after_s > 0 else phases
 
 
-def _moments(chosen: random.Random, phase: Phase, begin: float) -> Iterator[float]:
+def _moments(chosen: random.Random, phase: LoadPhase, begin: float) -> Iterator[float]:
     """Poisson: exponential times between arrivals."""
     if phase.rate == 0:
         return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
 
-from bench.load.http_recording import Answer
+from bench.load.http_recording import RecordedAnswer
 
 _PORTS = {"http": 80, "https": 443}
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -61,13 +61,13 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-async def ask(target: Target, request: bytes, deadline_s: float) -> Answer:
+async def ask(target: Target, request: bytes, deadline_s: float) -> RecordedAnswer:
     """Send one request on a connection of its own and take the answer to its end.
 
     Raises TimeoutError or OSError; what came until then is lost.
     """
     loop = asyncio.get_running_loop()
-    receiver = _Receiver(request, loop.create_future())
+    receiver = _ReadRecorder(request, loop.create_future())
     async with asyncio.timeout(deadline_s):
         transport, _ = await loop.create_connection(
             lambda: receiver, target.host, target.port, ssl=target.tls or None
@@ -79,16 +79,18 @@ async def ask(target: Target, request: bytes, deadline_s: float) -> Answer:
     return receiver.answer
 
 
-async def ask_all(target: Target, requests: Sequence[bytes], deadline_s: float) -> list[Answer]:
+async def ask_all(
+    target: Target, requests: Sequence[bytes], deadline_s: float
+) -> list[RecordedAnswer]:
     """Ask all at once, each on a connection of its own."""
     return await asyncio.gather(*(ask(target, request, deadline_s) for request in requests))
 
 
-class _Receiver(asyncio.Protocol):
+class _ReadRecorder(asyncio.Protocol):
     """Notes every read with its moment: no task is woken before the end."""
 
     def __init__(self, request: bytes, done: asyncio.Future[None]) -> None:
-        self.answer = Answer(0.0)
+        self.answer = RecordedAnswer(0.0)
         self.done = done
         self._request = request
         self._transport: asyncio.Transport | None = None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.core.engine_plan import Figures, Plan
+from bench.core.engine_plan import Figures, Measurement
 from bench.core.prompts import as_text, prompt_ids
 from bench.core.statistics import steady_rate
 from bench.load.client import Target, ask, ask_all
-from bench.load.http_recording import Answer, BadAnswer
+from bench.load.http_recording import BadAnswer, RecordedAnswer
 
 _DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerTarget:
     """How a server is asked: where, its name for the model, and what it wants in the body.
 
     With `chat` a prompt is a chat of one user message, as text.
@@ -51,44 +51,46 @@ class Door:
         return {"model": self.model, **asked, "max_tokens": new, "temperature": 0.0}
 
 
-async def figures(door: Door, plan: Plan, name: str) -> Figures:
+async def figures(server: ServerTarget, plan: Measurement, name: str) -> Figures:
     """Run the plan after a warm-up of every part of it. Raises OSError, TimeoutError, ValueError.
 
     The prompts are unique within a server's life, so a prefix cache is no help.
     """
     for batch in plan.new_tokens:
-        await _decode(door, plan, batch, f"{name}/warm")
-        await _first_token_s(door, plan, f"{name}/warm/{batch}")
+        await _decode(server, plan, batch, f"{name}/warm")
+        await _first_token_s(server, plan, f"{name}/warm/{batch}")
     found = Figures()
     for batch in plan.new_tokens:
         for repeat in plan.rounds():
-            answers = await _decode(door, plan, batch, f"{name}/{repeat}")
+            answers = await _decode(server, plan, batch, f"{name}/{repeat}")
             found.decode(batch, steady_rate([answer.stream() for answer in answers]))
     for repeat in plan.rounds():
-        seconds = await _first_token_s(door, plan, f"{name}/{repeat}")
+        seconds = await _first_token_s(server, plan, f"{name}/{repeat}")
         found.prefill(plan.long_prompt / seconds)
     return found
 
 
-async def _decode(door: Door, plan: Plan, batch: int, name: str) -> list[Answer]:
+async def _decode(
+    server: ServerTarget, plan: Measurement, batch: int, name: str
+) -> list[RecordedAnswer]:
     requests = [
-        door.request(plan.prompt_tokens, plan.new_tokens[batch], f"{name}/{batch}/{index}")
+        server.request(plan.prompt_tokens, plan.new_tokens[batch], f"{name}/{batch}/{index}")
         for index in range(batch)
     ]
-    answers = await ask_all(door.target, requests, _DEADLINE_S)
+    answers = await ask_all(server.target, requests, _DEADLINE_S)
     for answer in answers:
         _check_prompt(answer, plan.prompt_tokens)
     return answers
 
 
-async def _first_token_s(door: Door, plan: Plan, name: str) -> float:
-    request = door.request(plan.long_prompt, 1, f"{name}/long")
-    answer = await ask(door.target, request, _DEADLINE_S)
+async def _first_token_s(server: ServerTarget, plan: Measurement, name: str) -> float:
+    request = server.request(plan.long_prompt, 1, f"{name}/long")
+    answer = await ask(server.target, request, _DEADLINE_S)
     _check_prompt(answer, plan.long_prompt)
     return answer.first_token_s()
 
 
-def _check_prompt(answer: Answer, tokens: int) -> None:
+def _check_prompt(answer: RecordedAnswer, tokens: int) -> None:
     counted = answer.prompt_tokens()
     if counted not in (None, tokens):
         raise BadAnswer(f"the server counts {counted} prompt tokens, not {tokens}")

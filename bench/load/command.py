@@ -14,10 +14,10 @@ from pathlib import Path
 from bench.core.host_info import describe_machine
 from bench.core.prompts import prompt_ids
 from bench.load.client import Target, ask
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.html_report import run_page, summary_lines
 from bench.load.http_recording import BadAnswer
-from bench.load.metrics_poller import Watch
+from bench.load.metrics_poller import MetricsPoller
 from bench.load.options import (
     add_arguments,
     read_budgets,
@@ -25,7 +25,7 @@ from bench.load.options import (
     read_rules,
     steady_load,
 )
-from bench.load.run_record import Run, Sender
+from bench.load.run_record import LoadRun, Sender
 from bench.load.sweep import Curve, Step, knee_line, sweep_data, sweep_page
 from engine.errors import ConfigError, Unavailable
 
@@ -44,10 +44,10 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     load = read_load(options)
-    door = await _door(options)
+    server = await _server(options)
     say(f"{len(load.arrivals)} requests in {load.seconds:g} s: {load.title}")
     name = options.title or options.url
-    found = await _sender(options).send(name, door, load, describe_machine(), _watch(options))
+    found = await _sender(options).send(name, server, load, describe_machine(), _watch(options))
     _write(options.out, found.as_data(), run_page(found))
     return _report(found)
 
@@ -56,11 +56,11 @@ async def _sweep(options: argparse.Namespace) -> int:
     machine, name = describe_machine(), options.title or options.url
     beside = [Curve.read(json.loads(path.read_text())) for path in options.beside or ()]
     loads = [steady_load(options, rate) for rate in options.rates]
-    door = await _door(options)
+    server = await _server(options)
     steps = []
     for rate, load in zip(options.rates, loads, strict=True):
         say(f"{len(load.arrivals)} requests: {load.title}")
-        found = await _sender(options).send(name, door, load, machine, None)
+        found = await _sender(options).send(name, server, load, machine, None)
         steps.append(Step(rate, found.figures()))
         print(f"{rate:g}/s: {' '.join(summary_lines(found))}", flush=True)
     title = loads[0].title.partition("; ")[2]
@@ -82,7 +82,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def _door(options: argparse.Namespace) -> Door:
+async def _server(options: argparse.Namespace) -> ServerTarget:
     """How the endpoint is asked, after one short request that it must answer."""
     key = os.environ.get(options.key_env) if options.key_env else None
     if options.key_env and not key:
@@ -95,16 +95,16 @@ async def _door(options: argparse.Namespace) -> Door:
         extra["endpoint"] = options.endpoint
     try:
         model = options.model or await first_model(target)
-        door = Door(target, model, options.vocabulary, extra, options.chat)
+        server = ServerTarget(target, model, options.vocabulary, extra, options.chat)
         warm = prompt_ids(_WARM_TOKENS, options.vocabulary, f"{options.seed}/warm")
-        with_ids = replace(door, extra=extra | {"return_token_ids": True})
+        with_ids = replace(server, extra=extra | {"return_token_ids": True})
         try:
             (await ask(target, with_ids.completion(warm, 2), _ASK_S)).events()
             return with_ids
         except BadAnswer:
             # A server may refuse a field that it does not know.
-            (await ask(target, door.completion(warm, 2), _ASK_S)).events()
-            return door
+            (await ask(target, server.completion(warm, 2), _ASK_S)).events()
+            return server
     except (OSError, BadAnswer) as error:
         raise Unavailable(f"{options.url}: {error or type(error).__name__}") from None
 
@@ -122,9 +122,9 @@ def _sender(options: argparse.Namespace) -> Sender:
     return Sender(rules=read_rules(options), budgets=read_budgets(options), write=say)
 
 
-def _watch(options: argparse.Namespace) -> Watch | None:
+def _watch(options: argparse.Namespace) -> MetricsPoller | None:
     targets = [Target.at(url) for url in options.metrics or ()]
-    return Watch(targets, more=tuple(options.watch or ())) if targets else None
+    return MetricsPoller(targets, more=tuple(options.watch or ())) if targets else None
 
 
 def _write(out: Path, data: dict[str, object], document: str) -> None:
@@ -135,7 +135,7 @@ def _write(out: Path, data: dict[str, object], document: str) -> None:
     say(f"written: {page}, and the same as .json")
 
 
-def _report(found: Run) -> int:
+def _report(found: LoadRun) -> int:
     """Print the summary; 1 where nothing at all was answered."""
     figures = found.figures()
     print("\n".join(summary_lines(found)))

@@ -15,7 +15,7 @@ _LEAST_WORK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What a request must keep to be good (seconds): first token, mean gap, longest stall."""
+    """What a request must keep to be within its goals (seconds): TTFT, mean ITL, longest stall."""
 
     ttft_s: float = 1.0
     itl_s: float = 0.060
@@ -25,14 +25,14 @@ class Budgets:
         """Each of them that many times as long."""
         return Budgets(self.ttft_s * by, self.itl_s * by, self.stall_s * by)
 
-    def good(self, outcome: Outcome) -> bool:
-        """Whole, and within all three; a stream of one message has no gap and no stall."""
+    def kept_by(self, outcome: Outcome) -> bool:
+        """Whole, and within all three; a stream of one message has no ITL and no stall."""
         ttft = outcome.ttft_s
         return (
             outcome.complete
             and ttft is not None
             and ttft <= self.ttft_s
-            and (outcome.mean_gap_s or 0.0) <= self.itl_s
+            and (outcome.mean_itl_s or 0.0) <= self.itl_s
             and (outcome.stall_s or 0.0) <= self.stall_s
         )
 
@@ -60,25 +60,25 @@ class PhaseFigures:
     """What became of the requests that arrived in a phase: their first tries.
 
     `late` were answered in full but not within the budgets; `failed` is everything else that was
-    neither good nor refused. Percentiles (seconds) are of requests that were answered in full;
-    `gap` is over requests' mean gaps, `itl` over tokens, `stall` over the longest of each.
+    neither within the goals nor refused. Percentiles (seconds) are of requests that were answered
+    in full; `mean_itl` is over requests, `itl` over tokens, `stall` over the longest of each.
     """
 
     requests: int
-    good: int
+    within_goals: int
     late: int
     refused: int
     failed: int
     ttft: Quantiles
     ttfmt: Quantiles
-    gap: Quantiles
+    mean_itl: Quantiles
     itl: Quantiles
     stall: Quantiles
     ttlt: Quantiles
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
+class RefusalFigures:
     """Refusals among all tries: how soon after they were due, what time they named, and returning.
 
     `decided` is from a request's arrival to the decision, `told` from there to the client.
@@ -95,7 +95,7 @@ class Refusals:
     over_work: Quantiles
     returned: int
     then_answered: int
-    then_good: int
+    then_within_goals: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class LoadFigures:
     """
 
     phases: dict[str, PhaseFigures]
-    refusals: Refusals
+    refusals: RefusalFigures
     drain_s: float | None
     tokens_per_s: float
-    good_per_s: float
+    goodput_per_s: float
     client_late: Quantiles
 
 
@@ -118,10 +118,10 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
     """Of ascending values, between neighbours by their distance; None of none."""
     if not ordered:
         return None
-    place = share * (len(ordered) - 1)
-    below = int(place)
+    position = share * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFigures:
@@ -139,7 +139,7 @@ def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFi
         refusals=_refusals(outcomes, budgets),
         drain_s=_after_burst(load, drained_s),
         tokens_per_s=sum(outcome.tokens for outcome in outcomes) / lasted_s,
-        good_per_s=phases[ALL].good / load.seconds,
+        goodput_per_s=phases[ALL].within_goals / load.seconds,
         client_late=Quantiles.of(outcome.asked_s - outcome.due_s for outcome in outcomes),
     )
 
@@ -147,7 +147,7 @@ def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFi
 def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures:
     """Counts and percentiles of one try each of some requests."""
     whole = [outcome for outcome in outcomes if outcome.complete]
-    good = sum(map(budgets.good, whole))
+    within_goals = sum(map(budgets.kept_by, whole))
     refused = sum(outcome.refused for outcome in outcomes)
 
     def of(value: Callable[[Outcome], float | None]) -> Quantiles:
@@ -155,14 +155,14 @@ def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures
 
     return PhaseFigures(
         requests=len(outcomes),
-        good=good,
-        late=len(whole) - good,
+        within_goals=within_goals,
+        late=len(whole) - within_goals,
         refused=refused,
         failed=len(outcomes) - len(whole) - refused,
         ttft=of(lambda one: one.ttft_s),
         ttfmt=of(lambda one: one.ttfmt_s),
-        gap=of(lambda one: one.mean_gap_s),
-        itl=Quantiles.of(gap for one in whole for gap in one.itls_s()),
+        mean_itl=of(lambda one: one.mean_itl_s),
+        itl=Quantiles.of(itl for one in whole for itl in one.itls_s()),
         stall=of(lambda one: one.stall_s),
         ttlt=of(lambda one: one.ttlt_s),
     )
@@ -222,10 +222,10 @@ def _after_burst(load: Load, drained_s: float | None) -> float | None:
     return None if burst is None or drained_s is None else drained_s - burst[1]
 
 
-def _refusals(outcomes: Sequence[Outcome], budgets: Budgets) -> Refusals:
+def _refusals(outcomes: Sequence[Outcome], budgets: Budgets) -> RefusalFigures:
     refused = [outcome for outcome in outcomes if outcome.refused]
     returned = [outcome for outcome in outcomes if outcome.number > 0]
-    return Refusals(
+    return RefusalFigures(
         count=len(refused),
         answer=Quantiles.of(one.ended_s - one.due_s for one in refused),
         decided=Quantiles.of(one.decided_s for one in refused),
@@ -234,5 +234,5 @@ def _refusals(outcomes: Sequence[Outcome], budgets: Budgets) -> Refusals:
         over_work=Quantiles.of(over_work(refused, outcomes)),
         returned=len(returned),
         then_answered=sum(outcome.complete for outcome in returned),
-        then_good=sum(map(budgets.good, returned)),
+        then_within_goals=sum(map(budgets.kept_by, returned)),
     )

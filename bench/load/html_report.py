@@ -10,7 +10,7 @@ from bench.core.svg import COLOURS, Mark, Plot
 from bench.load.goodput import LoadFigures, PhaseFigures, Quantiles, in_flight
 from bench.load.metrics_poller import panels
 from bench.load.request_outcome import Outcome
-from bench.load.run_record import Run
+from bench.load.run_record import LoadRun
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
@@ -24,18 +24,18 @@ svg .grid{stroke:#e4e4e4}svg .limit{stroke:#888;stroke-dasharray:5 4}
 .small{color:#555;font-size:13px}.scroll{overflow-x:auto}
 """
 _BLUE, _RED, _GREEN = COLOURS[0], COLOURS[1], COLOURS[2]
-_PHASES = ("", "requests", "good", "late", "refused", "failed")
+_PHASES = ("", "requests", "within goals", "late", "refused", "failed")
 _TIMES = (
     ("TTFT", "ttft"),
     ("TTFMT", "ttfmt"),
-    ("mean gap of a request", "gap"),
-    ("gap of a token", "itl"),
+    ("mean ITL of a request", "mean_itl"),
+    ("ITL of a token", "itl"),
     ("longest stall", "stall"),
     ("TTLT", "ttlt"),
 )
 
 
-def run_page(run: Run) -> str:
+def run_page(run: LoadRun) -> str:
     """One run: what was sent, counts and percentiles by phase, plots over time."""
     found = run.figures()
     parts = [
@@ -72,22 +72,22 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll"><table>{body}</table></div>'
 
 
-def plots(run: Run) -> list[Plot]:
-    """TTFT, gaps and stalls by arrival; requests in flight; what the server told of itself."""
+def plots(run: LoadRun) -> list[Plot]:
+    """TTFT, ITL and stalls by arrival; requests in flight; what the server told of itself."""
     first = [one for one in run.outcomes if one.number == 0]
-    good = [one for one in first if run.budgets.good(one)]
-    others = [one for one in first if one.complete and not run.budgets.good(one)]
+    within_goals = [one for one in first if run.budgets.kept_by(one)]
+    others = [one for one in first if one.complete and not run.budgets.kept_by(one)]
     refused = [(one.due_s, 0.0) for one in first if one.refused]
     failed = [(one.due_s, 0.0) for one in first if not (one.complete or one.refused)]
     ttft = [
-        Mark("good", _over_time(good, "ttft_s", 1), "dots", _BLUE),
+        Mark("within goals", _over_time(within_goals, "ttft_s", 1), "dots", _BLUE),
         Mark("late", _over_time(others, "ttft_s", 1), "dots", _RED),
         Mark("refused", refused, "crosses", _GREEN),
         Mark("failed", failed, "crosses", COLOURS[6]),
     ]
-    whole = good + others
-    gap = [
-        Mark("mean gap", _over_time(whole, "mean_gap_s", 1000), "dots", _BLUE),
+    whole = within_goals + others
+    itl = [
+        Mark("mean ITL", _over_time(whole, "mean_itl_s", 1000), "dots", _BLUE),
         Mark("longest stall", _over_time(whole, "stall_s", 1000), "crosses", _RED),
     ]
     limits = [run.budgets.itl_s * 1000, run.budgets.stall_s * 1000]
@@ -98,7 +98,7 @@ def plots(run: Run) -> list[Plot]:
 
     found = [
         over("TTFT by arrival, s", ttft, [run.budgets.ttft_s]),
-        over("Gaps by arrival, ms", gap, limits),
+        over("ITL by arrival, ms", itl, limits),
         over("Requests in flight", [Mark("", in_flight(run.outcomes), "steps", _BLUE)]),
     ]
     for title, lines in panels(run.watched).items():
@@ -110,7 +110,7 @@ def plots(run: Run) -> list[Plot]:
     return found
 
 
-def summary_lines(run: Run) -> list[str]:
+def summary_lines(run: LoadRun) -> list[str]:
     """Goodput, drain, refusals and what the client cost, a sentence each."""
     late_ms = milliseconds(run.figures().client_late.p99)
     client = f"The client was late by {late_ms} ms at p99 and took {run.client_cores:.2f} cores."
@@ -123,7 +123,7 @@ def figure_lines(found: LoadFigures) -> list[str]:
     """Goodput, drain and refusals."""
     whole = found.phases["all"]
     lines = [
-        f"{whole.good} of {whole.requests} within the budgets, {found.good_per_s:.2f}/s;"
+        f"{whole.within_goals} of {whole.requests} within the budgets, {found.goodput_per_s:.2f}/s;"
         f" {found.tokens_per_s:,.0f} tokens/s."
     ]
     if found.drain_s is not None:
@@ -138,7 +138,7 @@ def figure_lines(found: LoadFigures) -> list[str]:
     if refusals.returned:
         lines.append(
             f"{refusals.returned} of the refused came back,"
-            f" {refusals.then_answered} were answered then, {refusals.then_good} in budget."
+            f" {refusals.then_answered} were answered then, {refusals.then_within_goals} in budget."
         )
     return lines
 
@@ -148,17 +148,18 @@ def milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1000 * seconds:,.0f}"
 
 
-def _budgets(run: Run) -> str:
+def _budgets(run: LoadRun) -> str:
     budgets = run.budgets
     return (
-        f"Good is: TTFT from the scheduled arrival at most {milliseconds(budgets.ttft_s)} ms,"
-        f" mean gap at most {milliseconds(budgets.itl_s)} ms,"
-        f" no stall over {milliseconds(budgets.stall_s)} ms."
+        "A request is within its goals if its TTFT from the scheduled arrival is at most"
+        f" {milliseconds(budgets.ttft_s)} ms,"
+        f" its mean ITL at most {milliseconds(budgets.itl_s)} ms,"
+        f" and no stall over {milliseconds(budgets.stall_s)} ms."
     )
 
 
 def _counts(name: str, phase: PhaseFigures) -> list[str]:
-    counts = (phase.requests, phase.good, phase.late, phase.refused, phase.failed)
+    counts = (phase.requests, phase.within_goals, phase.late, phase.refused, phase.failed)
     return [name, *map(str, counts)]
 
 

@@ -17,7 +17,7 @@ class BadAnswer(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class RecordedAnswer:
     """One streamed answer: the moment of asking, and every read with its moment (seconds)."""
 
     asked: float
@@ -114,19 +114,19 @@ def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     if not found or head.split(b" ", 2)[1:2] != [b"200"]:
         raise BadAnswer(whole[:300].decode("utf-8", "replace"))
     moments = _Moments(reads)
-    place = len(head) + 4
+    position = len(head) + 4
     if headers(whole).get("transfer-encoding", "").lower() != "chunked":
-        return [(moments.at(len(whole)), whole[place:])]
+        return [(moments.at(len(whole)), whole[position:])]
     parts: list[tuple[float, bytes]] = []
-    while (size_end := whole.find(b"\r\n", place)) >= 0:
-        size = int(whole[place:size_end], 16)
+    while (size_end := whole.find(b"\r\n", position)) >= 0:
+        size = int(whole[position:size_end], 16)
         end = size_end + 2 + size
         if end > len(whole):
             break
         if size == 0:
             return parts
         parts.append((moments.at(end), whole[size_end + 2 : end]))
-        place = end + 2
+        position = end + 2
     raise BadAnswer("the answer was cut off")
 
 

@@ -18,7 +18,7 @@ from bench.load.client import Target, ask
 from bench.load.http_recording import BadAnswer
 
 # Seconds and value.
-Series = list[tuple[float, float]]
+TimeSeries = list[tuple[float, float]]
 
 _TITLES = {
     "tandem_replica_waiting_requests": "waiting",
@@ -35,7 +35,7 @@ _POLL_DEADLINE_S = 2.0
 
 
 @dataclass(slots=True)
-class Watch:
+class MetricsPoller:
     """Polls `/metrics` of some targets every `every_s`; `more` names further gauges."""
 
     targets: Sequence[Target]
@@ -52,9 +52,9 @@ class Watch:
                     self.texts.append((time.perf_counter(), answer.body().decode()))
             await asyncio.sleep(self.every_s)
 
-    def series(self, zero: float) -> dict[str, Series]:
+    def series(self, zero: float) -> dict[str, TimeSeries]:
         """What was found by title, in seconds from `zero`."""
-        found: dict[str, Series] = defaultdict(list)
+        found: dict[str, TimeSeries] = defaultdict(list)
         for moment, text in self.texts:
             for title, value in gauges(text, self.more).items():
                 found[title].append((moment - zero, value))
@@ -88,9 +88,9 @@ def gauges(text: str, more: Sequence[str] = ()) -> dict[str, float]:
     return dict(sums)
 
 
-def panels(series: dict[str, Series]) -> dict[str, dict[str, Series]]:
+def panels(series: dict[str, TimeSeries]) -> dict[str, dict[str, TimeSeries]]:
     """The series by what they have in common, for one plot each."""
-    grouped: dict[str, dict[str, Series]] = defaultdict(dict)
+    grouped: dict[str, dict[str, TimeSeries]] = defaultdict(dict)
     for title in sorted(series):
         grouped[title.partition(": ")[0]][title] = series[title]
     return dict(grouped)

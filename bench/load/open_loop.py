@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from bench.load.arrivals import Load
 from bench.load.client import Target, ask
-from bench.load.http_recording import Answer, BadAnswer
+from bench.load.http_recording import BadAnswer, RecordedAnswer
 
 TOO_MANY = 429
 _LEAD_S = 0.1
@@ -38,12 +38,12 @@ class Try:
     number: int
     due: float
     ended: float
-    answer: Answer | None
+    answer: RecordedAnswer | None
     error: str | None
 
 
 @dataclass(slots=True)
-class Progress:
+class LoadProgress:
     """How many requests are out, for whoever shows it."""
 
     total: int
@@ -64,7 +64,7 @@ class OpenLoop:
     load: Load
     requests: Sequence[bytes]
     rules: Rules
-    progress: Progress
+    progress: LoadProgress
     zero: float = 0.0
     tries: list[Try] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class OpenLoop:
         return tried
 
 
-async def show(progress: Progress, write: Callable[[str], None], every_s: float) -> None:
+async def show(progress: LoadProgress, write: Callable[[str], None], every_s: float) -> None:
     """Say how far it is, until cancelled."""
     while True:
         await asyncio.sleep(every_s)

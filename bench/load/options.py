@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from bench.load.arrivals import CALM, Lengths, Load, Phase, burst_phases, poisson
+from bench.load.arrivals import CALM, Lengths, Load, LoadPhase, burst_phases, poisson
 from bench.load.goodput import Budgets
 from bench.load.open_loop import Rules
-from bench.load.traces import FITTED, Scale, load_trace
+from bench.load.traces import FITTED, TraceScale, load_trace
 
 _SCALE_FLAGS = ("start_s", "seconds", "speed", "shrink", "share", "spread_s", "block_tokens")
 
@@ -69,7 +69,7 @@ def steady_load(options: argparse.Namespace, rate: float) -> Load:
     """A sweep's load at one rate; raises ValueError."""
     lengths = read_lengths(options)
     title = f"Poisson at {rate:g}/s for {options.step:g} s; {_words(lengths)}"
-    return poisson((Phase(CALM, options.step, rate),), lengths, options.seed, title)
+    return poisson((LoadPhase(CALM, options.step, rate),), lengths, options.seed, title)
 
 
 def read_lengths(options: argparse.Namespace) -> Lengths:
@@ -80,9 +80,9 @@ def read_lengths(options: argparse.Namespace) -> Lengths:
     return Lengths(int(least), int(most or least), options.new_tokens)
 
 
-def read_scale(options: argparse.Namespace) -> Scale:
+def read_scale(options: argparse.Namespace) -> TraceScale:
     """How the trace is played: as fitted to its name, but for what is given."""
-    fitted = FITTED.get(options.trace.name.partition(".")[0], Scale())
+    fitted = FITTED.get(options.trace.name.partition(".")[0], TraceScale())
     given = {name: getattr(options, f"trace_{name}") for name in _SCALE_FLAGS}
     return replace(fitted, **{name: value for name, value in given.items() if value is not None})
 
@@ -93,8 +93,8 @@ def read_rules(options: argparse.Namespace) -> Rules:
 
 
 def read_budgets(options: argparse.Namespace) -> Budgets:
-    """What a good answer keeps to."""
-    milliseconds = (options.ttft_ms, options.gap_ms, options.stall_ms)
+    """What an answer within its goals keeps to."""
+    milliseconds = (options.ttft_ms, options.itl_ms, options.stall_ms)
     return Budgets(*(value / 1000 for value in milliseconds))
 
 
@@ -137,7 +137,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     )
     rules.add_argument("--stop-at-eos", action="store_true", help="do not send ignore_eos")
     rules.add_argument("--ttft-ms", type=float, default=1000.0)
-    rules.add_argument("--gap-ms", type=float, default=60.0, help="of the mean between tokens")
+    rules.add_argument("--itl-ms", type=float, default=60.0, help="of the mean between tokens")
     rules.add_argument("--stall-ms", type=float, default=250.0, help="of the longest silence")
     rules.add_argument(
         "--metrics", action="append", metavar="URL", help="polls URL/metrics; may be repeated"

@@ -74,7 +74,7 @@ class Outcome:
         return self.messages[-1][0] - self.due_s if self.messages else None
 
     @property
-    def mean_gap_s(self) -> float | None:
+    def mean_itl_s(self) -> float | None:
         """Time between tokens: first to last token, over the tokens after the first."""
         if self.tokens < 2 or not self.messages:
             return None
@@ -87,20 +87,20 @@ class Outcome:
         return max(waits, default=None)
 
     def itls_s(self) -> list[float]:
-        """The gap before each token after the first.
+        """The time before each token after the first.
 
-        A message of n tokens is n gaps of an n-th of the time since the one before it. Where the
-        pieces do not add up to the server's count, all gaps are the mean.
+        A message of n tokens is n times an n-th of the time since the one before it. Where the
+        pieces do not add up to the server's count, all times are the mean.
         """
-        mean = self.mean_gap_s
+        mean = self.mean_itl_s
         if mean is None:
             return []
         if sum(count for _, count in self.messages) != self.tokens:
             return [mean] * (self.tokens - 1)
-        gaps = [0.0] * (self.messages[0][1] - 1)
+        itls = [0.0] * (self.messages[0][1] - 1)
         for (earlier, _), (later, count) in pairwise(self.messages):
-            gaps += [(later - earlier) / count] * count
-        return gaps
+            itls += [(later - earlier) / count] * count
+        return itls
 
 
 def one_each(text: str) -> int:

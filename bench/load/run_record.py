@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass, field
 
 from bench.core.host_info import stolen_s
 from bench.load.arrivals import BURST, Load
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.goodput import Budgets, LoadFigures, figures
-from bench.load.metrics_poller import Series, Watch
-from bench.load.open_loop import OpenLoop, Progress, Rules, show
+from bench.load.metrics_poller import MetricsPoller, TimeSeries
+from bench.load.open_loop import LoadProgress, OpenLoop, Rules, show
 from bench.load.request_outcome import Count, Outcome, one_each, read
 
 _SHOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """A load that was sent to `system`, and what became of it. `machine` is as words.
 
     `client_cores` is the processor time of the client over the time that the load took,
@@ -32,7 +32,7 @@ class Run:
     load: Load
     budgets: Budgets
     outcomes: tuple[Outcome, ...]
-    watched: dict[str, Series]
+    watched: dict[str, TimeSeries]
     machine: dict[str, str]
     client_cores: float = 0.0
     host_cores: float | None = None
@@ -72,12 +72,17 @@ class Sender:
     write: Callable[[str], None] = print
 
     async def send(
-        self, system: str, door: Door, load: Load, machine: dict[str, str], watch: Watch | None
-    ) -> Run:
+        self,
+        system: str,
+        server: ServerTarget,
+        load: Load,
+        machine: dict[str, str],
+        watch: MetricsPoller | None,
+    ) -> LoadRun:
         """Send a load and read what came of it; bounded by its length and the rules' deadline."""
-        requests = requests_of(load, door)
-        progress = Progress(len(requests))
-        loop = OpenLoop(door.target, load, requests, self.rules, progress)
+        requests = requests_of(load, server)
+        progress = LoadProgress(len(requests))
+        loop = OpenLoop(server.target, load, requests, self.rules, progress)
         beside = [show(progress, self.write, _SHOW_S), *([watch.run()] if watch else [])]
         tasks = [asyncio.create_task(task) for task in beside]
         try:
@@ -100,13 +105,13 @@ class Sender:
         host = None
         if stolen is not None and now_stolen is not None:
             host = (now_stolen - stolen) / took_s
-        return Run(system, load, self.budgets, tuple(outcomes), watched, machine, cores, host)
+        return LoadRun(system, load, self.budgets, tuple(outcomes), watched, machine, cores, host)
 
 
-def requests_of(load: Load, door: Door) -> Sequence[bytes]:
+def requests_of(load: Load, server: ServerTarget) -> Sequence[bytes]:
     """The bytes of every request, with prompts of token ids."""
     return [
-        door.completion(load.prompt(index, door.vocabulary), arrival.new_tokens)
+        server.completion(load.prompt(index, server.vocabulary), arrival.new_tokens)
         for index, arrival in enumerate(load.arrivals)
     ]
 

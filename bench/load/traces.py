@@ -19,7 +19,7 @@ PHASE = "trace"
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TraceScale:
     """What is taken of a trace and how it is played.
 
     From `start_s` of the trace on, for `seconds` of our time; time runs `speed` times as fast;
@@ -42,11 +42,11 @@ class Scale:
         if min(positive) <= 0 or self.share > 1 or min(self.start_s, self.spread_s) < 0:
             raise ValueError("a trace's scale must be positive, and its share at most 1")
 
-    def smaller(self, by: float) -> Scale:
+    def smaller(self, by: float) -> TraceScale:
         """The same with all lengths divided by that, the most that there may be, too."""
         return replace(self, shrink=self.shrink * by, most_tokens=round(self.most_tokens / by))
 
-    def slower(self, by: float) -> Scale:
+    def slower(self, by: float) -> TraceScale:
         """The same part of the trace, played at that part of the speed."""
         return replace(self, seconds=self.seconds * by, speed=self.speed / by)
 
@@ -64,16 +64,18 @@ class Scale:
 
 # For two cores and the 135 M shape: half of what they can do on average, all of it at times.
 FITTED = {
-    "azure2023_conv": Scale(start_s=600, speed=0.5, shrink=4, most_tokens=1024),
-    "servegen_mlarge_steps": Scale(seconds=90, speed=80, shrink=2, share=1 / 300, most_tokens=1024),
-    "mooncake_conversation": Scale(
+    "azure2023_conv": TraceScale(start_s=600, speed=0.5, shrink=4, most_tokens=1024),
+    "servegen_mlarge_steps": TraceScale(
+        seconds=90, speed=80, shrink=2, share=1 / 300, most_tokens=1024
+    ),
+    "mooncake_conversation": TraceScale(
         start_s=600, speed=0.4, shrink=16, spread_s=3, most_tokens=2048, block_tokens=512
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One request of a trace."""
 
     arrival_s: float
@@ -82,7 +84,7 @@ class Row:
     blocks: tuple[str, ...]
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[TraceRow]:
     """The rows in order; raises OSError, or ValueError where a line is not as it should be."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", newline="") as file:
@@ -90,12 +92,12 @@ def read_rows(path: Path) -> Iterator[Row]:
             try:
                 blocks = tuple(filter(None, (line["prefix_blocks"] or "").split(";")))
                 sizes = (int(line["prompt_tokens"]), int(line["output_tokens"]))
-                yield Row(float(line["arrival_s"]), *sizes, blocks)
+                yield TraceRow(float(line["arrival_s"]), *sizes, blocks)
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from None
 
 
-def load_trace(path: Path, scale: Scale, seed: int) -> Load:
+def load_trace(path: Path, scale: TraceScale, seed: int) -> Load:
     """A part of a trace as a load; the same seed gives the same one. Raises OSError, ValueError."""
     chosen = random.Random(seed)
     end_s = scale.start_s + scale.seconds * scale.speed
@@ -114,7 +116,7 @@ def load_trace(path: Path, scale: Scale, seed: int) -> Load:
     return Load(f"{name} {scale.words()}", seed, tuple(arrivals), spans, block_tokens)
 
 
-def _arrival(row: Row, moment_s: float, scale: Scale, block_tokens: int) -> Arrival:
+def _arrival(row: TraceRow, moment_s: float, scale: TraceScale, block_tokens: int) -> Arrival:
     def shrunk(tokens: int) -> int:
         return min(scale.most_tokens, max(1, round(tokens / scale.shrink)))
 

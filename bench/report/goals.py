@@ -15,7 +15,7 @@ _TRACES = tuple(FITTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GoalSource:
     """A figure of a benchmark that a goal is held against.
 
     `label` tells several figures of one goal apart. Of a benchmark with loads only those named
@@ -35,7 +35,7 @@ class Goal:
     title: str
     bound: str
     limit: float
-    sources: tuple[Source, ...]
+    sources: tuple[GoalSource, ...]
     in_time: bool = False
 
     def limit_for(self, slow: float) -> float:
@@ -50,20 +50,20 @@ class Goal:
         return value < limit if self.bound == BELOW else value <= limit
 
 
-def _burst(figure: str, load: str = BURST_LOAD) -> tuple[Source, ...]:
-    return (Source("burst", figure, loads=(load,)),)
+def _burst(figure: str, load: str = BURST_LOAD) -> tuple[GoalSource, ...]:
+    return (GoalSource("burst", figure, loads=(load,)),)
 
 
-def _by_turns(figure: str, loads: tuple[str, ...], benchmark: str) -> tuple[Source, ...]:
+def _by_turns(figure: str, loads: tuple[str, ...], benchmark: str) -> tuple[GoalSource, ...]:
     """The same of runs one after the other, and of both modes by turns."""
     return (
-        Source(benchmark, figure, loads=loads),
-        Source("interleaved", figure, "by turns", loads),
+        GoalSource(benchmark, figure, loads=loads),
+        GoalSource("interleaved", figure, "by turns", loads),
     )
 
 
-def _by_columns(figure: str, benchmark: str, labels: tuple[str, ...]) -> tuple[Source, ...]:
-    return tuple(Source(benchmark, figure.format(label), label) for label in labels)
+def _by_columns(figure: str, benchmark: str, labels: tuple[str, ...]) -> tuple[GoalSource, ...]:
+    return tuple(GoalSource(benchmark, figure.format(label), label) for label in labels)
 
 
 _BURSTS = (
@@ -146,7 +146,7 @@ _STREAMS = (
         "ITL p95 beside long prompts over that before, x",
         AT_MOST,
         2.0,
-        (Source("itl", "pools: ITL p95, during over before"),),
+        (GoalSource("itl", "pools: ITL p95, during over before"),),
     ),
 )
 _API = ("gRPC", "HTTP")
@@ -181,13 +181,13 @@ _CANCEL = (
         "TTFT of a short prompt behind ten cancelled prompts over alone, x",
         AT_MOST,
         1.2,
-        (Source("cancel", "behind over alone: TTFT p50"),),
+        (GoalSource("cancel", "behind over alone: TTFT p50"),),
     ),
     Goal(
         "Time within which 99 of 100 cancels are through, ms",
         AT_MOST,
         250,
-        (Source("cancel", "cancels: 99 of 100 within"),),
+        (GoalSource("cancel", "cancels: 99 of 100 within"),),
     ),
 )
 _PEERS = tuple(
@@ -195,7 +195,7 @@ _PEERS = tuple(
         f"Tokens a second over the best peer over HTTP, {column}, x",
         AT_LEAST,
         PEER_GOALS[column],
-        (Source("peers", f"{TANDEM} over the best peer: {column}"),),
+        (GoalSource("peers", f"{TANDEM} over the best peer: {column}"),),
     )
     for column in COLUMNS
 )
@@ -207,7 +207,7 @@ _TRANSFER = (
         AT_MOST,
         1.25,
         tuple(
-            Source("transfer", f"{way}, {size} tokens: of the floor", f"{way}, {size} tokens")
+            GoalSource("transfer", f"{way}, {size} tokens: of the floor", f"{way}, {size} tokens")
             for way in _WAYS
             for size in _HAND_OVERS
         ),
@@ -217,7 +217,7 @@ _TRANSFER = (
         AT_MOST,
         0.15,
         tuple(
-            Source(
+            GoalSource(
                 "transfer", f"{way}, {size} tokens while computed: of the floor", f"{way}, {size}"
             )
             for way in _WAYS

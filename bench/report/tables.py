@@ -10,7 +10,7 @@ from bench.core.figure_text import origin, samples, with_interval
 from bench.core.machine_kind import TITLES, title_of
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, Results, Series
-from bench.report.goals import Goal, Source
+from bench.report.goals import Goal, GoalSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ def _slowest(row: dict[str, Shown]) -> float:
     return max(one.series.slow for one in row.values())
 
 
-def _counts(source: Source, series: Series) -> bool:
+def _counts(source: GoalSource, series: Series) -> bool:
     return not source.loads or series.conditions.get("load") in source.loads
 
 
-def _label(source: Source, series: Series, benchmark: str) -> str:
+def _label(source: GoalSource, series: Series, benchmark: str) -> str:
     names = [series.name] if source.loads or series.name != benchmark else []
     return ", ".join([*names, *([source.label] if source.label else [])]) or "usual"
 

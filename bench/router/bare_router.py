@@ -1,4 +1,4 @@
-"""A router process without Ray: a directory's address in, the addresses of its doors out.
+"""A router process without Ray: a directory's address in, the addresses of its front ends out.
 
 Its model is `endless_model`: the bundled one's, with a context that no stream reaches the end of.
 """

@@ -2,7 +2,7 @@
 
 The server, servicer and jobs are the real ones; only computing and moving KV is made up. The
 prompt says how: its first two ids are the milliseconds between two steps and the tokens that each
-request gets in a step. A token's text is its place, so that a client can tell what is missing.
+request gets in a step. A token's text is its index, so that a client can tell what is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from bench.core.event_loop import run
-from bench.router.direct_doors import Doors
+from bench.router.direct_front_ends import FrontEnds
 from cluster.config.schema import DirectoryConfig
 from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
@@ -48,7 +48,7 @@ _Admit = Callable[[OfferedKv], Awaitable[tuple[list[int], int]]]
 
 
 class PlaceText:
-    """Stands in for `engine.text.completion.Completion`: a token's text is its place in the
+    """Stands in for `engine.text.completion.ChoiceText`: a token's text is its index in the
     output."""
 
     def __init__(self, sequence: Sequence) -> None:
@@ -243,19 +243,19 @@ async def serve(role: Pool, directory: Directory, model: str, prefill_s: float =
 
 
 async def main(url: str, role: Pool, model: str, prefill_s: float) -> None:
-    """Serve one replica until standard input ends; one that prefills has doors of its own, too."""
+    """Serve one replica until standard input ends; one that prefills has own front ends."""
     directory = Directory.connect(DirectoryConfig(url=url))
     fake = await serve(role, directory, model, prefill_s)
     found: dict[str, str] = {role: fake.record.address}
-    doors = None
+    front_ends = None
     if role == "prefill":
-        doors = await Doors.open(fake.answer)
-        found |= {"grpc": doors.grpc, "http": doors.http}
+        front_ends = await FrontEnds.open(fake.answer)
+        found |= {"grpc": front_ends.grpc, "http": front_ends.http}
     settle()
     print(json.dumps(found), flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    if doors is not None:
-        await doors.stop()
+    if front_ends is not None:
+        await front_ends.stop()
     await fake.close()
     await directory.close()
 

@@ -15,7 +15,7 @@ _TITLES = {"grpc": "gRPC", "http": "HTTP"}
 class Throughput:
     """One run at full speed; CPU in milliseconds for each message that reached a client."""
 
-    door: str
+    front_end: str
     tokens_each: int
     messages_per_s: float
     tokens_per_s: float
@@ -41,14 +41,14 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstTokenRow:
     """Time to the first token with so many streams open beside it, `count` times by each way.
 
-    `routed` through the router, `direct` by the same client from the replica's own door; `hop` is a
-    call over gRPC that the replica answers itself.
+    `routed` through the router, `direct` by the same client from the replica's own front end; `hop`
+    is a call over gRPC that the replica answers itself.
     """
 
-    door: str
+    front_end: str
     streams: int
     messages_per_s: float
     count: int
@@ -57,21 +57,28 @@ class FirstToken:
     hop: Percentiles
 
 
-def report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
+def report(throughput: list[Throughput], ttft: list[FirstTokenRow]) -> str:
     """Both as tables in Markdown."""
     rows = [
         [
-            f"{one.door}, {one.tokens_each} a message",
+            f"{one.front_end}, {one.tokens_each} a message",
             f"{one.messages_per_s:,.0f}",
             f"{one.tokens_per_s:,.0f}",
             *(f"{ms:.3f}" for ms in (one.router_ms, one.decode_ms, one.client_ms)),
         ]
         for one in throughput
     ]
-    header = ("door", "messages/s", "tokens/s", "router ms/message", "decode replica", "client")
+    header = (
+        "front end",
+        "messages/s",
+        "tokens/s",
+        "router ms/message",
+        "decode replica",
+        "client",
+    )
     firsts = [
         [
-            f"{one.door}, {one.streams} open, {one.messages_per_s:,.0f} messages/s",
+            f"{one.front_end}, {one.streams} open, {one.messages_per_s:,.0f} messages/s",
             str(one.routed),
             str(one.direct),
             str(one.routed.over(one.direct)),
@@ -83,7 +90,7 @@ def report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
     columns = (
         "first token, ms, p50 / p99",
         "through the router",
-        "the replica's own door",
+        "the replica's own front end",
         "added",
         "bare hop",
         "times",
@@ -93,7 +100,7 @@ def report(throughput: list[Throughput], ttft: list[FirstToken]) -> str:
 
 def as_series(
     throughput: Sequence[Throughput],
-    first_tokens: Sequence[FirstToken],
+    first_tokens: Sequence[FirstTokenRow],
     machine: dict[str, str],
     conditions: dict[str, str | int | float],
 ) -> Series:
@@ -101,12 +108,12 @@ def as_series(
     figures: dict[str, Figure | None] = {}
     for one in throughput:
         each = f"{one.tokens_each} token" + ("s" if one.tokens_each > 1 else "")
-        title = f"{_TITLES[one.door]}, {each} a message"
+        title = f"{_TITLES[one.front_end]}, {each} a message"
         figures[f"{title}: messages"] = value_of(one.messages_per_s, "messages/s", 1, "runs")
         figures[f"{title}: tokens"] = value_of(one.tokens_per_s, "tokens/s", 1, "runs")
         figures[f"{title}: router CPU"] = value_of(one.router_ms, "ms/message", 1, "runs")
     for first in first_tokens:
-        title = f"{_TITLES[first.door]}, {first.streams} streams open"
+        title = f"{_TITLES[first.front_end]}, {first.streams} streams open"
         added, n = first.routed.over(first.direct), first.count
         for what, times in (("added to TTFT", added), ("bare hop", first.hop)):
             for point, value in (("p50", times.p50_ms), ("p99", times.p99_ms)):

@@ -27,10 +27,10 @@ import grpc.aio
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
 from bench.router.bare_router import config_for, endless_model
-from bench.router.figures import FirstToken, Percentiles, Throughput, as_series, report
+from bench.router.figures import FirstTokenRow, Percentiles, Throughput, as_series, report
 from bench.router.stream_load import (
-    Ask,
     Streams,
+    StreamSpec,
     Taken,
     first_token_s,
     one_hop_s,
@@ -45,27 +45,27 @@ _PARTS = ("speed", "first")
 _PROBE_PAUSE_S = 0.015
 _COALESCED = 24
 # A request whose first token is timed: both replicas have work with it, and it is over soon.
-_PROBE = Ask("coalesced", 5, _COALESCED, 1 + _COALESCED)
+_PROBE = StreamSpec("coalesced", 5, _COALESCED, 1 + _COALESCED)
 # Messages asked for, by tokens in each: above what can be had, so that the most shows.
 _ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where everything is: two processes, the router's doors, the prefill replica and its own."""
+    """Two processes, the router's front ends, the prefill replica and its own."""
 
     router: int
     decode: int
-    doors: dict[str, str]
+    front_ends: dict[str, str]
     prefill: dict[str, str]
 
-    def streams(self, door: str) -> Streams:
-        """A client of that door of the router."""
-        return streams_to(door, self.doors[door])
+    def streams(self, front_end: str) -> Streams:
+        """A client of that front end of the router."""
+        return streams_to(front_end, self.front_ends[front_end])
 
-    def direct(self, door: str) -> Streams:
-        """A client of that door of the prefill replica itself."""
-        return streams_to(door, self.prefill[door])
+    def direct(self, front_end: str) -> Streams:
+        """A client of that front end of the prefill replica itself."""
+        return streams_to(front_end, self.prefill[front_end])
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--prefill-ms", type=float, default=0.0, help="what a first token takes, by either way"
     )
-    parser.add_argument("--doors", nargs="+", default=["grpc", "http"])
+    parser.add_argument("--front-ends", nargs="+", default=["grpc", "http"])
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
     parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
@@ -146,16 +146,16 @@ def _process(
 
 async def _measure(
     site: Site, options: argparse.Namespace
-) -> tuple[list[Throughput], list[FirstToken]]:
+) -> tuple[list[Throughput], list[FirstTokenRow]]:
     throughput = [
-        await _full_speed(site, door, tokens, options)
-        for door in options.doors
+        await _full_speed(site, front_end, tokens, options)
+        for front_end in options.front_ends
         for tokens in _ASKED_PER_S
         if "speed" in options.parts
     ]
     ttft = [
-        await _first_tokens(site, door, streams, options)
-        for door in options.doors
+        await _first_tokens(site, front_end, streams, options)
+        for front_end in options.front_ends
         for streams in options.open
         if "first" in options.parts
     ]
@@ -163,11 +163,11 @@ async def _measure(
 
 
 async def _full_speed(
-    site: Site, door: str, tokens: int, options: argparse.Namespace
+    site: Site, front_end: str, tokens: int, options: argparse.Namespace
 ) -> Throughput:
     step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S[tokens]))
-    ask = Ask("each" if tokens == 1 else "coalesced", step_ms, tokens)
-    client = site.streams(door)
+    ask = StreamSpec("each" if tokens == 1 else "coalesced", step_ms, tokens)
+    client = site.streams(front_end)
     async with asyncio.timeout(_START_S + 10 * options.seconds):
         taken, tasks = await _open(client, ask, options.streams)
         await asyncio.sleep(1.0)
@@ -181,18 +181,18 @@ async def _full_speed(
     messages = sum(count for count, _ in counts)
     spent = [1000 * (b - a) / messages for a, b in zip(before, after, strict=True)]
     in_all = sum(count for _, count in counts)
-    return Throughput(door, tokens, messages / window_s, in_all / window_s, *spent)
+    return Throughput(front_end, tokens, messages / window_s, in_all / window_s, *spent)
 
 
 async def _first_tokens(
-    site: Site, door: str, streams: int, options: argparse.Namespace
-) -> FirstToken:
+    site: Site, front_end: str, streams: int, options: argparse.Namespace
+) -> FirstTokenRow:
     """First tokens by each way in turn, beside open streams."""
-    loads = [door, site.doors[door], str(streams), str(options.step_ms)]
+    loads = [front_end, site.front_ends[front_end], str(streams), str(options.step_ms)]
     with _process("bench.router.main", "--load", *loads) as (load, read):
         os.setpriority(os.PRIO_PROCESS, load.pid, options.load_nice)
         await asyncio.to_thread(read)
-        routed, direct = site.streams(door), site.direct(door)
+        routed, direct = site.streams(front_end), site.direct(front_end)
         async with grpc.aio.insecure_channel(site.prefill["prefill"]) as channel:
             ways = (
                 lambda: first_token_s(lambda taken: routed.run(_PROBE, taken)),
@@ -203,7 +203,7 @@ async def _first_tokens(
             found = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
         await asyncio.gather(routed.close(), direct.close())
     rate = streams * 1000 / options.step_ms
-    return FirstToken(door, streams, rate, len(found[0]), *map(_percentiles, found))
+    return FirstTokenRow(front_end, streams, rate, len(found[0]), *map(_percentiles, found))
 
 
 async def _probes(
@@ -222,10 +222,10 @@ async def _probes(
     return found
 
 
-async def _load_for_ever(door: str, address: str, streams: str, step_ms: str) -> None:
+async def _load_for_ever(front_end: str, address: str, streams: str, step_ms: str) -> None:
     """The process that keeps streams open; says when all have begun."""
-    client = streams_to(door, address)
-    ask = Ask("coalesced", int(step_ms), _COALESCED)
+    client = streams_to(front_end, address)
+    ask = StreamSpec("coalesced", int(step_ms), _COALESCED)
     tasks: list[asyncio.Task[None]] = []
     taken: list[Taken] = []
     groups = 10
@@ -240,7 +240,7 @@ async def _load_for_ever(door: str, address: str, streams: str, step_ms: str) ->
 
 
 async def _open(
-    client: Streams, ask: Ask, streams: int
+    client: Streams, ask: StreamSpec, streams: int
 ) -> tuple[list[Taken], list[asyncio.Task[None]]]:
     """Begin that many streams and wait until each has its first token."""
     taken = [Taken() for _ in range(streams)]

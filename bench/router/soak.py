@@ -2,7 +2,7 @@
 
 Requests of random lengths are computed from prompt to end by the decode pool's own scheduler and
 loop, on a real engine, with more of them waiting than the pool holds: it preempts and evicts all
-the time. `python -m bench.router.soak` prints and writes what was seen.
+the time. `python -m bench.router.soak` prints and keeps what was measured.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _PROMPTS, _ANSWERS = (64, 700), (64, 300)
 _PAGE_BYTES = 4096
 _STEP_S = 2.0
 _FULL, _FILL_S = 0.9, 60
-_CHUNK, _GAP_S = 512, 0.06
+_CHUNK, _ITL_S = 512, 0.06
 
 
 @dataclass(slots=True)
-class Seen:
+class SoakSamples:
     """Samples of a run, one a second, and its sums."""
 
     occupied: list[float] = field(default_factory=list)
@@ -88,10 +88,10 @@ class Soak:
             chunk_tokens=_CHUNK,
             identity=identity_of(engine.cache.layout),
         )
-        self._loop = DecodeLoop(self._scheduler, worker, 2 * _CALLERS, ItlBudget(_GAP_S, None))
+        self._loop = DecodeLoop(self._scheduler, worker, 2 * _CALLERS, ItlBudget(_ITL_S, None))
         self._random = random.Random(0)
         self._made = 0
-        self.seen = Seen()
+        self.samples = SoakSamples()
 
     async def run(self, seconds: float) -> None:
         """Load it for that long, then let it end and count what is left."""
@@ -108,7 +108,7 @@ class Soak:
         await asyncio.sleep(_STEP_S)  # what is under way keeps its blocks until it has ended
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
-        self.seen.astray += self._pool.counts().used
+        self.samples.astray += self._pool.counts().used
 
     async def _fill(self) -> None:
         """Until the pool is full, or time is up."""
@@ -118,12 +118,12 @@ class Soak:
             await asyncio.sleep(1.0)
 
     def _sample(self) -> None:
-        counts, seen = self._pool.counts(), self.seen
-        seen.occupied.append(counts.used / counts.total)
-        seen.rss_bytes.append(int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
-        seen.tokens.append(self._made)
+        counts, samples = self._pool.counts(), self.samples
+        samples.occupied.append(counts.used / counts.total)
+        samples.rss_bytes.append(int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
+        samples.tokens.append(self._made)
         self._made = 0
-        seen.astray += self._pool.orphaned(self._scheduler.owners())
+        samples.astray += self._pool.orphaned(self._scheduler.owners())
 
     async def _call(self, caller: int) -> None:
         number = 0
@@ -135,8 +135,8 @@ class Soak:
                 await self._loop.admit(job)
                 job.listen(lambda due_s, job=job: self._collect(job))  # type: ignore[misc]
                 await job.drained
-                self.seen.requests += 1
-                self.seen.preemptions += job.preemptions
+                self.samples.requests += 1
+                self.samples.preemptions += job.preemptions
             finally:
                 self._loop.release(job)
 
@@ -157,7 +157,7 @@ class Soak:
         return DecodeJob(Sequence(name, ids, count, sampling), completion, local=True)
 
 
-async def soak(model: ModelConfig, seconds: float) -> Seen:
+async def soak(model: ModelConfig, seconds: float) -> SoakSamples:
     """Load the model and soak it."""
     thread = engine_thread()
     description = describe(model)
@@ -174,33 +174,33 @@ async def soak(model: ModelConfig, seconds: float) -> Seen:
         await run.run(seconds)
     finally:
         worker.close()
-    return run.seen
+    return run.samples
 
 
-def report(seen: Seen) -> str:
-    """What was seen, in Markdown."""
+def report(samples: SoakSamples) -> str:
+    """What was measured, in Markdown."""
     rows = [
         (str(minute + 1), f"{occupied:.1%}", f"{rss:,.1f}", f"{rate:,.0f}")
-        for minute, (occupied, rss, rate) in enumerate(seen.minutes())
+        for minute, (occupied, rss, rate) in enumerate(samples.minutes())
     ]
     head = ("minute", "blocks in use, median", "memory at most, MiB", "tokens/s")
     return (
-        f"{table(head, rows)}\n\n{seen.requests:,} requests, {seen.preemptions:,} preemptions, "
-        f"{seen.astray} blocks astray.\n"
+        f"{table(head, rows)}\n\n{samples.requests:,} requests, "
+        f"{samples.preemptions:,} preemptions, {samples.astray} blocks astray.\n"
     )
 
 
-def as_series(seen: Seen, machine: dict[str, str]) -> Series:
-    """What was seen, minute by minute and in all, to be kept."""
-    minutes = seen.minutes()
+def as_series(samples: SoakSamples, machine: dict[str, str]) -> Series:
+    """What was measured, minute by minute and in all, to be kept."""
+    minutes = samples.minutes()
     occupied, memory, rates = zip(*minutes, strict=True)
     figures = {
         "blocks in use": figure(occupied, "of 1", "minutes"),
         "memory": figure(memory, "MiB", "minutes"),
         "rate": figure(rates, "tokens/s", "minutes"),
-        "requests": figure([seen.requests], "requests", "runs"),
-        "preemptions": figure([seen.preemptions], "preemptions", "runs"),
-        "blocks astray": figure([seen.astray], "blocks", "runs"),
+        "requests": figure([samples.requests], "requests", "runs"),
+        "preemptions": figure([samples.preemptions], "preemptions", "runs"),
+        "blocks astray": figure([samples.astray], "blocks", "runs"),
     }
     return Series(
         name="soak",
@@ -219,9 +219,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     model = ModelConfig(path=located(options.model), dtype="bfloat16")
-    seen = asyncio.run(soak(model, options.minutes * 60))
-    keep(options.results, "soak", machine := describe_machine(), [as_series(seen, machine)])
-    print(report(seen))
+    samples = asyncio.run(soak(model, options.minutes * 60))
+    keep(options.results, "soak", machine := describe_machine(), [as_series(samples, machine)])
+    print(report(samples))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _LONGEST = 900_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class StreamSpec:
     """What one stream asks the fake replicas for; `tokens` in each step of `step_ms`."""
 
     endpoint: str
@@ -34,7 +34,7 @@ class Ask:
 
 
 class OutOfOrder(Exception):
-    """A token is missing, came twice or came in the wrong place."""
+    """A token is missing, came twice or came out of order."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Taken:
 class Streams(Protocol):
     """A kind of client."""
 
-    async def run(self, ask: Ask, taken: Taken) -> None:
+    async def run(self, ask: StreamSpec, taken: Taken) -> None:
         """Ask, and take all that comes, until the end or cancelled."""
         ...
 
@@ -62,7 +62,7 @@ class Streams(Protocol):
 
 
 class GrpcStreams:
-    """Streams over a few channels to the router's gRPC door."""
+    """Streams over a few channels to the router's gRPC front end."""
 
     def __init__(self, address: str) -> None:
         # Channels of equal options share one connection unless told not to.
@@ -72,7 +72,7 @@ class GrpcStreams:
         ]
         self._next = 0
 
-    async def run(self, ask: Ask, taken: Taken) -> None:
+    async def run(self, ask: StreamSpec, taken: Taken) -> None:
         """See Streams."""
         self._next += 1
         channel = self._channels[self._next % _CHANNELS]
@@ -88,14 +88,14 @@ class GrpcStreams:
     def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
         """See Streams."""
         due = messages = tokens = 0
-        for place, piece in enumerate(taken.pieces):
+        for position, piece in enumerate(taken.pieces):
             event = inference_pb2.GenerateEvent.FromString(piece)
             if not event.HasField("tokens"):
                 continue
             if event.tokens.index != due:
                 raise OutOfOrder(f"token {event.tokens.index} came where {due} was due")
             due += len(event.tokens.ids)
-            if begin <= place < stop:
+            if begin <= position < stop:
                 messages += 1
                 tokens += len(event.tokens.ids)
         return messages, tokens
@@ -106,13 +106,13 @@ class GrpcStreams:
 
 
 class SseStreams:
-    """Streams over a connection each to the router's HTTP door."""
+    """Streams over a connection each to the router's HTTP front end."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._where = (host, int(port))
 
-    async def run(self, ask: Ask, taken: Taken) -> None:
+    async def run(self, ask: StreamSpec, taken: Taken) -> None:
         """See Streams."""
         reader, writer = await asyncio.open_connection(*self._where)
         try:
@@ -129,9 +129,9 @@ class SseStreams:
     def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
         """See Streams."""
         texts = _texts(b"".join(taken.pieces))
-        places = [int(word) for text in texts for word in text.split()]
-        if places != list(range(len(places))):
-            raise OutOfOrder("the text of a stream has a token in the wrong place")
+        numbers = [int(word) for text in texts for word in text.split()]
+        if numbers != list(range(len(numbers))):
+            raise OutOfOrder("the text of a stream has a token out of order")
         window = b"".join(taken.pieces[begin:stop])
         found = _texts(window)
         return len(found), sum(text.count(" ") for text in found)
@@ -140,9 +140,9 @@ class SseStreams:
         """Nothing is kept open."""
 
 
-def streams_to(door: str, address: str) -> Streams:
-    """A client of that door, "grpc" or "http"."""
-    return GrpcStreams(address) if door == "grpc" else SseStreams(address)
+def streams_to(front_end: str, address: str) -> Streams:
+    """A client of that front end, "grpc" or "http"."""
+    return GrpcStreams(address) if front_end == "grpc" else SseStreams(address)
 
 
 async def first_token_s(run: Callable[[Taken], Awaitable[None]]) -> float:
@@ -168,7 +168,7 @@ def _raw(channel: grpc.aio.Channel, method: str, request: bytes) -> Any:
     return multicallable(request)
 
 
-def _request(ask: Ask) -> inference_pb2.GenerateRequest:
+def _request(ask: StreamSpec) -> inference_pb2.GenerateRequest:
     return inference_pb2.GenerateRequest(
         endpoint=ask.endpoint,
         token_ids=inference_pb2.TokenIds(ids=(ask.step_ms, ask.tokens)),
@@ -176,7 +176,7 @@ def _request(ask: Ask) -> inference_pb2.GenerateRequest:
     )
 
 
-def _post(ask: Ask) -> bytes:
+def _post(ask: StreamSpec) -> bytes:
     body = json.dumps(
         {
             "prompt": [ask.step_ms, ask.tokens],

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from bench.core.model_135m import DEFAULT_SIZE, SIZES, make
 from bench.core.results import RESULTS
-from bench.systems.services import Places
+from bench.systems.services import CliPaths
 
 
-def add_places(parser: argparse.ArgumentParser) -> None:
+def add_paths(parser: argparse.ArgumentParser) -> None:
     """`--peers`, `--cache`, `--size`, `--results`, `--tandem`, and `--keep`, of the cache."""
     parser.add_argument("--keep", action="store_true", help="add to the figures of earlier runs")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"))
@@ -22,7 +22,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tandem", type=Path, default=Path(sys.executable).with_name("tandem"))
 
 
-def prepare(options: argparse.Namespace) -> Places:
+def prepare(options: argparse.Namespace) -> CliPaths:
     """Make the model and the folder for logs, and have a SIGTERM end what will be started."""
     # As an exception, so that every `finally` runs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -32,7 +32,7 @@ def prepare(options: argparse.Namespace) -> Places:
     logs = options.cache.absolute() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     model = make(logs.parent / f"model-{options.size}", SIZES[options.size])
-    return Places(model, options.peers.absolute(), options.tandem.absolute(), logs)
+    return CliPaths(model, options.peers.absolute(), options.tandem.absolute(), logs)
 
 
 def open_record(options: argparse.Namespace, name: str) -> Path:

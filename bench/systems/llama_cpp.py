@@ -16,7 +16,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from bench.core.engine_plan import Figures, Plan
+from bench.core.engine_plan import Figures, Measurement
 from bench.core.prompts import prompt_ids
 
 _MOST_BATCH = 2048
@@ -57,7 +57,7 @@ class Llama:
     def prefill(self, sequence: int, ids: list[int]) -> int:
         """Compute a prompt; the best next token."""
         last = len(ids) - 1
-        rows = [(token, place, sequence, place == last) for place, token in enumerate(ids)]
+        rows = [(token, position, sequence, position == last) for position, token in enumerate(ids)]
         return int(self._compute(rows, 1)[0])
 
     def decode(self, tokens: list[int], position: int) -> list[int]:
@@ -102,7 +102,7 @@ def prefill_rate(llama: Llama, tokens: int, name: str) -> float:
     return tokens / (time.perf_counter() - started)
 
 
-def figures(llama: Llama, plan: Plan, name: str) -> Figures:
+def figures(llama: Llama, plan: Measurement, name: str) -> Figures:
     """Run the plan, each part after a warm-up."""
     found = Figures()
     for batch, new in plan.new_tokens.items():
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--name", default="0", help="decides the prompts")
     parser.add_argument("plan", help="JSON")
     options = parser.parse_args()
-    print(figures(Llama(options.model), Plan.read(options.plan), options.name).write())
+    print(figures(Llama(options.model), Measurement.read(options.plan), options.name).write())
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.core.engine_plan import Figures, Plan
+from bench.core.engine_plan import Figures, Measurement
 from bench.core.tandem_config import WIDE
 from bench.load.closed_loop import figures
 from bench.systems import services
 from bench.systems.gguf import write
-from bench.systems.services import VLLM_SMALL_STEPS, Places, Service
+from bench.systems.services import VLLM_SMALL_STEPS, CliPaths, Service
 
 TANDEM, TANDEM_INSIDE = "tandem", "tandem-in-process"
 _PROGRAM_S = 900.0
 
-Visit = Callable[[Places, Plan, str], Figures]
+Visit = Callable[[CliPaths, Measurement, str], Figures]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +32,43 @@ class System:
     rival: str | None = None
 
 
-def visit_tandem(places: Places, plan: Plan, name: str) -> Figures:
+def visit_tandem(paths: CliPaths, plan: Measurement, name: str) -> Figures:
     """`tandem serve` with one prefill and one decode replica."""
-    return _serve(places, plan, name, services.tandem(places, more=WIDE))
+    return _serve(paths, plan, name, services.tandem(paths, more=WIDE))
 
 
-def visit_vllm(places: Places, plan: Plan, name: str) -> Figures:
+def visit_vllm(paths: CliPaths, plan: Measurement, name: str) -> Figures:
     """`vllm serve` as it comes."""
-    return _serve(places, plan, name, services.vllm(places))
+    return _serve(paths, plan, name, services.vllm(paths))
 
 
-def visit_vllm_small_steps(places: Places, plan: Plan, name: str) -> Figures:
+def visit_vllm_small_steps(paths: CliPaths, plan: Measurement, name: str) -> Figures:
     """The same in steps of at most 256 tokens."""
-    return _serve(places, plan, name, services.vllm(places, *VLLM_SMALL_STEPS))
+    return _serve(paths, plan, name, services.vllm(paths, *VLLM_SMALL_STEPS))
 
 
-def visit_transformers(places: Places, plan: Plan, name: str) -> Figures:
+def visit_transformers(paths: CliPaths, plan: Measurement, name: str) -> Figures:
     """`transformers serve` with continuous batching."""
-    return _serve(places, plan, name, services.transformers(places))
+    return _serve(paths, plan, name, services.transformers(paths))
 
 
-def visit_llama(places: Places, plan: Plan, name: str) -> Figures:
+def visit_llama(paths: CliPaths, plan: Measurement, name: str) -> Figures:
     """llama.cpp through its C API, in a process of its environment."""
-    python = places.peer("llama", "python")
-    return _program(python, "bench.systems.llama_cpp", write(places.model, places.gguf), plan, name)
+    python = paths.peer("llama", "python")
+    return _program(python, "bench.systems.llama_cpp", write(paths.model, paths.gguf), plan, name)
 
 
-def visit_tandem_inside(places: Places, plan: Plan, name: str) -> Figures:
+def visit_tandem_inside(paths: CliPaths, plan: Measurement, name: str) -> Figures:
     """Tandem's engine alone, in a process of its own."""
-    return _program(sys.executable, "bench.systems.in_process", places.model, plan, name)
+    return _program(sys.executable, "bench.systems.in_process", paths.model, plan, name)
 
 
-def _serve(places: Places, plan: Plan, name: str, service: Service) -> Figures:
-    with service.running(places.logs) as door:
-        return asyncio.run(figures(door, plan, name))
+def _serve(paths: CliPaths, plan: Measurement, name: str, service: Service) -> Figures:
+    with service.running(paths.logs) as server:
+        return asyncio.run(figures(server, plan, name))
 
 
-def _program(python: str, module: str, model: Path, plan: Plan, name: str) -> Figures:
+def _program(python: str, module: str, model: Path, plan: Measurement, name: str) -> Figures:
     """Run a module of this package that prints figures; RuntimeError where it fails."""
     command = [python, "-m", module, "--model", str(model), "--name", name, plan.write()]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from bench.systems.in_process import Bench
+from bench.systems.in_process import EngineBench
 
 _STEPS, _ROUNDS = 32, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PythonShare:
     """Milliseconds of a batch-1 step, of the fastest rounds.
 
     `operations` is the time inside outermost operations, as torch's profiler saw it; the profiler
@@ -37,7 +37,7 @@ class Share:
         return max(0.0, 1 - self.operations / self.profiled)
 
 
-def measure(bench: Bench, prompt: int) -> Share:
+def measure(bench: EngineBench, prompt: int) -> PythonShare:
     """Profile decode steps of one sequence."""
     [sequence] = bench.sequences(1, prompt, (2 * _ROUNDS + 1) * _STEPS + 1, "share")
     bench.prefill(sequence)
@@ -51,7 +51,7 @@ def measure(bench: Bench, prompt: int) -> Share:
             profiles.append(bench.decode([sequence], _STEPS) * 1e3 / _STEPS)
         operations.append(_by_name(profiler.events()))
     fastest = min(operations, key=lambda found: sum(found.values()))
-    return Share(min(steps), min(profiles), sum(fastest.values()), fastest)
+    return PythonShare(min(steps), min(profiles), sum(fastest.values()), fastest)
 
 
 def _by_name(events: Any) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.core.model_135m import Shape
+from bench.core.model_135m import ModelShape
 from bench.core.statistics import Spread
 
 _READ_BYTES = 2**30
@@ -21,7 +21,7 @@ _BF16 = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Roofline:
     """Measured: bytes read per second and operations per second, with all threads.
 
     Those of bfloat16, or of float32 where the processor has none for bfloat16.
@@ -30,7 +30,7 @@ class Limits:
     bandwidth: Spread
     products: Spread
 
-    def decode(self, shape: Shape, batch: int, context: float) -> float:
+    def decode(self, shape: ModelShape, batch: int, context: float) -> float:
         """Tokens per second of a step that only reads weights and KV once, or only multiplies.
 
         The slower of the two counts; `context` is the mean number of tokens attended to.
@@ -40,7 +40,7 @@ class Limits:
         work = batch * (2 * weights + _attention(shape, context))
         return batch / self._seconds(read, work)
 
-    def prefill(self, shape: Shape, tokens: int) -> float:
+    def prefill(self, shape: ModelShape, tokens: int) -> float:
         """The same for a prompt of that many tokens; only the last one needs logits."""
         read = _BF16 * (shape.layer_parameters + shape.head_parameters) + tokens * shape.kv_bytes
         work = tokens * (2 * shape.layer_parameters + _attention(shape, tokens / 2))
@@ -65,9 +65,9 @@ class Meter:
         self._read += _rates(_READ_BYTES, self._repeats, self._values.sum)
         self._work += _rates(2 * _PRODUCT**3, 4 * self._repeats, self._multiply)
 
-    def limits(self) -> Limits:
+    def limits(self) -> Roofline:
         """Of all samples."""
-        return Limits(Spread(tuple(self._read)), Spread(tuple(self._work)))
+        return Roofline(Spread(tuple(self._read)), Spread(tuple(self._work)))
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
@@ -79,7 +79,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
     return lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
 
 
-def _attention(shape: Shape, context: float) -> float:
+def _attention(shape: ModelShape, context: float) -> float:
     """Operations of attention, for one query token: scores, and the sum of values."""
     return 4 * context * shape.layers * shape.heads * shape.head_size
 

@@ -25,7 +25,7 @@ class NotReady(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerProcess:
     """A command, and the path that answers 200 when it is up.
 
     `ready_line` must be in its output, too, where a server announces itself.
@@ -40,7 +40,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(server: Server, log: Path) -> Iterator[int]:
+def running(server: ServerProcess, log: Path) -> Iterator[int]:
     """Run the server while the block runs, which gets its id; raises NotReady or OSError."""
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -97,7 +97,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(server: ServerProcess, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + server.start_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -108,7 +108,7 @@ def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
     raise NotReady(f"no answer in {server.start_s:.0f} s: {_tail(log)}")
 
 
-def _answers(server: Server) -> bool:
+def _answers(server: ServerProcess) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
     try:
         connection.request("GET", server.health)

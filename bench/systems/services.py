@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.core.model_135m import Shape
+from bench.core.model_135m import ModelShape
 from bench.core.tandem_config import DTYPE, server_config
 from bench.load.client import Target
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.systems.install_peers import find_tcmalloc
-from bench.systems.server_process import Server, free_port, running
+from bench.systems.server_process import ServerProcess, free_port, running
 
 _KV_GIB = "2"
 _TRANSFORMERS_CACHE = ("--cb-max-memory-percent", "0.15")
@@ -22,7 +22,7 @@ _USAGE: Mapping[str, object] = {"stream_options": {"include_usage": True}}
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class CliPaths:
     """Where things are: the model, the peers' environments, Tandem's command, logs."""
 
     model: Path
@@ -44,27 +44,27 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server, and how it is asked; Tandem's has a door for gRPC, too."""
+    """A server, and how it is asked; Tandem's listens for gRPC, too."""
 
-    server: Server
-    door: Door
+    process: ServerProcess
+    target: ServerTarget
     grpc_port: int = 0
 
     @contextlib.contextmanager
-    def running(self, logs: Path) -> Iterator[Door]:
+    def running(self, logs: Path) -> Iterator[ServerTarget]:
         """While the block runs, so does the server; raises NotReady or OSError."""
-        with running(self.server, logs / f"{Path(self.server.command[0]).name}.log"):
-            yield self.door
+        with running(self.process, logs / f"{Path(self.process.command[0]).name}.log"):
+            yield self.target
 
 
-def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") -> Service:
+def tandem(paths: CliPaths, prefill: int = 1, decode: int = 1, more: str = "") -> Service:
     """`tandem serve` with that many replicas; `more` is YAML: sections of the configuration."""
-    config = places.logs / "tandem.yaml"
+    config = paths.logs / "tandem.yaml"
     config.write_text(server_config(more))
     port, grpc_port = free_port(), free_port()
     flags = {
         "--config": config,
-        "--model": places.model,
+        "--model": paths.model,
         "--dtype": DTYPE,
         "--prefill-replicas": prefill,
         "--decode-replicas": decode,
@@ -73,41 +73,43 @@ def tandem(places: Places, prefill: int = 1, decode: int = 1, more: str = "") ->
         "--dashboard-port": free_port(),
     }
     words = (str(word) for pair in flags.items() for word in pair)
-    command = (str(places.tandem), "serve", *words)
-    server = Server(command, port, "/healthz", ready_line="ready; stop with")
-    door = _door(port, places.model.name, {"ignore_eos": True, **_USAGE})
-    return Service(server, door, grpc_port)
+    command = (str(paths.tandem), "serve", *words)
+    process = ServerProcess(command, port, "/healthz", ready_line="ready; stop with")
+    target = _target(port, paths.model.name, {"ignore_eos": True, **_USAGE})
+    return Service(process, target, grpc_port)
 
 
-def vllm(places: Places, *extra: str, dtype: str = DTYPE) -> Service:
+def vllm(paths: CliPaths, *extra: str, dtype: str = DTYPE) -> Service:
     """`vllm serve`, with the allocator and the OpenMP that its documentation asks for."""
     port = free_port()
-    command = (places.peer("vllm", "vllm"), "serve", str(places.model), "--port", str(port))
+    command = (paths.peer("vllm", "vllm"), "serve", str(paths.model), "--port", str(port))
     options = ("--dtype", dtype, "--host", "127.0.0.1", "--no-enable-log-requests", *extra)
     environment = {
-        "LD_PRELOAD": _preloaded(places.peers / "vllm"),
+        "LD_PRELOAD": _preloaded(paths.peers / "vllm"),
         "VLLM_CPU_KVCACHE_SPACE": _KV_GIB,
         # By default it binds its threads and keeps a core free for its server, one of two here;
         # bound to both they lose more, as they wait for the one that shares its core.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(os.cpu_count()),
     }
-    server = Server((*command, *options), port, environment=environment, start_s=420)
-    return Service(server, _door(port, str(places.model), {"ignore_eos": True, **_USAGE}))
+    process = ServerProcess((*command, *options), port, environment=environment, start_s=420)
+    return Service(process, _target(port, str(paths.model), {"ignore_eos": True, **_USAGE}))
 
 
-def transformers(places: Places) -> Service:
+def transformers(paths: CliPaths) -> Service:
     """`transformers serve` with continuous batching. It knows no `ignore_eos`."""
     port = free_port()
-    command = (places.peer("transformers", "transformers"), "serve", str(places.model))
+    command = (paths.peer("transformers", "transformers"), "serve", str(paths.model))
     # By default its cache takes most of the memory of the machine.
     options = ("--continuous-batching", "--dtype", DTYPE, "--device", "cpu", *_TRANSFORMERS_CACHE)
     where = ("--host", "127.0.0.1", "--port", str(port))
-    return Service(Server((*command, *options, *where), port), _door(port, str(places.model), {}))
+    return Service(
+        ServerProcess((*command, *options, *where), port), _target(port, str(paths.model), {})
+    )
 
 
-def _door(port: int, model: str, extra: Mapping[str, object]) -> Door:
-    return Door(Target.local(port), model, Shape().vocabulary, extra)
+def _target(port: int, model: str, extra: Mapping[str, object]) -> ServerTarget:
+    return ServerTarget(Target.local(port), model, ModelShape().vocabulary, extra)
 
 
 def _preloaded(environment: Path) -> str:

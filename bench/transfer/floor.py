@@ -92,10 +92,10 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
     """The same where KV is lent: one copy of these blocks into those of another cache."""
     lender = BlockLender(cache)
-    place, loan = lender.place(), lender.lend(blocks)
-    if place is None or loan is None:
+    extent, loan = lender.place(), lender.lend(blocks)
+    if extent is None or loan is None:
         raise RuntimeError("this cache cannot be lent")
-    borrower = BlockBorrower(target, place, cache.blocks)
+    borrower = BlockBorrower(target, extent, cache.blocks)
     started = time.perf_counter()
     borrower.copy(loan, blocks, range(len(blocks)), range(len(cache.layers)))
     seconds = time.perf_counter() - started

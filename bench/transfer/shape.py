@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bench.core.model_135m import Shape
+from bench.core.model_135m import ModelShape
 from bench.core.tandem_config import BLOCK_SIZE
 from engine.kv.cache import KvCache, KvFormat
 from engine.kv.layout import KvLayout, LayerShape
@@ -12,7 +12,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.transports.transport import ChannelSpec
 
 HOST = "127.0.0.1"
-_SHAPE = Shape()
+_SHAPE = ModelShape()
 LAYOUT = KvLayout(
     layers=(LayerShape(_SHAPE.kv_heads, _SHAPE.head_size),) * _SHAPE.layers,
     block_size=BLOCK_SIZE,

@@ -10,28 +10,29 @@ from dataclasses import replace
 import pytest
 
 from bench.compare import burst
-from bench.compare.burst import Bout, compare, load_record, write_report
+from bench.compare.burst import Bout, compare, load_record, write_results
+from bench.core.results import read_all
 from bench.load.arrivals import CALM, Arrival, Load
 from bench.load.client import Target
-from bench.load.closed_loop import Door
-from bench.systems.contenders import BURST_LOAD, POOLS, RETRY_LOAD, SINGLE, Contender, Shape
+from bench.load.closed_loop import ServerTarget
+from bench.systems.contenders import BURST_LOAD, POOLS, RETRY_LOAD, SINGLE, BurstShape, Contender
 from bench.systems.server_process import NotReady
-from bench.systems.services import Places
+from bench.systems.services import CliPaths
 
-_SHORT = Shape(rate=20, factor=2, before_s=0.2, burst_s=0.1, drain_s=0.1)
+_SHORT = BurstShape(rate=20, factor=2, before_s=0.2, burst_s=0.1, drain_s=0.1)
 
 
 class Started:
     """Stands for a service that is up already."""
 
-    def __init__(self, door, log):
-        self.door, self.log = door, log
+    def __init__(self, server_target, log):
+        self.server_target, self.log = server_target, log
 
     @contextlib.contextmanager
     def running(self, logs):
         self.log.append("start")
         try:
-            yield self.door
+            yield self.server_target
         finally:
             self.log.append("end")
 
@@ -55,17 +56,17 @@ async def _serve(reader, writer):
 def bout(tmp_path, monkeypatch):
     warm = Load("warm", 0, (Arrival(0.0, CALM, 4, 2),), ((CALM, 0.0, 0.1),))
     monkeypatch.setattr(burst, "warm_load", lambda seed: warm)
-    places = Places(tmp_path, tmp_path, tmp_path, tmp_path)
-    return Bout([BURST_LOAD, RETRY_LOAD], 2, _SHORT, places, tmp_path)
+    paths = CliPaths(tmp_path, tmp_path, tmp_path, tmp_path)
+    return Bout([BURST_LOAD, RETRY_LOAD], 2, _SHORT, paths, tmp_path)
 
 
 async def test_every_system_has_its_turn_and_one_that_fails_is_told(bout, tmp_path, monkeypatch):
     log = []
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
-        door = Door(Target.local(server.sockets[0].getsockname()[1]), "m", 1000)
+        server_target = ServerTarget(Target.local(server.sockets[0].getsockname()[1]), "m", 1000)
         contenders = {
-            POOLS: Contender("pools", lambda places, more: Started(door, log)),
-            SINGLE: Contender("single", lambda places, more: Failing()),
+            POOLS: Contender("pools", lambda paths, more: Started(server_target, log)),
+            SINGLE: Contender("single", lambda paths, more: Failing()),
         }
         monkeypatch.setattr(burst, "CONTENDERS", contenders)
         record = tmp_path / "record.jsonl"
@@ -77,29 +78,25 @@ async def test_every_system_has_its_turn_and_one_that_fails_is_told(bout, tmp_pa
     )
     assert [one.error for one in found if one.system == SINGLE] == ["NotReady: it ended with 1"] * 2
     runs = [one for one in found if one.system == POOLS]
-    assert all(one.count("good") == one.count("requests") > 0 for one in runs)
+    assert all(one.count("within_goals") == one.count("requests") > 0 for one in runs)
     # The same seed is the same load in every round.
     assert {one.count("requests") for one in runs if one.seed == 1} == {runs[0].count("requests")}
     assert len(list(tmp_path.glob("burst-pools-*.html"))) == 4
-    write_report("burst", found, tmp_path / "results")
-    text = (tmp_path / "results" / "burst.md").read_text()
-    assert "Poisson at 20/s for 0.2 s, 2 times that for 0.1 s" in text
-    assert "the refused come back once" in text
-    assert len(json.loads((tmp_path / "results" / "burst.json").read_text())["runs"]) == 10
+    write_results(found, tmp_path / "results")
+    [results] = read_all(tmp_path / "results")
+    burst_series, retried = results.series
+    assert (burst_series.name, retried.name) == (BURST_LOAD, RETRY_LOAD)
+    about = str(retried.conditions["about"])
+    assert "Poisson at 20/s for 0.2 s, 2 times that for 0.1 s" in about
+    assert "the refused come back once" in about
+    assert burst_series.figures["pools: within goals"].n == 4
 
 
 def test_rounds_are_counted_for_each_load(bout, tmp_path, monkeypatch):
-    contenders = {POOLS: Contender("pools", lambda places, more: Failing())}
+    contenders = {POOLS: Contender("pools", lambda paths, more: Failing())}
     monkeypatch.setattr(burst, "CONTENDERS", contenders)
     record = tmp_path / "record.jsonl"
     for load in (RETRY_LOAD, BURST_LOAD, BURST_LOAD):
         compare(replace(bout, names=[load]), [POOLS], 1, record)
     rounds = [(one.load, one.round) for one in load_record(record)]
     assert rounds == [(RETRY_LOAD, 1), (BURST_LOAD, 1), (BURST_LOAD, 2)]
-
-
-def test_the_document_has_places_for_both_reports():
-    text = burst.DOCUMENT.read_text()
-    for name in ("burst", "gap"):
-        assert f"<!-- {name} -->" in text
-        assert f"<!-- /{name} -->" in text

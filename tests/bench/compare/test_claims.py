@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,14 +19,14 @@ from bench.compare.claim_table import (
     SPECULATIVE,
     STATIC,
     UNMEASURED,
-    claims_data,
+    as_series,
     claims_table,
     cost_per_million,
     parts_of,
 )
-from bench.compare.claims import DOCUMENT, Questions
+from bench.compare.claims import Questions
 from bench.load.client import Target
-from bench.load.closed_loop import Door
+from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import BadAnswer
 
 
@@ -51,19 +50,14 @@ def test_a_rate_has_its_cost():
     assert cost_per_million(1000.0, 3.6) == pytest.approx(1.0)
     line = claims_table({"serial": [100.0]}, 0.36)
     assert "100 tokens/s, $1.000 per million" in line
-    assert claims_data({}, {}, 0.36)["price_per_hour"] == 0.36
+    machine = {"commit": "c", "date": "2026-01-02"}
+    assert as_series({}, machine, 0.36).conditions == {"dollars_per_hour": 0.36}
 
 
 def test_the_values_are_kept():
-    data = claims_data({"batch": [8.0]}, {"cores": "2"})
-    assert [row["values"] for row in data["claims"] if row["key"] == "batch"] == [[8.0]]
-    json.dumps(data)
-
-
-def test_the_document_has_a_place_for_the_table():
-    text = (Path(__file__).parents[3] / DOCUMENT).read_text()
-    assert "<!-- claims -->" in text
-    assert "<!-- /claims -->" in text
+    series = as_series({"batch": [7.0, 8.0, 9.0]}, {"commit": "c", "date": "2026-01-02"})
+    assert list(series.figures) == ["batch"]
+    assert (series.figures["batch"].value, series.figures["batch"].n) == (8.0, 3)
 
 
 async def _serve(reader, writer):
@@ -90,7 +84,7 @@ async def test_a_server_is_asked_for_every_claim_of_its_part(monkeypatch):
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
         target = Target.local(server.sockets[0].getsockname()[1])
         extra = {"stream_options": {"include_usage": True}}
-        questions = Questions(Door(target, "m", 100, extra), "test")
+        questions = Questions(ServerTarget(target, "m", 100, extra), "test")
         await questions.serving()
     wanted = {claim.key for claim in CLAIMS if claim.part == SERVING}
     assert set(questions.found) == wanted
@@ -117,9 +111,9 @@ async def test_a_mode_counts_only_where_every_request_was_answered(monkeypatch):
     monkeypatch.setattr("bench.compare.claim_modes.warm_load", lambda seed: short)
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
         target = Target.local(server.sockets[0].getsockname()[1])
-        door = Door(target, "m", 100, {"stream_options": {"include_usage": True}})
+        server_target = ServerTarget(target, "m", 100, {"stream_options": {"include_usage": True}})
         with pytest.raises(BadAnswer, match="3 of 3"):
-            await tokens_per_s(door, "test", 1)
+            await tokens_per_s(server_target, "test", 1)
         shorter = tuple(replace(one, new_tokens=20) for one in short.arrivals)
         short = replace(short, arrivals=shorter)
-        assert await tokens_per_s(door, "test", 1) == pytest.approx(60 / 4, rel=0.5)
+        assert await tokens_per_s(server_target, "test", 1) == pytest.approx(60 / 4, rel=0.5)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from bench.compare.comparison import Found, against, as_data, as_markdown, best_peer
+from dataclasses import replace
+
+from bench.compare.comparison import RoundResult, against, as_markdown, as_series, best_peer
 
 FOUND = [
-    Found("tandem", 1, {"decode 8": [90.0, 110.0, 100.0], "prefill": [30.0]}, None),
-    Found("vllm", 1, {"decode 8": [50.0], "prefill": [20.0]}, None),
-    Found("vllm-256", 1, {"decode 8": [80.0], "prefill": [10.0]}, None),
-    Found("tandem", 2, {"decode 8": [100.0], "prefill": [30.0]}, None),
-    Found("vllm", 2, {"decode 8": [40.0], "prefill": [15.0]}, None),
-    Found("vllm-256", 2, {}, "NotReady: no answer in 420 s"),
+    RoundResult("tandem", 1, {"decode 8": [90.0, 110.0, 100.0], "prefill": [30.0]}, None),
+    RoundResult("vllm", 1, {"decode 8": [50.0], "prefill": [20.0]}, None),
+    RoundResult("vllm-256", 1, {"decode 8": [80.0], "prefill": [10.0]}, None),
+    RoundResult("tandem", 2, {"decode 8": [100.0], "prefill": [30.0]}, None),
+    RoundResult("vllm", 2, {"decode 8": [40.0], "prefill": [15.0]}, None),
+    RoundResult("vllm-256", 2, {}, "NotReady: no answer in 420 s"),
 ]
 
 
@@ -32,5 +34,14 @@ def test_the_report_has_figures_ratios_and_failures():
     assert "2.25 [2.00 to 2.50]" in text
     assert "- vllm-256, round 2: NotReady: no answer in 420 s" in text
     assert "1.25 (vllm-256)" in text
-    data = as_data(FOUND, {"cores": "2"})
-    assert data["ratios"]["vllm"]["prefill"] == {"median": 1.75, "low": 1.5, "high": 2.0}
+
+
+def test_rates_and_ratios_are_kept():
+    found = [replace(each, at="2026-01-02 03:04", commit="c") for each in FOUND]
+    series = as_series(found, {"rounds": 2})
+    assert (series.commit, series.date) == ("c", "2026-01-02")
+    ratio = series.figures["tandem over vllm: prefill"]
+    assert (ratio.value, ratio.low, ratio.high, ratio.n) == (1.75, 1.5, 2.0, 2)
+    assert series.figures["tandem over the best peer: decode 8"].value == 1.25
+    assert series.figures["tandem: decode 8"].n == 4
+    assert "llama: prefill" not in series.figures

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bench.compare.interleaved_ab import Found, as_markdown, as_report, between, cut, turns
+from bench.compare.interleaved_ab import cut, turns
+from bench.compare.interleaved_figures import PairedOutcome, as_series, between
+from bench.core.results import RESAMPLED
 from bench.load.arrivals import Arrival, Load
 from bench.systems.contenders import POOLS, SINGLE
 
@@ -27,35 +29,54 @@ def test_both_play_each_window_and_begin_by_turns():
     assert len(order) == len(set(order)) == 2 * 2 * 3
 
 
-def found(system, index, good, itl_s):
-    return Found(1, system, index, good, False, 0.1, itl_s)
+def outcome(system, index, within_goals, itl_s):
+    return PairedOutcome(1, system, index, within_goals, False, 0.1, itl_s)
+
+
+def series(outcomes):
+    return as_series("a load", outcomes, {"load": "a load"}, "c", "2026-01-02")
 
 
 def test_a_request_is_held_against_itself():
-    rows = [
-        *(found(POOLS, index, True, 0.010) for index in range(3)),
-        *(found(SINGLE, index, index > 0, 0.012) for index in range(3)),
-        found(POOLS, 3, False, None),
-        found(SINGLE, 3, True, 0.020),
-    ]
-    text = as_markdown(rows)
-    assert "| gap with two pools less that with one, ms | -2.0 [-2.0 to -2.0] |" in text
-    assert "| smaller with two pools | 3 of 3 |" in text
-    assert "| good with two pools alone | 1 |" in text
-    assert "| good with one pool alone | 1 |" in text
+    figures = series(
+        [
+            *(outcome(POOLS, index, True, 0.010) for index in range(3)),
+            *(outcome(SINGLE, index, index > 0, 0.012) for index in range(3)),
+            outcome(POOLS, 3, False, None),
+            outcome(SINGLE, 3, True, 0.020),
+        ]
+    ).figures
+    less = figures["pools less single: ITL of a request, p50"]
+    assert (less.value, less.low, less.high, less.n) == (-2.0, -2.0, -2.0, 3)
+    assert less.interval == RESAMPLED
+    assert figures["pools less single: share of smaller ITL"].value == 1.0
+    assert figures["pools alone: within goals"].value == 1
+    assert figures["single alone: within goals"].value == 1
+    assert figures["pools over single: goodput"].value == 1.0
 
 
 def test_where_no_request_ended_in_both_modes_no_change_is_told():
-    text = as_markdown([found(POOLS, 0, False, None), found(SINGLE, 0, True, 0.012)])
-    assert "| gap with two pools less that with one, ms |  |" in text
-    assert "| good with one pool alone | 1 |" in text
+    figures = series([outcome(POOLS, 0, False, None), outcome(SINGLE, 0, True, 0.012)]).figures
+    assert "pools less single: ITL of a request, p50" not in figures
+    assert "pools over single: ITL p95" not in figures
+    assert figures["single alone: within goals"].value == 1
 
 
-def test_a_report_says_how_much_of_all_was_played():
-    rows = [found(POOLS, 0, True, 0.010), found(SINGLE, 0, True, 0.012)]
-    text = as_report(LOAD, rows, "1 of 6 windows of 30 s")
-    assert text.startswith("**a load**, seed 1; 1 of 6 windows of 30 s, all rounds together; ")
-    assert as_markdown(rows) in text
+def test_ratios_are_taken_round_by_round():
+    outcomes = [
+        PairedOutcome(number, system, index, True, False, 0.1, itl_s)
+        for number, system, count, itl_s in (
+            (1, POOLS, 3, 0.010),
+            (1, SINGLE, 2, 0.020),
+            (2, POOLS, 2, 0.030),
+            (2, SINGLE, 2, 0.030),
+        )
+        for index in range(count)
+    ]
+    figures = series(outcomes).figures
+    goodput, itl = (figures[f"pools over single: {what}"] for what in ("goodput", "ITL p95"))
+    assert (goodput.low, goodput.high, goodput.n) == (1.0, 1.5, 2)
+    assert (itl.low, itl.high) == (0.5, 1.0)
 
 
 def test_medians_of_values_drawn_anew_lie_about_theirs():

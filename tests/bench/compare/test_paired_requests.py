@@ -7,15 +7,25 @@ from statistics import median
 
 import pytest
 
+from bench.compare.burst_figures import as_series
 from bench.compare.burst_measurement import Measured
-from bench.compare.burst_report import as_data, as_markdown
+from bench.compare.burst_report import as_markdown
 from bench.compare.paired_requests import one_by_one
 from bench.systems.contenders import POOLS, SINGLE
 
 
-def _run(system, number, gaps, good):
-    counts = {"all": {"good": sum(good)}}
-    return Measured(system, number, "a trace", 1, counts, about="a", each_gap=gaps, each_good=good)
+def _run(system, number, itls, within_goals):
+    counts = {"all": {"within_goals": sum(within_goals)}}
+    return Measured(
+        system,
+        number,
+        "a trace",
+        1,
+        counts,
+        about="a",
+        each_itl=itls,
+        each_within_goals=within_goals,
+    )
 
 
 OURS = _run(POOLS, 1, [0.010, 0.014, None, 0.020, None], [True, True, False, True, True])
@@ -25,7 +35,7 @@ THEIRS = _run(SINGLE, 1, [0.012, 0.011, 0.005, 0.025, None], [True, True, True, 
 def test_each_request_is_held_against_itself():
     found = one_by_one([OURS], [THEIRS])
     # By the median request they are ahead, of the same requests we are in two of three.
-    ours, theirs = (median(filter(None, one.each_gap)) for one in (OURS, THEIRS))
+    ours, theirs = (median(filter(None, one.each_itl)) for one in (OURS, THEIRS))
     assert ours > theirs
     assert found.difference_s.median == pytest.approx(-0.002)
     assert found.smaller.median == pytest.approx(2 / 3)
@@ -34,13 +44,12 @@ def test_each_request_is_held_against_itself():
 
 def test_the_report_says_so():
     text = as_markdown([OURS, THEIRS], {})
-    assert "| gap with two pools less that with one, ms, median | -2.0 |" in text
-    assert "| share of requests whose gap is smaller with two pools | 0.67 |" in text
-    data = as_data([OURS, THEIRS], {})
-    told = data["each against itself"]["a trace"]
-    assert told["difference_s"]["values"] == pytest.approx((-0.002,))
-    assert [run["not_good"] for run in data["runs"]] == [[2], [3]]
-    assert not {"each_gap", "each_good"} & data["runs"][0].keys()
+    assert "| ITL with two pools less that with one, ms, median | -2.0 |" in text
+    assert "| share of requests whose ITL is smaller with two pools | 0.67 |" in text
+    figures = as_series([OURS, THEIRS], "a trace").figures
+    less = figures["pools less single: ITL of a request, p50"]
+    assert (less.value, less.n) == (pytest.approx(-2.0), 1)
+    assert figures["pools less single: share of smaller ITL"].value == pytest.approx(2 / 3, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -49,16 +58,17 @@ def test_the_report_says_so():
         replace(THEIRS, round=2),
         replace(THEIRS, seed=2),
         replace(THEIRS, about="the same, slower"),
-        replace(THEIRS, each_gap=[], each_good=[]),
-        replace(THEIRS, each_gap=[None] * 5),
+        replace(THEIRS, each_itl=[], each_within_goals=[]),
+        replace(THEIRS, each_itl=[None] * 5),
     ],
 )
-def test_what_is_not_the_same_or_has_no_gaps_is_not_paired(other):
+def test_what_is_not_the_same_or_has_no_itl_is_not_paired(other):
     assert one_by_one([OURS], [other]) is None
     assert "against itself" not in as_markdown([OURS, other], {})
-    assert as_data([OURS, other], {})["each against itself"] == {}
+    figures = as_series([OURS, other], "a trace").figures
+    assert not any(name.startswith("pools less single") for name in figures)
 
 
 def test_loads_of_another_length_are_an_error():
     with pytest.raises(ValueError, match="zip"):
-        one_by_one([OURS], [replace(THEIRS, each_gap=[0.01], each_good=[True])])
+        one_by_one([OURS], [replace(THEIRS, each_itl=[0.01], each_within_goals=[True])])

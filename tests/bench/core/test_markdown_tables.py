@@ -1,10 +1,10 @@
-"""Markdown tables, in a document."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.core.markdown_tables import put, table
+from bench.core.markdown_tables import table
 
 
 def test_a_table_has_names_left_and_figures_right():
@@ -16,13 +16,3 @@ def test_a_table_has_names_left_and_figures_right():
     ]
     with pytest.raises(ValueError, match="2 cells"):
         table(["a", "b"], [["x"]])
-
-
-def test_a_document_keeps_what_is_around_the_place(tmp_path):
-    document = tmp_path / "page.md"
-    document.write_text("before\n<!-- engine -->\nold\n<!-- /engine -->\nafter\n")
-    for _ in range(2):
-        put(document, "engine", "\nnew\n\n")
-        assert document.read_text() == "before\n<!-- engine -->\nnew\n<!-- /engine -->\nafter\n"
-    with pytest.raises(ValueError, match="peers"):
-        put(document, "peers", "new")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from safetensors import safe_open
 
-from bench.core.model_135m import EOS, Shape, make
+from bench.core.model_135m import EOS, ModelShape, make
 from bench.core.prompts import as_text, count_tokens, prompt_ids
 from engine.text.tokenizer import Tokenizer
 
-SMALL = Shape(hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, vocabulary=300)
+SMALL = ModelShape(hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, vocabulary=300)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,6 @@ def test_it_is_made_once(folder):
 
 
 def test_the_measured_shape_has_135_million_parameters():
-    shape = Shape()
+    shape = ModelShape()
     assert shape.layer_parameters + shape.head_parameters == 134_479_872
     assert shape.kv_bytes == 23_040

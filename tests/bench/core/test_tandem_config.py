@@ -7,7 +7,7 @@ import pytest
 from bench.compare.claim_modes import MODES, STATIC_MODE
 from bench.compare.claims import _CHUNKS, _UNHELD
 from bench.core.tandem_config import WIDE, server_config
-from bench.systems.contenders import TANDEM_CONFIG_UNHELD, Shape
+from bench.systems.contenders import TANDEM_CONFIG_UNHELD, BurstShape
 from cluster.config.schema import load_config
 
 
@@ -28,7 +28,7 @@ def test_every_setting_loads(tmp_path, more):
 @pytest.mark.parametrize("slow", [1, 4])
 def test_a_burst_is_served_with_its_budgets(tmp_path, slow):
     file = tmp_path / "tandem.yaml"
-    file.write_text(server_config(Shape(slow=slow).tandem_config))
+    file.write_text(server_config(BurstShape(slow=slow).tandem_config))
     config = load_config(file)
     chat = config.endpoints["chat"]
     assert chat.ttft_budget_ms == 1000 * slow

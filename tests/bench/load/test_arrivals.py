@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.load.arrivals import BURST, CALM, DRAIN, Lengths, Load, Phase, burst_phases, poisson
-from bench.load.traces import FITTED, Scale, load_trace, read_rows
+from bench.load.arrivals import BURST, CALM, DRAIN, Lengths, Load, LoadPhase, burst_phases, poisson
+from bench.load.traces import FITTED, TraceScale, load_trace, read_rows
 
 _HEADER = "arrival_s,prompt_tokens,output_tokens,prefix_blocks\n"
 
@@ -41,7 +41,7 @@ def test_the_seed_alone_decides():
 
 
 def test_rates_are_as_asked():
-    load = _draw(0, (Phase("a", 1000, 2.0), Phase("b", 100, 20.0), Phase("c", 50, 0.0)))
+    load = _draw(0, (LoadPhase("a", 1000, 2.0), LoadPhase("b", 100, 20.0), LoadPhase("c", 50, 0.0)))
     counts = {name: sum(one.phase == name for one in load.arrivals) for name in "abc"}
     assert counts["a"] == pytest.approx(2000, rel=0.1)
     assert counts["b"] == pytest.approx(2000, rel=0.1)
@@ -74,7 +74,7 @@ def trace(tmp_path):
 
 
 def test_a_trace_is_cut_and_scaled(trace):
-    scale = Scale(start_s=3, seconds=5, speed=2, shrink=4, most_tokens=2048, block_tokens=512)
+    scale = TraceScale(start_s=3, seconds=5, speed=2, shrink=4, most_tokens=2048, block_tokens=512)
     load = load_trace(trace, scale, 0)
     assert [one.at_s for one in load.arrivals] == [0, 0, 3]
     assert [one.prompt_tokens for one in load.arrivals] == [275, 150, 2048]
@@ -84,7 +84,7 @@ def test_a_trace_is_cut_and_scaled(trace):
 
 
 def test_equal_blocks_are_equal_prefixes(trace):
-    load = load_trace(trace, Scale(seconds=5, shrink=4, block_tokens=512), 0)
+    load = load_trace(trace, TraceScale(seconds=5, shrink=4, block_tokens=512), 0)
     first, second, third = (load.prompt(index, 1000) for index in range(3))
     assert len(first) == 256
     assert second[:256] == first
@@ -96,12 +96,12 @@ def test_a_share_of_a_trace_is_thinner_and_spread_over_its_grid(tmp_path):
     path = tmp_path / "grid.csv"
     lines = (f"{3 * (row // 100)},100,10,\n" for row in range(2000))
     path.write_text(_HEADER + "".join(lines))
-    load = load_trace(path, Scale(seconds=60, share=0.25, spread_s=3), 0)
+    load = load_trace(path, TraceScale(seconds=60, share=0.25, spread_s=3), 0)
     assert len(load.arrivals) == pytest.approx(500, rel=0.15)
     times = [one.at_s for one in load.arrivals]
     assert times == sorted(times)
     assert len(set(times)) == len(times)
-    assert load == load_trace(path, Scale(seconds=60, share=0.25, spread_s=3), 0)
+    assert load == load_trace(path, TraceScale(seconds=60, share=0.25, spread_s=3), 0)
 
 
 def test_a_wrong_line_is_named(tmp_path):
@@ -114,7 +114,7 @@ def test_a_wrong_line_is_named(tmp_path):
 @pytest.mark.parametrize("wrong", [{"speed": 0}, {"share": 2}, {"start_s": -1}, {"shrink": -4}])
 def test_a_scale_must_make_sense(wrong):
     with pytest.raises(ValueError, match="scale"):
-        Scale(**wrong)
+        TraceScale(**wrong)
 
 
 def test_every_fitted_scale_says_what_it_is():
@@ -124,6 +124,6 @@ def test_every_fitted_scale_says_what_it_is():
 def test_a_load_is_a_value():
     assert isinstance(_draw(0), Load)
     with pytest.raises(ValueError, match="phase"):
-        Phase("x", 0, 1)
+        LoadPhase("x", 0, 1)
     with pytest.raises(ValueError, match="lengths"):
         Lengths(5, 4)

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from bench.core.engine_plan import Figures, Plan
+from bench.core.engine_plan import Figures, Measurement
 from bench.load.client import Target, ask
-from bench.load.closed_loop import Door, figures
-from bench.load.http_recording import Answer, BadAnswer
+from bench.load.closed_loop import ServerTarget, figures
+from bench.load.http_recording import BadAnswer, RecordedAnswer
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -24,7 +24,7 @@ def _chunk(data):
 
 
 def _answer(*parts):
-    return Answer(0.0, [(float(moment), data) for moment, data in enumerate(parts, 1)])
+    return RecordedAnswer(0.0, [(float(moment), data) for moment, data in enumerate(parts, 1)])
 
 
 def test_tokens_have_the_moment_at_which_their_event_was_complete():
@@ -87,9 +87,9 @@ async def _close(writer):
 async def test_a_plan_against_a_server_gives_every_column():
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        door = Door(Target.local(port), "model", 300)
-        plan = Plan(prompt_tokens=5, new_tokens={1: 30, 3: 30}, long_prompt=9, repeats=2)
-        found = await figures(door, plan, "test")
+        server_target = ServerTarget(Target.local(port), "model", 300)
+        plan = Measurement(prompt_tokens=5, new_tokens={1: 30, 3: 30}, long_prompt=9, repeats=2)
+        found = await figures(server_target, plan, "test")
     assert {name: len(values) for name, values in found.columns.items()} == {
         "decode 1": 2,
         "decode 3": 2,
@@ -114,5 +114,5 @@ async def test_a_silent_server_meets_the_deadline():
 
 
 def test_a_plan_survives_the_way_to_another_process():
-    plan = Plan(new_tokens={8: 64}, repeats=2)
-    assert Plan.read(plan.write()) == plan
+    plan = Measurement(new_tokens={8: 64}, repeats=2)
+    assert Measurement.read(plan.write()) == plan

@@ -27,7 +27,7 @@ def _options(*arguments):
     return parser.parse_args(arguments)
 
 
-class Server:
+class ServerProcess:
     """Lists a model, has metrics, and answers each completion with its tokens at once."""
 
     def __init__(self):
@@ -60,7 +60,7 @@ class Server:
 
 @asynccontextmanager
 async def _listening():
-    server = Server()
+    server = ServerProcess()
     async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
         yield server, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
@@ -75,7 +75,7 @@ async def test_a_run_writes_json_and_a_page(tmp_path, capsys):
         assert await asyncio.to_thread(run, options) == 0
     data = json.loads(out.with_name("report.json").read_text())
     requests = data["figures"]["phases"]["all"]["requests"]
-    assert requests == len(server.bodies) - 1 == data["figures"]["phases"]["all"]["good"]
+    assert requests == len(server.bodies) - 1 == data["figures"]["phases"]["all"]["within_goals"]
     assert data["watched"]["running"][0][1] == 2.0
     assert out.with_name("report.html").read_text().startswith("<!doctype html>")
     captured = capsys.readouterr()
@@ -97,7 +97,7 @@ async def test_ids_are_asked_for_unless_they_are_refused(tmp_path):
     assert not any("return_token_ids" in body for body in server.bodies[1:])
 
 
-async def test_chats_of_an_endpoint_on_tandems_own_door(tmp_path):
+async def test_chats_of_an_endpoint_on_tandems_own_front_end(tmp_path):
     generator = ScriptedGenerator()
     out = tmp_path / "chat"
     async with door(generator) as port:

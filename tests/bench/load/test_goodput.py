@@ -28,8 +28,8 @@ _LOAD = poisson(
 _BUDGETS = Budgets()
 
 
-def _answered(due, ttft=0.5, gap=0.02, tokens=5, phase=CALM, number=0):
-    messages = tuple((due + ttft + gap * place, 1) for place in range(tokens))
+def _answered(due, ttft=0.5, itl=0.02, tokens=5, phase=CALM, number=0):
+    messages = tuple((due + ttft + itl * position, 1) for position in range(tokens))
     end = messages[-1][0]
     return Outcome(0, number, phase, due, due, end, 100, tokens, 200, tokens, messages)
 
@@ -55,8 +55,8 @@ def test_every_request_is_counted_once(outcomes):
     found = figures(_LOAD, outcomes, _BUDGETS).phases
     whole = found[ALL]
     assert whole.requests == len(outcomes)
-    assert whole.good + whole.late + whole.refused + whole.failed == whole.requests
-    for field in ("requests", "good", "late", "refused", "failed"):
+    assert whole.within_goals + whole.late + whole.refused + whole.failed == whole.requests
+    for field in ("requests", "within_goals", "late", "refused", "failed"):
         parts = sum(getattr(found[name], field) for name in (CALM, BURST, DRAIN))
         assert parts == getattr(whole, field)
 
@@ -65,25 +65,28 @@ def test_every_request_is_counted_once(outcomes):
 @given(_outcomes, st.floats(1, 5))
 def test_wider_budgets_are_never_worse(outcomes, factor):
     wider = Budgets(_BUDGETS.ttft_s * factor, _BUDGETS.itl_s * factor, _BUDGETS.stall_s * factor)
-    assert phase_figures(outcomes, wider).good >= phase_figures(outcomes, _BUDGETS).good
+    assert (
+        phase_figures(outcomes, wider).within_goals
+        >= phase_figures(outcomes, _BUDGETS).within_goals
+    )
 
 
 @pytest.mark.parametrize(
-    ("outcome", "good"),
+    ("outcome", "within_goals"),
     [
         (_answered(0), True),
         (_answered(0, ttft=1.01), False),
-        (_answered(0, gap=0.061), False),
+        (_answered(0, itl=0.061), False),
         (_answered(0, tokens=1), True),
         (replace(_answered(0), wanted=9), False),
         (replace(_answered(0), error="cut off"), False),
         (_refused(0), False),
         # 19 tokens at 10 ms and one after 300: the mean is fine, the stall is not
-        (replace(_answered(0, gap=0.01, tokens=20), messages=((0.5, 19), (0.8, 1))), False),
+        (replace(_answered(0, itl=0.01, tokens=20), messages=((0.5, 19), (0.8, 1))), False),
     ],
 )
-def test_good_is_within_all_budgets(outcome, good):
-    assert _BUDGETS.good(outcome) is good
+def test_a_request_within_its_goals_keeps_all_budgets(outcome, within_goals):
+    assert _BUDGETS.kept_by(outcome) is within_goals
 
 
 @settings(deadline=None)
@@ -123,7 +126,7 @@ def test_refusals_and_those_who_came_back():
     found = figures(_LOAD, outcomes, _BUDGETS)
     refusals = found.refusals
     assert (refusals.count, refusals.returned) == (2, 2)
-    assert (refusals.then_answered, refusals.then_good) == (2, 1)
+    assert (refusals.then_answered, refusals.then_within_goals) == (2, 1)
     assert refusals.answer.p50 == pytest.approx(0.01)
     assert refusals.named.p50 == 5.0
     # Somebody waits for a first token from 14 s on: for 1.01 s of 4 s, and for 4.01 s of 6 s.

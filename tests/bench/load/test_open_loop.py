@@ -10,7 +10,7 @@ import pytest
 
 from bench.load.arrivals import Arrival, Load
 from bench.load.client import Target
-from bench.load.open_loop import OpenLoop, Progress, Rules, show
+from bench.load.open_loop import LoadProgress, OpenLoop, Rules, show
 from bench.load.request_outcome import read
 
 _OK = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -24,7 +24,7 @@ def _chunk(document):
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-class Server:
+class ServerProcess:
     """Refuses the first `refusals` of each prompt, and keeps what it was asked."""
 
     def __init__(self, refusals=0, hang=False):
@@ -60,14 +60,14 @@ async def _run(server, rules, times=(0.0, 0.0, 0.01)):
         arrivals = tuple(Arrival(at_s, "calm", 1, 1) for at_s in times)
         load = Load("test", 0, arrivals, (("calm", 0.0, 0.1),))
         requests = [target.post({"prompt": index}) for index in range(len(times))]
-        loop = OpenLoop(target, load, requests, rules, Progress(len(times)))
+        loop = OpenLoop(target, load, requests, rules, LoadProgress(len(times)))
         tries = await loop.run()
     assert loop.progress.sent == loop.progress.ended == len(tries)
     return [read(tried, arrivals[tried.index], loop.zero) for tried in tries]
 
 
 async def test_nothing_waits_for_an_answer_and_none_is_sent_early():
-    server = Server()
+    server = ServerProcess()
     outcomes = await _run(server, Rules())
     assert sorted(one.index for one in outcomes) == [0, 1, 2]
     assert all(one.complete for one in outcomes)
@@ -77,7 +77,7 @@ async def test_nothing_waits_for_an_answer_and_none_is_sent_early():
 
 @pytest.mark.parametrize(("returns", "answered"), [(0, 0), (1, 0), (2, 3)])
 async def test_the_refused_come_back_when_told_and_as_often_as_allowed(returns, answered):
-    server = Server(refusals=2)
+    server = ServerProcess(refusals=2)
     outcomes = await _run(server, Rules(returns=returns))
     assert sum(one.complete for one in outcomes) == answered
     assert len(outcomes) == 3 * (returns + 1)
@@ -91,12 +91,12 @@ async def test_the_refused_come_back_when_told_and_as_often_as_allowed(returns, 
 
 
 async def test_a_time_too_long_to_wait_is_not_waited_for():
-    outcomes = await _run(Server(refusals=9), Rules(returns=3, longest_wait_s=0.001))
+    outcomes = await _run(ServerProcess(refusals=9), Rules(returns=3, longest_wait_s=0.001))
     assert len(outcomes) == 3
 
 
 async def test_what_hangs_meets_its_deadline():
-    outcomes = await _run(Server(hang=True), Rules(deadline_s=0.1))
+    outcomes = await _run(ServerProcess(hang=True), Rules(deadline_s=0.1))
     assert [one.error for one in outcomes] == ["no end within 0.1 s"] * 3
 
 
@@ -104,14 +104,14 @@ async def test_a_closed_port_is_an_outcome_too():
     arrival = Arrival(0.0, "calm", 1, 1)
     load = Load("test", 0, (arrival,), (("calm", 0.0, 0.1),))
     target = Target.local(1)
-    [tried] = await OpenLoop(target, load, [b"x"], Rules(), Progress(1)).run()
+    [tried] = await OpenLoop(target, load, [b"x"], Rules(), LoadProgress(1)).run()
     assert "Connect" in tried.error
     assert not read(tried, arrival, 0.0).complete
 
 
 async def test_progress_is_told_until_cancelled():
     told = []
-    task = asyncio.create_task(show(Progress(5, 3, 1), told.append, 0.001))
+    task = asyncio.create_task(show(LoadProgress(5, 3, 1), told.append, 0.001))
     while not told:
         await asyncio.sleep(0.001)
     task.cancel()

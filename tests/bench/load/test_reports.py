@@ -14,9 +14,9 @@ from bench.core.svg import Mark, Plot, ticks
 from bench.load.arrivals import BURST, CALM, Lengths, burst_phases, poisson
 from bench.load.goodput import Budgets, figures
 from bench.load.html_report import html_table, run_page
-from bench.load.metrics_poller import Watch, gauges, panels
+from bench.load.metrics_poller import MetricsPoller, gauges, panels
 from bench.load.request_outcome import Outcome
-from bench.load.run_record import Run
+from bench.load.run_record import LoadRun
 from bench.load.sweep import Curve, Step, knee, knee_line, sweep_data, sweep_page
 
 _LOAD = poisson(
@@ -25,7 +25,7 @@ _LOAD = poisson(
 
 
 def _answered(due, ttft=0.5, tokens=4, phase=CALM):
-    messages = tuple((due + ttft + 0.02 * place, 1) for place in range(tokens))
+    messages = tuple((due + ttft + 0.02 * position, 1) for position in range(tokens))
     end = messages[-1][0]
     return Outcome(0, 0, phase, due, due, end, 9, tokens, 200, tokens, messages)
 
@@ -58,7 +58,7 @@ def test_a_page_stands_alone_and_shows_the_burst():
     refused = Outcome(3, 0, BURST, 6, 6, 6.01, 9, 4, 429, retry_after_s=2.0)
     outcomes = (_answered(1), _answered(5.5, 3.0, phase=BURST), refused)
     watched = {"waiting: prefill": [(-1.0, 5.0), (1.0, 2.0)], "waiting: decode": [(1.0, 0.0)]}
-    page = run_page(Run("server", _LOAD, Budgets(), outcomes, watched, {"cores": "2"}))
+    page = run_page(LoadRun("server", _LOAD, Budgets(), outcomes, watched, {"cores": "2"}))
     assert "a &lt;load&gt;" in page
     assert not re.findall(r"(src|href)=", page)
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
@@ -71,9 +71,9 @@ def test_a_page_stands_alone_and_shows_the_burst():
 
 
 def test_a_run_is_whole_as_data():
-    run = Run("server", _LOAD, Budgets(), (_answered(1),), {}, {})
+    run = LoadRun("server", _LOAD, Budgets(), (_answered(1),), {}, {})
     data = run.as_data()
-    assert data["figures"]["phases"]["all"]["good"] == 1
+    assert data["figures"]["phases"]["all"]["within_goals"] == 1
     assert len(data["requests"]) == 1
 
 
@@ -113,7 +113,7 @@ def test_gauges_of_both_kinds_of_server_are_read():
 
 
 def test_polls_become_series_and_series_panels():
-    watch = Watch([], texts=[(10.0, _TANDEM), (10.5, _TANDEM)])
+    watch = MetricsPoller([], texts=[(10.0, _TANDEM), (10.5, _TANDEM)])
     series = watch.series(10.0)
     assert series["waiting: prefill"] == [(0.0, 7.0), (0.5, 7.0)]
     grouped = panels(series)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.core.prompts import count_tokens
 from bench.load.arrivals import Arrival
-from bench.load.http_recording import Answer
+from bench.load.http_recording import RecordedAnswer
 from bench.load.open_loop import Try
 from bench.load.request_outcome import Outcome, one_each, read
 
@@ -32,7 +32,7 @@ def _usage(tokens):
 
 
 def _read(reads, count=one_each, arrival=_ARRIVAL):
-    answer = Answer(12.5, reads)
+    answer = RecordedAnswer(12.5, reads)
     return read(Try(7, 0, 12.0, 20.0, answer, None), arrival, 10.0, count)
 
 
@@ -43,7 +43,7 @@ def test_a_stream_is_counted_from_when_it_was_due():
     assert (found.index, found.phase, found.due_s, found.asked_s) == (7, "burst", 2.0, 2.5)
     assert found.complete
     assert (found.ttft_s, found.ttfmt_s, found.ttlt_s) == (1.0, 1.0, 4.0)
-    assert found.mean_gap_s == 1.0
+    assert found.mean_itl_s == 1.0
     assert found.stall_s == 2.0
     assert found.itls_s() == [0.5, 0.5, 2.0]
 
@@ -56,7 +56,7 @@ def test_coalesced_pieces_count_tokens_where_their_text_tells():
     assert found.stall_s == 1.0
 
 
-def test_or_the_servers_count_with_equal_gaps():
+def test_or_the_servers_count_with_equal_itl():
     reads = [(13.0, _HEAD + _text("One")), (14.0, _text(" of many.", "length") + _usage(4))]
     found = _read([*reads, (14.0, b"0\r\n\r\n")])
     assert found.tokens == 4
@@ -130,7 +130,7 @@ def test_a_short_answer_is_whole_only_if_the_model_ended_it():
 
 def test_what_never_came_is_an_error():
     found = read(Try(0, 0, 12.0, 13.0, None, "no end"), _ARRIVAL, 10.0)
-    assert (found.error, found.ttft_s, found.mean_gap_s, found.stall_s) == ("no end",) + (None,) * 3
+    assert (found.error, found.ttft_s, found.mean_itl_s, found.stall_s) == ("no end",) + (None,) * 3
 
 
 @settings(deadline=None)
@@ -138,16 +138,16 @@ def test_what_never_came_is_an_error():
     st.lists(st.tuples(st.floats(0.001, 5), st.integers(1, 9)), min_size=1, max_size=20),
     st.integers(0, 3),
 )
-def test_gaps_add_up_to_the_stream(pieces, uncounted):
+def test_itl_add_up_to_the_stream(pieces, uncounted):
     moment, messages = 1.0, []
     for wait, tokens in pieces:
         moment += wait
         messages.append((moment, tokens))
     total = sum(tokens for _, tokens in messages) + uncounted
     found = Outcome(0, 0, "calm", 0, 0, 99, 9, total, 200, total, tuple(messages))
-    gaps = found.itls_s()
-    assert len(gaps) == total - 1 if total > 1 else not gaps
+    itls = found.itls_s()
+    assert len(itls) == total - 1 if total > 1 else not itls
     if total > 1:
-        assert sum(gaps) == pytest.approx(messages[-1][0] - messages[0][0], abs=1e-9)
-        assert sum(gaps) == pytest.approx(found.mean_gap_s * (total - 1), abs=1e-9)
-        assert (found.stall_s or 0) <= sum(gaps) + 1e-9
+        assert sum(itls) == pytest.approx(messages[-1][0] - messages[0][0], abs=1e-9)
+        assert sum(itls) == pytest.approx(found.mean_itl_s * (total - 1), abs=1e-9)
+        assert (found.stall_s or 0) <= sum(itls) + 1e-9

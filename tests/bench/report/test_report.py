@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.results import Results, Series, read_all, value_of
-from bench.report.goals import AT_LEAST, AT_MOST, BELOW, GOALS, Goal, Source
+from bench.report.goals import AT_LEAST, AT_MOST, BELOW, GOALS, Goal, GoalSource
 from bench.report.main import REPORT, main, report
 from bench.report.tables import goal_table
 
@@ -32,7 +32,7 @@ def _series(name, value, slow=1.0):
     )
 
 
-GOAL = Goal("TTFT", AT_MOST, 1200, (Source("burst", "TTFT", loads=("burst",)),), in_time=True)
+GOAL = Goal("TTFT", AT_MOST, 1200, (GoalSource("burst", "TTFT", loads=("burst",)),), in_time=True)
 
 
 def test_the_kept_report_is_what_the_results_say(monkeypatch, tmp_path):

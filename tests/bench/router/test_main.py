@@ -9,25 +9,32 @@ import pytest
 
 from bench.router.bare_router import config_for, endless_model
 from bench.router.fake_replicas import serve
-from bench.router.stream_load import Ask, GrpcStreams, OutOfOrder, SseStreams, Taken, one_hop_s
+from bench.router.stream_load import (
+    GrpcStreams,
+    OutOfOrder,
+    SseStreams,
+    StreamSpec,
+    Taken,
+    one_hop_s,
+)
 from cluster.config.schema import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.router.server import RouterServer
 from engine.model.loading import describe
 
-ASK = Ask("coalesced", 2, 24, 100)
+ASK = StreamSpec("coalesced", 2, 24, 100)
 
 
 def _without_the_first_tokens(pieces):
-    """Pieces are messages at one door; at the other what was read at a time, of any length."""
+    """Pieces are messages at one front end; at the other what was read at a time, of any length."""
     head, *events = b"".join(pieces).split(b"data: ")
     if not events:
         return pieces[:1] + pieces[2:]
     return [head, *(b"data: " + event for event in events[1:])]
 
 
-async def test_streams_through_a_router_come_whole_at_both_doors(tmp_path):
+async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path):
     redis = await asyncio.to_thread(EmbeddedRedis.start)
     directory = Directory.connect(DirectoryConfig(url=redis.url))
     config = config_for(redis.url, endless_model(tmp_path))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 
 from bench.core.model_135m import SIZES
-from bench.systems import cli_paths as places
-from bench.systems.cli_paths import add_places, open_record, prepare
-from bench.systems.engine import RESULTS
+from bench.core.results import RESULTS
+from bench.systems import cli_paths as paths
+from bench.systems.cli_paths import add_paths, open_record, prepare
 
 
 def test_a_model_is_made_in_the_size_that_was_asked_for(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(places, "make", lambda folder, shape: made.append(shape) or folder)
-    monkeypatch.setattr(places.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(paths, "make", lambda folder, shape: made.append(shape) or folder)
+    monkeypatch.setattr(paths.signal, "signal", lambda *_: None)
     parser = argparse.ArgumentParser()
-    add_places(parser)
+    add_paths(parser)
     words = ["--cache", str(tmp_path)]
     options = parser.parse_args(words)
     assert prepare(options).model == tmp_path / "model-135m"

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.core.model_135m import Shape, make
+from bench.core.model_135m import ModelShape, make
 from bench.systems.gguf import ALIGNMENT, interleave, tensor_name, write
 
-SMALL = Shape(hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, vocabulary=300)
+SMALL = ModelShape(hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, vocabulary=300)
 _ATTENTION = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")
 _LAYER_NAMES = (*_ATTENTION, "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 
@@ -21,16 +21,16 @@ class Reader:
     """As much of GGUF as is written."""
 
     def __init__(self, data):
-        self.data, self.place = data, 0
+        self.data, self.position = data, 0
         magic, version, tensors, values = self.take("<4sIQQ")
         assert (magic, version) == (b"GGUF", 3)
         self.metadata = {self.string(): self.value() for _ in range(values)}
         self.tensors = {self.string(): self.entry() for _ in range(tensors)}
-        self.place += -self.place % ALIGNMENT
+        self.position += -self.position % ALIGNMENT
 
     def take(self, form):
-        found = struct.unpack_from(form, self.data, self.place)
-        self.place += struct.calcsize(form)
+        found = struct.unpack_from(form, self.data, self.position)
+        self.position += struct.calcsize(form)
         return found
 
     def string(self):
@@ -51,7 +51,7 @@ class Reader:
         dtype = {0: torch.float32, 30: torch.bfloat16}[kind]
         count = torch.Size(shape).numel()
         return torch.frombuffer(
-            bytearray(self.data), dtype=dtype, count=count, offset=self.place + offset
+            bytearray(self.data), dtype=dtype, count=count, offset=self.position + offset
         ).view(shape)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.model_135m import Shape
+from bench.core.model_135m import ModelShape
 from bench.core.statistics import Spread
-from bench.systems.roofline import Limits, Meter
+from bench.systems.roofline import Meter, Roofline
 
-SHAPE = Shape()
+SHAPE = ModelShape()
 WEIGHTS = 134_479_872
 
 
 def _limits(bandwidth, products):
-    return Limits(Spread((bandwidth / 2, bandwidth)), Spread((products,)))
+    return Roofline(Spread((bandwidth / 2, bandwidth)), Spread((products,)))
 
 
 def test_one_sequence_waits_for_the_weights():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.systems.install_peers import rename_distribution
-from bench.systems.server_process import NotReady, Server, free_port, freeze, running, thaw
+from bench.systems.server_process import NotReady, ServerProcess, free_port, freeze, running, thaw
 
 _SERVER = """
 import http.server, subprocess, sys
@@ -46,7 +46,7 @@ def _wait_for(condition):
 def test_a_frozen_server_stands_still_with_its_children_and_goes_on(tmp_path):
     port = free_port()
     log = tmp_path / "log"
-    server = Server((sys.executable, "-c", _SERVER, str(port)), port, ready_line="child")
+    server = ServerProcess((sys.executable, "-c", _SERVER, str(port)), port, ready_line="child")
     with running(server, log) as pid:
         child = int(log.read_text().split()[1])
         freeze(pid)
@@ -59,7 +59,7 @@ def test_a_frozen_server_stands_still_with_its_children_and_goes_on(tmp_path):
 def test_a_server_is_ended_with_its_children(tmp_path):
     port = free_port()
     log = tmp_path / "log"
-    server = Server((sys.executable, "-c", _SERVER, str(port)), port, ready_line="child")
+    server = ServerProcess((sys.executable, "-c", _SERVER, str(port)), port, ready_line="child")
     with running(server, log):
         child = int(log.read_text().split()[1])
         assert not _gone(child)
@@ -67,14 +67,14 @@ def test_a_server_is_ended_with_its_children(tmp_path):
 
 
 def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path):
-    server = Server((sys.executable, "-c", "raise SystemExit('no room')"), free_port())
+    server = ServerProcess((sys.executable, "-c", "raise SystemExit('no room')"), free_port())
     with pytest.raises(NotReady, match=r"ended with 1: no room"), running(server, tmp_path / "log"):
         pass
 
 
 def test_a_server_that_stays_silent_meets_the_deadline(tmp_path):
     silent = (sys.executable, "-c", "import time; time.sleep(60)")
-    server = Server(silent, free_port(), start_s=0.2)
+    server = ServerProcess(silent, free_port(), start_s=0.2)
     with pytest.raises(NotReady, match="no answer"), running(server, tmp_path / "log"):
         pass
 

@@ -1,7 +1,7 @@
-"""A replica's own doors: what a client meets that asks it with no router in between.
+"""A replica's own front ends: what a client meets that asks it with no router in between.
 
-The same doors as the router's, for the same clients, over the replica's servicer: a request is read
-and checked as there, and the first token comes back. What else a router does, nobody does here.
+The same front ends as the router's, for the same clients, over the replica's servicer. A request is
+read and checked as there, and the first token comes back. Nothing else of a router is done.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Direct:
 
     @property
     def model(self) -> ModelCard:
-        """What the doors say of it."""
+        """What the front ends say of it."""
         return _CARD
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
@@ -96,15 +96,15 @@ class Direct:
         return ()
 
 
-class Doors:
-    """Both doors of a replica, open until `stop`; `grpc` and `http` are their addresses."""
+class FrontEnds:
+    """Both front ends of a replica, open until `stop`; `grpc` and `http` are their addresses."""
 
     def __init__(self, rpc: gateway_grpc.GrpcServer, http: http_server.HttpServer) -> None:
         self.grpc, self.http = f"{HOST}:{rpc.port}", f"{HOST}:{http.port}"
         self._rpc, self._http = rpc, http
 
     @classmethod
-    async def open(cls, serve: Serve) -> Doors:
+    async def open(cls, serve: Serve) -> FrontEnds:
         """Open them over a prefill servicer."""
         generator = Direct(serve)
         app = gateway_http.create_app(generator, metrics=lambda: (b"", "text/plain"))
