@@ -127,8 +127,8 @@ def main() -> None:
         return
     what = ITL if options.itl else "burst"
     record = open_record(options, f"{what}.jsonl")
-    found = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
-    write_results(found, options.results)
+    runs = compare(bout, options.only or [VLLM, SINGLE, POOLS], options.rounds, record)
+    write_results(runs, options.results)
 
 
 def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
@@ -137,20 +137,20 @@ def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> li
     for _ in range(rounds):
         for system in systems:
             bout.visit(system, _next_round(load_record(record), system, bout.names), keep)
-    found = load_record(record)
-    print(as_markdown(found, describe_machine()))
-    return found
+    runs = load_record(record)
+    print(as_markdown(runs, describe_machine()))
+    return runs
 
 
-def _next_round(found: list[Measured], system: str, loads: Sequence[str]) -> int:
+def _next_round(runs: list[Measured], system: str, loads: Sequence[str]) -> int:
     """Of these loads: those of others that the system was sent do not count."""
-    earlier = (one.round for one in found if one.system == system and one.load in loads)
+    earlier = (one.round for one in runs if one.system == system and one.load in loads)
     return 1 + max(earlier, default=0)
 
 
-def write_results(found: list[Measured], results: Path) -> None:
+def write_results(runs: list[Measured], results: Path) -> None:
     """The figures of each load that was measured, beside those that are kept already."""
-    ended = [each for each in found if not each.error]
+    ended = [each for each in runs if not each.error]
     for load in loads(ended):
         benchmark = _BENCHMARKS.get(load, "traces")
         keep(results, benchmark, describe_machine(), [as_series(ended, load)])
@@ -162,12 +162,12 @@ def _compile_operations() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=_COMPILE_S)
 
 
-def _keep(record: Path, found: Measured) -> None:
+def _keep(record: Path, run: Measured) -> None:
     with record.open("a") as file:
-        file.write(found.as_json() + "\n")
-    where = f"round {found.round}, {found.system}, {found.load}, seed {found.seed}"
+        file.write(run.as_json() + "\n")
+    where = f"round {run.round}, {run.system}, {run.load}, seed {run.seed}"
     _tell("")
-    print(f"{found.at} {where}: {found.line()}", flush=True)
+    print(f"{run.at} {where}: {run.line()}", flush=True)
 
 
 def _shape(options: argparse.Namespace) -> BurstShape:

@@ -17,9 +17,9 @@ Summary = Callable[[Sequence[float]], float | None]
 _MS = 1000.0
 
 
-def as_series(found: Sequence[Measured], load: str) -> Series:
+def as_series(runs: Sequence[Measured], load: str) -> Series:
     """All runs of one load that came to an end; there is one at least."""
-    ended = [each for each in found if each.load == load and not each.error]
+    ended = [each for each in runs if each.load == load and not each.error]
     systems = [name for name in CONTENDERS if any(each.system == name for each in ended)]
     figures: Figures = {}
     for name in systems:

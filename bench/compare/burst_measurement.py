@@ -193,6 +193,6 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1000 * seconds:,.0f}"
 
 
-def pooled_values(found: Sequence[Measured], name: str) -> list[float]:
+def pooled_values(runs: Sequence[Measured], name: str) -> list[float]:
     """One kind of value of several runs together."""
-    return [value for each in found for value in each.values.get(name, [])]
+    return [value for each in runs for value in each.values.get(name, [])]

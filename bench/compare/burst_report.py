@@ -31,36 +31,36 @@ _REST = (
 )
 
 
-def as_markdown(found: Sequence[Measured], machine: dict[str, str]) -> str:
+def as_markdown(runs: Sequence[Measured], machine: dict[str, str]) -> str:
     """A section for each load, what failed, when and where."""
     parts = []
-    for load in loads(found):
-        there = [each for each in found if each.load == load]
+    for load in loads(runs):
+        there = [each for each in runs if each.load == load]
         seeds = ", ".join(str(seed) for seed in sorted({each.seed for each in there if each.seed}))
         about = " / ".join(dict.fromkeys(each.about for each in there if each.about))
         parts.append(f"**{load}**: {about}. Seeds {seeds}. Times in ms.")
         parts += _itl_section(there) if load == ITL else _load_section(there, load)
     errors = [
         f"- {each.system}, {each.load}, round {each.round}: {reason}"
-        for each in found
+        for each in runs
         for reason in filter(None, (each.error, *each.failures))
     ]
     parts.append("\n".join(["Failed:", *errors]) if errors else "")
-    parts += [_when(found), as_line(machine)]
+    parts += [_when(runs), as_line(machine)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def loads(found: Sequence[Measured]) -> list[str]:
+def loads(runs: Sequence[Measured]) -> list[str]:
     """Names of the loads, in their order."""
-    return list(dict.fromkeys(each.load for each in found))
+    return list(dict.fromkeys(each.load for each in runs))
 
 
-def goodput_ratio(found: Sequence[Measured], load: str, ours: str, other: str) -> Spread | None:
+def goodput_ratio(runs: Sequence[Measured], load: str, ours: str, other: str) -> Spread | None:
     """Requests within the budgets, ours over theirs, pairwise by round and seed; None without.
 
     Pairs in which they had none are left out: there is no ratio to nothing.
     """
-    mine, their = _within_goals(found, load, ours), _within_goals(found, load, other)
+    mine, their = _within_goals(runs, load, ours), _within_goals(runs, load, other)
     both = sorted(key for key in mine.keys() & their.keys() if their[key])
     return Spread(tuple(mine[key] / their[key] for key in both)) if both else None
 
@@ -68,39 +68,39 @@ def goodput_ratio(found: Sequence[Measured], load: str, ours: str, other: str) -
 _PAIRS = tuple((POOLS, name) for name in (*PEERS, SINGLE)) + tuple((SINGLE, name) for name in PEERS)
 
 
-def _load_section(found: Sequence[Measured], load: str) -> list[str]:
-    names = [name for name in CONTENDERS if _of(found, name, load)]
+def _load_section(runs: Sequence[Measured], load: str) -> list[str]:
+    names = [name for name in CONTENDERS if _of(runs, name, load)]
     per_run = "requests of a run, median [range]"
-    phases = _PHASES if any(each.counts.get(BURST) for each in found) else ()
+    phases = _PHASES if any(each.counts.get(BURST) for each in runs) else ()
     timed = phases[:2] or (ALL,)
     times_of = [f"{one} {phase}" if phases else one for phase in timed for one in _TIMES]
-    counts = [_counts_row(name, _of(found, name, load), phases) for name in names]
-    times = [_times_row(name, _of(found, name, load), timed) for name in names]
-    rest = [_rest_row(name, _of(found, name, load)) for name in names]
+    counts = [_counts_row(name, _of(runs, name, load), phases) for name in names]
+    times = [_times_row(name, _of(runs, name, load), timed) for name in names]
+    rest = [_rest_row(name, _of(runs, name, load)) for name in names]
     ratios = [
         [f"{ours} over {other}", spread.show(2)]
         for ours, other in _PAIRS
-        if (spread := goodput_ratio(found, load, ours, other))
+        if (spread := goodput_ratio(runs, load, ours, other))
     ]
     parts = [
         table([per_run, *_COUNTS[:2], *phases, *_COUNTS[2:]], counts),
         table(["all runs together", *times_of], times),
         table(["", *_REST], rest),
-        *([as_table(one)] if (one := _against_single(found, load)) else []),
+        *([as_table(one)] if (one := _against_single(runs, load)) else []),
     ]
     if ratios:
         parts.append(table(["goodput, run by run", "median [range]"], ratios))
     return parts
 
 
-def _against_single(found: Sequence[Measured], load: str) -> OneByOne | None:
-    return one_by_one(_of(found, POOLS, load), _of(found, SINGLE, load))
+def _against_single(runs: Sequence[Measured], load: str) -> OneByOne | None:
+    return one_by_one(_of(runs, POOLS, load), _of(runs, SINGLE, load))
 
 
-def _itl_section(found: Sequence[Measured]) -> list[str]:
+def _itl_section(runs: Sequence[Measured]) -> list[str]:
     rows = []
     for name, contender in CONTENDERS.items():
-        mine = _of(found, name, ITL)
+        mine = _of(runs, name, ITL)
         if not mine:
             continue
         before, during = (Quantiles.of(pooled_values(mine, kind)) for kind in ("before", "during"))
@@ -115,69 +115,65 @@ def _itl_section(found: Sequence[Measured]) -> list[str]:
     return [table([*head, "served", "n before"], rows)]
 
 
-def _counts_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
+def _counts_row(name: str, runs: Sequence[Measured], phases: Sequence[str]) -> list[str]:
     def spread(what: str, phase: str = ALL) -> str:
-        return Spread(tuple(float(each.count(what, phase)) for each in found)).show()
+        return Spread(tuple(float(each.count(what, phase)) for each in runs)).show()
 
     within_goals = [spread("within_goals", phase) for phase in (ALL, *phases)]
     cells = [spread("requests"), *within_goals, spread("refused"), spread("failed")]
     return [CONTENDERS[name].title, *cells]
 
 
-def _times_row(name: str, found: Sequence[Measured], phases: Sequence[str]) -> list[str]:
+def _times_row(name: str, runs: Sequence[Measured], phases: Sequence[str]) -> list[str]:
     cells = []
     for phase in phases:
         ttft, itl = (
-            Quantiles.of(pooled_values(found, f"{what} {phase}")) for what in ("ttft", "itl")
+            Quantiles.of(pooled_values(runs, f"{what} {phase}")) for what in ("ttft", "itl")
         )
         cells += [_ms(ttft.p50), _ms(ttft.p99)]
         cells += map(_tenths, (itl.p50, itl.p95, itl.mean))
     return [CONTENDERS[name].title, *cells]
 
 
-def _rest_row(name: str, found: Sequence[Measured]) -> list[str]:
+def _rest_row(name: str, runs: Sequence[Measured]) -> list[str]:
     def of(value: str) -> Quantiles:
-        return Quantiles.of(pooled_values(found, value))
+        return Quantiles.of(pooled_values(runs, value))
 
-    returned = sum(each.count("requests", "returned") for each in found)
+    returned = sum(each.count("requests", "returned") for each in runs)
     drain, named = (f"{one.p50:.1f}" if one.count else "" for one in (of("drain"), of("named")))
     cells = [_ms(of(f"stall {ALL}").p99), drain, _ms(of("refusal").p99), named]
-    share = _share_returned(found)
+    share = _share_returned(runs)
     cores = of("client_cores").p50
     cells += [str(returned), share, "" if cores is None else f"{cores:.2f}"]
-    host = pooled_values(found, "host_cores")
+    host = pooled_values(runs, "host_cores")
     cells.append(Spread(tuple(host)).show(2) if host else "")
     return [CONTENDERS[name].title, *cells]
 
 
-def _share_returned(found: Sequence[Measured]) -> str:
-    returned = sum(each.count("requests", "returned") for each in found)
-    within_goals = sum(each.count("within_goals", "returned") for each in found)
+def _share_returned(runs: Sequence[Measured]) -> str:
+    returned = sum(each.count("requests", "returned") for each in runs)
+    within_goals = sum(each.count("within_goals", "returned") for each in runs)
     return f"{within_goals / returned:.2f}" if returned else ""
 
 
-def _of(found: Sequence[Measured], system: str, load: str) -> list[Measured]:
+def _of(runs: Sequence[Measured], system: str, load: str) -> list[Measured]:
     """The runs that came to an end."""
-    return [
-        each for each in found if each.system == system and each.load == load and not each.error
-    ]
+    return [each for each in runs if each.system == system and each.load == load and not each.error]
 
 
-def _within_goals(found: Sequence[Measured], load: str, system: str) -> dict[tuple[int, int], int]:
-    return {
-        (each.round, each.seed): each.count("within_goals") for each in _of(found, system, load)
-    }
+def _within_goals(runs: Sequence[Measured], load: str, system: str) -> dict[tuple[int, int], int]:
+    return {(each.round, each.seed): each.count("within_goals") for each in _of(runs, system, load)}
 
 
-def median_within_goals(found: Sequence[Measured], load: str, system: str) -> float | None:
+def median_within_goals(runs: Sequence[Measured], load: str, system: str) -> float | None:
     """Requests of a run within their goals; None where the system was not measured."""
-    within_goals = _within_goals(found, load, system)
+    within_goals = _within_goals(runs, load, system)
     return Spread(tuple(map(float, within_goals.values()))).median if within_goals else None
 
 
-def _when(found: Sequence[Measured]) -> str:
-    times = sorted(each.at for each in found if each.at)
-    commits = sorted({each.commit for each in found if each.commit})
+def _when(runs: Sequence[Measured]) -> str:
+    times = sorted(each.at for each in runs if each.at)
+    commits = sorted({each.commit for each in runs if each.commit})
     return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 

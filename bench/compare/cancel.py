@@ -59,19 +59,19 @@ def main() -> None:
     # By the default of 60 ms between tokens slow cores form a batch without room for all of them.
     service = tandem(paths, more=WIDE)
     with service.running(paths.logs) as server:
-        found = asyncio.run(_measure(options, service, server))
+        measured = asyncio.run(_measure(options, service, server))
     print(f"{now()}; {as_line(describe_machine())}\n")
     rows = [
-        _row("first token of a short prompt, alone", found.alone),
-        _row(f"the same behind {options.long} cancelled ones", found.behind),
+        _row("first token of a short prompt, alone", measured.alone),
+        _row(f"the same behind {options.long} cancelled ones", measured.behind),
     ]
     print(table(("ms", "median", "p99", "most", "of"), rows))
-    ratio = statistics.median(found.behind) / statistics.median(found.alone)
+    ratio = statistics.median(measured.behind) / statistics.median(measured.alone)
     print(f"\nratio of the medians: {ratio:.2f}")
-    print(cancels_in_words(found.cancels))
+    print(cancels_in_words(measured.cancels))
     machine = describe_machine()
     conditions = {name: getattr(options, name) for name in ("rounds", "long", "streams")}
-    keep(options.results, "cancel", machine, [as_series(found, machine, conditions)])
+    keep(options.results, "cancel", machine, [as_series(measured, machine, conditions)])
 
 
 def cancels_in_words(cancels: dict[float, float]) -> str:
@@ -96,20 +96,20 @@ def bound_of_most(cancels: dict[float, float]) -> float:
 
 
 def as_series(
-    found: CancelFigures, machine: dict[str, str], conditions: dict[str, str | int | float]
+    measured: CancelFigures, machine: dict[str, str], conditions: dict[str, str | int | float]
 ) -> Series:
     """One run, to be kept."""
-    alone, behind = (statistics.median(times) for times in (found.alone, found.behind))
-    rounds = len(found.alone)
+    alone, behind = (statistics.median(times) for times in (measured.alone, measured.behind))
+    rounds = len(measured.alone)
     figures = {
         "alone: TTFT p50": value_of(1000 * alone, "ms", rounds, "requests"),
         "behind ten cancelled prompts: TTFT p50": value_of(1000 * behind, "ms", rounds, "requests"),
         "behind over alone: TTFT p50": value_of(behind / alone, "x", 1, "runs"),
     }
-    count = int(max(found.cancels.values(), default=0))
+    count = int(max(measured.cancels.values(), default=0))
     if count:
-        within = found.cancels[_GOAL_S] / count
-        bound_ms = 1000 * bound_of_most(found.cancels)
+        within = measured.cancels[_GOAL_S] / count
+        bound_ms = 1000 * bound_of_most(measured.cancels)
         figures["cancels: within 250 ms"] = value_of(within, "of 1", count, "cancels")
         figures["cancels: 99 of 100 within"] = value_of(bound_ms, "ms", count, "cancels")
     return Series(

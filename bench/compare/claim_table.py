@@ -140,12 +140,12 @@ KEYS = tuple(claim.key for claim in CLAIMS)
 
 
 def claims_table(
-    found: Mapping[str, Sequence[float]], price_per_hour: float = PRICE_PER_HOUR
+    by_claim: Mapping[str, Sequence[float]], price_per_hour: float = PRICE_PER_HOUR
 ) -> str:
     """What was claimed, what was measured and how to run it; nothing that was not measured."""
     rows = []
     for claim in CLAIMS:
-        values = found.get(claim.key)
+        values = by_claim.get(claim.key)
         measured = _shown(values, claim.unit, price_per_hour) if values else UNMEASURED
         run = f"`{RUN.format(claim.key)}`"
         rows.append([claim.text, claim.claimed, measured, claim.how, run])
@@ -153,13 +153,13 @@ def claims_table(
 
 
 def as_series(
-    found: Mapping[str, Sequence[float]],
+    by_claim: Mapping[str, Sequence[float]],
     machine: dict[str, str],
     price_per_hour: float = PRICE_PER_HOUR,
 ) -> Series:
     """The claims that were measured, by their keys, to be kept."""
     figures = {
-        claim.key: figure(found.get(claim.key, ()), claim.unit, "repeats") for claim in CLAIMS
+        claim.key: figure(by_claim.get(claim.key, ()), claim.unit, "repeats") for claim in CLAIMS
     }
     return Series(
         name="claims",

@@ -54,13 +54,13 @@ class Questions:
     server: ServerTarget
     name: str
     asked: int = 0
-    found: Values = field(default_factory=lambda: defaultdict(list))
+    by_claim: Values = field(default_factory=lambda: defaultdict(list))
 
     async def serving(self) -> None:
         """One value of every claim that a server as it comes can show."""
         alone, eight, many = [await self.rate(batch, new) for batch, new in _BATCHES.items()]
-        self.found["batch"].append(many / alone)
-        self.found["token-time"].append(8 * alone / eight)
+        self.by_claim["batch"].append(many / alone)
+        self.by_claim["token-time"].append(8 * alone / eight)
         await self._cached()
         await self._whole()
         await self._one_by_one()
@@ -75,8 +75,8 @@ class Questions:
         long = self._request(1024, 2)
         first, again = [await self._first_s(long) for _ in range(2)]
         half = await self._first_s(self._request(512, 2))
-        self.found["repeated"].append(first / again)
-        self.found["halved"].append(first / half)
+        self.by_claim["repeated"].append(first / again)
+        self.by_claim["halved"].append(first / half)
 
     async def _whole(self) -> None:
         """16 answers at once, streamed and whole."""
@@ -86,15 +86,15 @@ class Questions:
             if answer.status() != 200:
                 raise BadAnswer("a whole answer was refused")
         first_s = [statistics.median(map(_first_byte_s, them)) for them in (whole, streamed)]
-        self.found["whole"].append(streamed_s / whole_s)
-        self.found["whole-first"].append(1000 * (first_s[0] - first_s[1]))
+        self.by_claim["whole"].append(streamed_s / whole_s)
+        self.by_claim["whole-first"].append(1000 * (first_s[0] - first_s[1]))
 
     async def _one_by_one(self) -> None:
         _, together_s = await self._timed([self._request(128, 64) for _ in range(8)])
         started = time.perf_counter()
         for _ in range(8):
             await self._timed([self._request(128, 64)])
-        self.found["one-by-one"].append((time.perf_counter() - started) / together_s)
+        self.by_claim["one-by-one"].append((time.perf_counter() - started) / together_s)
 
     async def _timed(self, requests: list[bytes]) -> tuple[list[RecordedAnswer], float]:
         started = time.perf_counter()
@@ -119,7 +119,7 @@ async def serving(server: ServerTarget, name: str) -> Values:
     questions = Questions(server, name)
     for _ in range(3):
         await questions.serving()
-    return dict(questions.found)
+    return dict(questions.by_claim)
 
 
 async def wide_rate(server: ServerTarget, name: str) -> float:
@@ -186,7 +186,7 @@ def main() -> None:
     options = _options()
     paths = prepare(options)
     record = open_record(options, "claims.json")
-    found: Values = json.loads(record.read_text()) if record.is_file() else {}
+    by_claim: Values = json.loads(record.read_text()) if record.is_file() else {}
     keys = options.only or list(KEYS)
     for part in parts_of(keys):
         for number in range(1, options.rounds + 1):
@@ -197,17 +197,17 @@ def main() -> None:
                 print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
                 continue
             for key in keys:
-                found.setdefault(key, []).extend(values.get(key, []))
-            record.write_text(json.dumps(found))
+                by_claim.setdefault(key, []).extend(values.get(key, []))
+            record.write_text(json.dumps(by_claim))
             print(f"{part}, round {number}: {values}", flush=True)
-    _write(found, options.results, options.price)
+    _write(by_claim, options.results, options.price)
 
 
-def _write(found: Values, results: Path, price: float) -> None:
+def _write(by_claim: Values, results: Path, price: float) -> None:
     machine = describe_machine()
     cost = f"A million tokens at ${price:.2f} for an hour of the machine (`--price`)."
-    print("\n\n".join((claims_table(found, price), cost, as_line(machine))))
-    keep(results, "claims", machine, [as_series(found, machine, price)])
+    print("\n\n".join((claims_table(by_claim, price), cost, as_line(machine))))
+    keep(results, "claims", machine, [as_series(by_claim, machine, price)])
 
 
 def _first_byte_s(answer: RecordedAnswer) -> float:

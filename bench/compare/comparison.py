@@ -48,48 +48,48 @@ class RoundResult:
 Rounds = Mapping[int, Spread]
 
 
-def by_round(found: Sequence[RoundResult], system: str, column: str) -> Rounds:
+def by_round(results: Sequence[RoundResult], system: str, column: str) -> Rounds:
     """A system's figures in a column, by round; rounds that failed are missing."""
     return {
         each.round: Spread(tuple(each.columns[column]))
-        for each in found
+        for each in results
         if each.system == system and each.columns.get(column)
     }
 
 
-def against(found: Sequence[RoundResult], ours: str, theirs: str, column: str) -> Spread | None:
+def against(results: Sequence[RoundResult], ours: str, theirs: str, column: str) -> Spread | None:
     """Ratios of the rounds in which both were measured, or None."""
-    mine, other = by_round(found, ours, column), by_round(found, theirs, column)
+    mine, other = by_round(results, ours, column), by_round(results, theirs, column)
     both = sorted(mine.keys() & other.keys())
     return ratio([mine[n] for n in both], [other[n] for n in both]) if both else None
 
 
-def best_peer(found: Sequence[RoundResult], ours: str, column: str) -> str | None:
+def best_peer(results: Sequence[RoundResult], ours: str, column: str) -> str | None:
     """The peer beside that line of Tandem's with the highest median, or None."""
     peers = [name for name, system in SYSTEMS.items() if system.rival == ours]
     medians = {
         name: pooled(list(rounds.values())).median
         for name in peers
-        if (rounds := by_round(found, name, column))
+        if (rounds := by_round(results, name, column))
     }
     return max(medians, key=lambda name: medians[name]) if medians else None
 
 
-def as_series(found: Sequence[RoundResult], conditions: dict[str, str | int | float]) -> Series:
+def as_series(results: Sequence[RoundResult], conditions: dict[str, str | int | float]) -> Series:
     """Rates and ratios, to be kept; some system was measured."""
     figures: dict[str, Figure | None] = {}
     for column in COLUMNS:
         for name, system in SYSTEMS.items():
-            rates = [spread.values for spread in by_round(found, name, column).values()]
+            rates = [spread.values for spread in by_round(results, name, column).values()]
             figures[f"{name}: {column}"] = figure(chain(*rates), "tokens/s", "repeats")
             if system.rival is not None:
-                ratios = against(found, system.rival, name, column)
+                ratios = against(results, system.rival, name, column)
                 figures[f"{system.rival} over {name}: {column}"] = _over(ratios)
         for ours in (TANDEM, TANDEM_INSIDE):
-            peer = best_peer(found, ours, column)
-            ratios = against(found, ours, peer, column) if peer else None
+            peer = best_peer(results, ours, column)
+            ratios = against(results, ours, peer, column) if peer else None
             figures[f"{ours} over the best peer: {column}"] = _over(ratios)
-    ended = [each for each in found if not each.error]
+    ended = [each for each in results if not each.error]
     return Series(
         name="peers",
         commit=", ".join(sorted({each.commit for each in ended})),
@@ -103,57 +103,59 @@ def _over(ratios: Spread | None) -> Figure | None:
     return figure(ratios.values, "x", "rounds") if ratios else None
 
 
-def as_markdown(found: Sequence[RoundResult], machine: dict[str, str]) -> str:
+def as_markdown(results: Sequence[RoundResult], machine: dict[str, str]) -> str:
     """Tables of figures, of ratios, and against the goals; what failed, and the machine."""
-    errors = [f"- {each.system}, round {each.round}: {each.error}" for each in found if each.error]
+    errors = [
+        f"- {each.system}, round {each.round}: {each.error}" for each in results if each.error
+    ]
     failed = ["Failed:", *errors] if errors else []
     parts = [
-        _figures(found),
+        _figures(results),
         "Tandem over each, median of the rounds [range]:",
-        _ratios(found),
+        _ratios(results),
         "Tandem over the best peer of its kind in each column:",
-        _goals(found),
+        _goals(results),
         "\n".join(failed),
-        _when(found),
+        _when(results),
         as_line(machine),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _when(found: Sequence[RoundResult]) -> str:
+def _when(results: Sequence[RoundResult]) -> str:
     """The times between which all was measured, and of which commits."""
-    times = sorted(each.at for each in found if each.at)
-    commits = sorted({each.commit for each in found if each.commit})
+    times = sorted(each.at for each in results if each.at)
+    commits = sorted({each.commit for each in results if each.commit})
     return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 
-def _figures(found: Sequence[RoundResult]) -> str:
+def _figures(results: Sequence[RoundResult]) -> str:
     rows = []
     for name, system in SYSTEMS.items():
-        cells = [list(by_round(found, name, column).values()) for column in COLUMNS]
+        cells = [list(by_round(results, name, column).values()) for column in COLUMNS]
         if any(cells):
             rows.append([system.title, *(pooled(cell).show() if cell else "" for cell in cells)])
     return table(["tokens/s, median [range]", *COLUMNS], rows)
 
 
-def _ratios(found: Sequence[RoundResult]) -> str:
+def _ratios(results: Sequence[RoundResult]) -> str:
     rows = []
     for name, system in SYSTEMS.items():
         if system.rival is None:
             continue
-        spreads = [against(found, system.rival, name, column) for column in COLUMNS]
+        spreads = [against(results, system.rival, name, column) for column in COLUMNS]
         if any(spreads):
             rows.append([system.title, *(spread.show(2) if spread else "" for spread in spreads)])
     return table(["over", *COLUMNS], rows)
 
 
-def _goals(found: Sequence[RoundResult]) -> str:
+def _goals(results: Sequence[RoundResult]) -> str:
     rows = []
     for ours, where in ((TANDEM, "over HTTP"), (TANDEM_INSIDE, "in process")):
         cells = []
         for column in COLUMNS:
-            peer = best_peer(found, ours, column)
-            spread = against(found, ours, peer, column) if peer else None
+            peer = best_peer(results, ours, column)
+            spread = against(results, ours, peer, column) if peer else None
             cells.append(f"{spread.show(2)} ({peer})" if spread else "")
         rows.append([where, *cells])
     rows.append(["goal", *(f"{GOALS[column]:.2f}" for column in COLUMNS)])

@@ -87,7 +87,7 @@ def main() -> None:
     options = _options()
     paths, shape = prepare(options), BurstShape(slow=options.slow)
     load = any_load(options.load, shape, options.seed, options.traces)
-    found: list[PairedOutcome] = []
+    outcomes: list[PairedOutcome] = []
     with ExitStack() as stack:
         servers: dict[str, tuple[int, ServerTarget]] = {}
         for system in _SYSTEMS:
@@ -103,16 +103,18 @@ def main() -> None:
         for count, (number, window, system) in enumerate(turns(options.rounds, windows), 1):
             seed = random.randrange(10**6)
             part = _play(servers, system, replace(window.load, seed=seed), shape)
-            found += [replace(one, round=number, index=window.indices[one.index]) for one in part]
+            outcomes += [
+                replace(one, round=number, index=window.indices[one.index]) for one in part
+            ]
             within_goals = {
-                name: sum(o.within_goals for o in found if o.system == name) for name in _SYSTEMS
+                name: sum(o.within_goals for o in outcomes if o.system == name) for name in _SYSTEMS
             }
             print(
                 f"{now()} round {number}, from request {window.indices[0]}: {within_goals}",
                 flush=True,
             )
             if count % len(_SYSTEMS) == 0:  # both have played it
-                series = _kept(options, load, found)
+                series = _kept(options, load, outcomes)
     print(f"{load.title}\n\n{figures_table(series)}")
 
 
@@ -138,7 +140,7 @@ def _play(
     ]
 
 
-def _kept(options: argparse.Namespace, load: Load, found: Sequence[PairedOutcome]) -> Series:
+def _kept(options: argparse.Namespace, load: Load, outcomes: Sequence[PairedOutcome]) -> Series:
     """What was found so far, as a play of many windows may be broken off."""
     machine = describe_machine()
     conditions: dict[str, str | int | float] = {
@@ -148,10 +150,10 @@ def _kept(options: argparse.Namespace, load: Load, found: Sequence[PairedOutcome
         "seed": load.seed,
         "rounds": options.rounds,
         "window_s": options.window,
-        "requests": len(found),
+        "requests": len(outcomes),
     }
     name = options.load if options.slow == 1 else f"{options.load}, times x {options.slow:g}"
-    series = as_series(name, found, conditions, machine["commit"], machine["date"])
+    series = as_series(name, outcomes, conditions, machine["commit"], machine["date"])
     keep(options.results, "interleaved", machine, [series])
     return series
 

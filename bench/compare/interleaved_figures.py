@@ -30,7 +30,7 @@ class PairedOutcome:
 
 def as_series(
     name: str,
-    found: Sequence[PairedOutcome],
+    outcomes: Sequence[PairedOutcome],
     conditions: dict[str, str | int | float],
     commit: str,
     date: str,
@@ -38,7 +38,7 @@ def as_series(
     """All rounds together; a request that only one mode was sent counts in neither difference."""
     figures: dict[str, Figure | None] = {}
     for system in (POOLS, SINGLE):
-        mine = [one for one in found if one.system == system]
+        mine = [one for one in outcomes if one.system == system]
         for title, count in (
             ("within goals", sum(one.within_goals for one in mine)),
             ("refused", sum(one.refused for one in mine)),
@@ -50,7 +50,7 @@ def as_series(
             if value is not None:
                 told = value_of(_MS * value, "ms", itl.count, "requests")
                 figures[f"{system}: ITL {point}, all"] = told
-    figures |= _differences(found) | _ratios(found)
+    figures |= _differences(outcomes) | _ratios(outcomes)
     return Series(
         name=name,
         commit=commit,
@@ -67,10 +67,10 @@ def between(values: Sequence[float]) -> tuple[float, float]:
     return medians[_DRAWS // 40], medians[-_DRAWS // 40]
 
 
-def _differences(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
+def _differences(outcomes: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
     """Each request against itself."""
     pairs: dict[tuple[int, int], dict[str, PairedOutcome]] = {}
-    for one in found:
+    for one in outcomes:
         pairs.setdefault((one.round, one.index), {})[one.system] = one
     both = [(pair[POOLS], pair[SINGLE]) for pair in pairs.values() if len(pair) == 2]
     less = [
@@ -97,12 +97,12 @@ def _differences(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
     return figures
 
 
-def _ratios(found: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
+def _ratios(outcomes: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
     """Two pools over one, round by round."""
     title = f"{POOLS} over {SINGLE}"
-    rounds = sorted({one.round for one in found})
+    rounds = sorted({one.round for one in outcomes})
     of = {
-        (number, system): [one for one in found if (one.round, one.system) == (number, system)]
+        (number, system): [one for one in outcomes if (one.round, one.system) == (number, system)]
         for number in rounds
         for system in (POOLS, SINGLE)
     }

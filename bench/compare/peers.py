@@ -32,13 +32,13 @@ def visit(name: str, number: int, paths: CliPaths, repeats: int) -> RoundResult:
     started = time.monotonic()
     try:
         figures = SYSTEMS[name].visit(paths, plan, f"round {number}")
-        found = RoundResult(name, number, figures.columns, None, now(), commit())
+        result = RoundResult(name, number, figures.columns, None, now(), commit())
     # The others still have their turn.
     except Exception as error:
-        found = RoundResult(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
+        result = RoundResult(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
     spent = time.monotonic() - started
-    print(f"round {number}, {name}, {spent:.0f} s: {found.line()}", flush=True)
-    return found
+    print(f"round {number}, {name}, {spent:.0f} s: {result.line()}", flush=True)
+    return result
 
 
 def load(path: Path) -> list[RoundResult]:
@@ -47,13 +47,13 @@ def load(path: Path) -> list[RoundResult]:
     return [RoundResult(**json.loads(line)) for line in lines]
 
 
-def write_results(found: list[RoundResult], results: Path) -> None:
+def write_results(rounds: list[RoundResult], results: Path) -> None:
     """Rates and ratios, if anything was measured; prints them in any case."""
     machine = describe_machine()
-    print(as_markdown(found, machine))
-    if any(not each.error for each in found):
-        rounds = max(each.round for each in found)
-        keep(results, "peers", machine, [as_series(found, {"rounds": rounds})])
+    print(as_markdown(rounds, machine))
+    if any(not each.error for each in rounds):
+        count = max(each.round for each in rounds)
+        keep(results, "peers", machine, [as_series(rounds, {"rounds": count})])
 
 
 def main() -> None:
@@ -64,9 +64,9 @@ def main() -> None:
     for _ in range(options.rounds):
         for name in options.only or SYSTEMS:
             number = 1 + sum(earlier.system == name for earlier in load(record))
-            found = visit(name, number, paths, options.repeats)
+            result = visit(name, number, paths, options.repeats)
             with record.open("a") as file:
-                file.write(found.as_json() + "\n")
+                file.write(result.as_json() + "\n")
     write_results(load(record), options.results)
 
 

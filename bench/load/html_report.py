@@ -119,16 +119,16 @@ def summary_lines(run: LoadRun) -> list[str]:
     return [*figure_lines(run.figures()), *failed, client]
 
 
-def figure_lines(found: LoadFigures) -> list[str]:
+def figure_lines(figures: LoadFigures) -> list[str]:
     """Goodput, drain and refusals."""
-    whole = found.phases["all"]
+    whole = figures.phases["all"]
     lines = [
-        f"{whole.within_goals} of {whole.requests} within the budgets, {found.goodput_per_s:.2f}/s;"
-        f" {found.tokens_per_s:,.0f} tokens/s."
+        f"{whole.within_goals} of {whole.requests} within the budgets,"
+        f" {figures.goodput_per_s:.2f}/s; {figures.tokens_per_s:,.0f} tokens/s."
     ]
-    if found.drain_s is not None:
-        lines.append(f"Drained {found.drain_s:.1f} s after the burst.")
-    refusals = found.refusals
+    if figures.drain_s is not None:
+        lines.append(f"Drained {figures.drain_s:.1f} s after the burst.")
+    refusals = figures.refusals
     if refusals.count:
         lines.append(
             f"{refusals.count} refusals, answered in {milliseconds(refusals.answer.p50)} ms"

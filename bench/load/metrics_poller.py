@@ -67,7 +67,7 @@ def gauges(text: str, more: Sequence[str] = ()) -> dict[str, float]:
     Ray exports a name with `ray_` in front. Raises ValueError where the text is none of Prometheus.
     """
     sums: dict[str, float] = defaultdict(float)
-    held: dict[str, float] = defaultdict(float)
+    used: dict[str, float] = defaultdict(float)
     blocks: dict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -79,12 +79,12 @@ def gauges(text: str, more: Sequence[str] = ()) -> dict[str, float]:
                 sums[_KV] += sample.value
             elif name == _KV_BLOCKS and sample.labels.get("state") in _STATES:
                 blocks[role] += sample.value
-                held[role] += sample.value * (sample.labels["state"] == "used")
+                used[role] += sample.value * (sample.labels["state"] == "used")
             elif name in more:
                 sums[_titled(name, role)] += sample.value
     for role, total in blocks.items():
         if total:
-            sums[_titled(_KV, role)] = held[role] / total
+            sums[_titled(_KV, role)] = used[role] / total
     return dict(sums)
 
 

@@ -30,17 +30,17 @@ class Step:
     """One rate (requests per second), and what was found at it."""
 
     rate: float
-    found: LoadFigures
+    figures: LoadFigures
 
     @property
     def latency_s(self) -> float | None:
         """From when a request was due to its last token, at the median."""
-        return self.found.phases[ALL].ttlt.p50
+        return self.figures.phases[ALL].ttlt.p50
 
     @property
     def power(self) -> float:
         """Tokens per second over latency; 0 where nothing was answered."""
-        return self.found.tokens_per_s / self.latency_s if self.latency_s else 0.0
+        return self.figures.tokens_per_s / self.latency_s if self.latency_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def sweep_data(name: str, steps: Sequence[Step], machine: dict[str, str]) -> dic
         "name": name,
         "machine": machine,
         "knee": found.rate if found else None,
-        "steps": [{"rate": step.rate, "figures": asdict(step.found)} for step in steps],
+        "steps": [{"rate": step.rate, "figures": asdict(step.figures)} for step in steps],
     }
 
 
@@ -130,7 +130,7 @@ def knee_line(steps: Sequence[Step]) -> str:
         return "Nothing was answered."
     beyond = len(steps) > 1 and found.rate == max(step.rate for step in steps)
     return (
-        f"The knee is at {found.rate:g} requests/s: {found.found.tokens_per_s:,.0f} tokens/s,"
+        f"The knee is at {found.rate:g} requests/s: {found.figures.tokens_per_s:,.0f} tokens/s,"
         f" last token after {found.latency_s:.2f} s at the median."
         + (" No higher rate was tried, so it may lie beyond." if beyond else "")
     )
@@ -170,7 +170,7 @@ def _beside(curves: Sequence[Curve]) -> list[str]:
 
 
 def _by_rate(steps: Sequence[Step]) -> Plot:
-    within_goals = [(step.rate, step.found.goodput_per_s) for step in steps]
+    within_goals = [(step.rate, step.figures.goodput_per_s) for step in steps]
     return Plot(
         "Requests within the budgets, per second",
         "requests per second",
@@ -179,11 +179,11 @@ def _by_rate(steps: Sequence[Step]) -> Plot:
 
 
 def _row(step: Step) -> list[str]:
-    whole = step.found.phases[ALL]
+    whole = step.figures.phases[ALL]
     times = (whole.ttft.p50, whole.ttft.p95, whole.mean_itl.p50, whole.ttlt.p95)
     counts = [
         f"{step.rate:g}",
-        f"{step.found.tokens_per_s:,.0f}",
-        f"{step.found.goodput_per_s:.2f}",
+        f"{step.figures.tokens_per_s:,.0f}",
+        f"{step.figures.goodput_per_s:.2f}",
     ]
     return [*counts, str(whole.refused), *map(milliseconds, times)]

@@ -90,11 +90,11 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 
 def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
-    """The same where KV is lent: one copy of these blocks into those of another cache."""
+    """The same of borrowed blocks: one copy of these blocks into those of another cache."""
     lender = BlockLender(cache)
     extent, loan = lender.place(), lender.lend(blocks)
     if extent is None or loan is None:
-        raise RuntimeError("this cache cannot be lent")
+        raise RuntimeError("blocks of this cache cannot be borrowed")
     borrower = BlockBorrower(target, extent, cache.blocks)
     started = time.perf_counter()
     borrower.copy(loan, blocks, range(len(blocks)), range(len(cache.layers)))

@@ -55,7 +55,7 @@ def receive_channel(
 
 
 def _take(receipt: Receipt, staging: torch.Tensor, timeout_s: float) -> None:
-    """Until the message is here; what its sender only lends is copied, as by `time_memcpy`."""
+    """Until the message is here; what is read in place is copied, as by `time_memcpy`."""
     arrived = receipt(timeout_s)
     if arrived.data.data_ptr() != staging.data_ptr():
         memmove(staging.data_ptr(), arrived.data.data_ptr(), FRAME_BYTES)
@@ -90,7 +90,7 @@ class Receiving:
 async def obey(blocks: int) -> None:
     """Do what the lines say, one after the other."""
     torch.set_num_threads(1)
-    kernels.why_not_loaded()  # and so loads them, which copy what is lent
+    kernels.why_not_loaded()  # and so loads them, which copy borrowed blocks
     receiving: dict[str, Receiving] = {}
     print(json.dumps({"done": "start"}), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -27,7 +27,7 @@ def _options(*arguments):
     return parser.parse_args(arguments)
 
 
-class ServerProcess:
+class CompletionServer:
     """Lists a model, has metrics, and answers each completion with its tokens at once."""
 
     def __init__(self):
@@ -60,7 +60,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def _listening():
-    server = ServerProcess()
+    server = CompletionServer()
     async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
         yield server, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 

@@ -24,13 +24,17 @@ def _chunk(document):
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-class ServerProcess:
-    """Refuses the first `refusals` of each prompt, and keeps what it was asked."""
+class RefusingServer:
+    """Refuses the first `refusals` of each prompt, and keeps what it was asked.
 
-    def __init__(self, refusals=0, hang=False):
-        self.refusals, self.hang = refusals, hang
+    With `together` it answers nobody until that many requests are open at once.
+    """
+
+    def __init__(self, refusals=0, hang=False, together=1):
+        self.refusals, self.hang, self.together = refusals, hang, together
         self.asked = []
-        self.open = self.most_open = 0
+        self.open = 0
+        self.all_here = asyncio.Event()
 
     async def serve(self, reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -38,14 +42,15 @@ class ServerProcess:
         prompt = json.loads(await reader.readexactly(size))["prompt"]
         self.asked.append(prompt)
         self.open += 1
-        self.most_open = max(self.most_open, self.open)
+        if self.open == self.together:
+            self.all_here.set()
         if self.hang:
             with contextlib.suppress(ConnectionError):
                 await reader.read()
         elif self.asked.count(prompt) <= self.refusals:
             writer.write(_REFUSED)
         else:
-            await asyncio.sleep(0.05)
+            await self.all_here.wait()
             choice = {"choices": [{"text": " w3", "finish_reason": "length"}]}
             writer.write(_OK + _chunk(choice) + b"0\r\n\r\n")
         self.open -= 1
@@ -67,17 +72,17 @@ async def _run(server, rules, times=(0.0, 0.0, 0.01)):
 
 
 async def test_nothing_waits_for_an_answer_and_none_is_sent_early():
-    server = ServerProcess()
-    outcomes = await _run(server, Rules())
+    server = RefusingServer(together=3)
+    outcomes = await _run(server, Rules(deadline_s=10))
     assert sorted(one.index for one in outcomes) == [0, 1, 2]
     assert all(one.complete for one in outcomes)
     assert all(one.asked_s >= one.due_s for one in outcomes)
-    assert server.most_open > 1
+    assert server.all_here.is_set()
 
 
 @pytest.mark.parametrize(("returns", "answered"), [(0, 0), (1, 0), (2, 3)])
 async def test_the_refused_come_back_when_told_and_as_often_as_allowed(returns, answered):
-    server = ServerProcess(refusals=2)
+    server = RefusingServer(refusals=2)
     outcomes = await _run(server, Rules(returns=returns))
     assert sum(one.complete for one in outcomes) == answered
     assert len(outcomes) == 3 * (returns + 1)
@@ -91,12 +96,12 @@ async def test_the_refused_come_back_when_told_and_as_often_as_allowed(returns, 
 
 
 async def test_a_time_too_long_to_wait_is_not_waited_for():
-    outcomes = await _run(ServerProcess(refusals=9), Rules(returns=3, longest_wait_s=0.001))
+    outcomes = await _run(RefusingServer(refusals=9), Rules(returns=3, longest_wait_s=0.001))
     assert len(outcomes) == 3
 
 
 async def test_what_hangs_meets_its_deadline():
-    outcomes = await _run(ServerProcess(hang=True), Rules(deadline_s=0.1))
+    outcomes = await _run(RefusingServer(hang=True), Rules(deadline_s=0.1))
     assert [one.error for one in outcomes] == ["no end within 0.1 s"] * 3
 
 
@@ -110,12 +115,10 @@ async def test_a_closed_port_is_an_outcome_too():
 
 
 async def test_progress_is_told_until_cancelled():
-    told = []
-    task = asyncio.create_task(show(LoadProgress(5, 3, 1), told.append, 0.001))
-    while not told:
-        await asyncio.sleep(0.001)
+    told = asyncio.Queue()
+    task = asyncio.create_task(show(LoadProgress(5, 3, 1), told.put_nowait, 0.001))
+    assert await told.get() == "3 of 5 sent, 2 in flight"
     task.cancel()
-    assert told[0] == "3 of 5 sent, 2 in flight"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.router.soak import SoakSamples, report, soak
+from bench.router.soak import SoakSamples, as_series, report, soak
 from cluster.config.schema import located
 from engine.config import ModelConfig
 
@@ -15,6 +15,8 @@ def test_a_short_one_fills_the_pool_and_leaves_nothing():
     assert samples.requests > 0
     assert max(samples.occupied) > 0.8
     assert "0 blocks astray" in report(samples)
+    kept = as_series(samples, {"commit": "c", "date": "2026-01-02"}).figures
+    assert kept["requests"].value == samples.requests
 
 
 def test_minutes_are_summed_up_each_by_itself():

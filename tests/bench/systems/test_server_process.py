@@ -14,7 +14,7 @@ from bench.systems.server_process import NotReady, ServerProcess, free_port, fre
 
 _SERVER = """
 import http.server, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 print("child", child.pid, flush=True)
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -73,7 +73,7 @@ def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path):
 
 
 def test_a_server_that_stays_silent_meets_the_deadline(tmp_path):
-    silent = (sys.executable, "-c", "import time; time.sleep(60)")
+    silent = (sys.executable, "-c", "import signal; signal.pause()")
     server = ServerProcess(silent, free_port(), start_s=0.2)
     with pytest.raises(NotReady, match="no answer"), running(server, tmp_path / "log"):
         pass
