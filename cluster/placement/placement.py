@@ -181,7 +181,7 @@ class Placement:
     def queue_s(self, replica: str, now: float) -> float:
         """Seconds of prompts from here that wait on that replica."""
         waiting = backlog(self.load_tracker.queue(replica), self.costs.prefill(replica), now)
-        return sum(due.seconds for due in waiting)
+        return sum(prompt.length for prompt in waiting)
 
     def _plan_scoring(
         self, prefill: Sequence[ReplicaRecord], asked: _Asked, stale: Collection[str]

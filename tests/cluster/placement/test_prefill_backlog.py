@@ -26,7 +26,7 @@ def cost() -> PrefillCost:
 
 
 def seconds(queue: PrefillBacklog, cost: PrefillCost, now: float, **more) -> list[float]:
-    return [due.seconds for due in backlog(queue, cost, now, **more)]
+    return [due.length for due in backlog(queue, cost, now, **more)]
 
 
 def test_the_oldest_is_computed_as_time_passes(cost):
