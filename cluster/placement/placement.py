@@ -19,13 +19,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.placement.cost_model import CostModel
-from cluster.placement.decode_capacity import DecodeCapacity, blocks_of
+from cluster.placement.decode_capacity import (
+    DecodeCapacity,
+    blocks_of,
+    is_compatible,
+    large_enough,
+    with_partner,
+)
 from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt
-from cluster.placement.eligibility import large_enough, pairs, with_partner
 from cluster.placement.local_prefill import Computing, Device, is_lent
-from cluster.placement.prefill_backlog import backlog
+from cluster.placement.prefill_backlog import PlacedPrompt, edf_prompts
 from cluster.placement.prefix_affinity import KnownPrefixes
-from cluster.placement.replica_load import LoadShare, PlacedPrompt, ReplicaLoadTracker
+from cluster.placement.replica_load import LoadShare, ReplicaLoadTracker
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
 from engine.types.urgency import Urgency, raised
@@ -68,7 +73,7 @@ class Placement:
     ) -> None:
         self.costs = costs or CostModel()
         self.load_tracker = load_tracker or ReplicaLoadTracker()
-        self._decode_room = DecodeCapacity(self.load_tracker, overcommit, batch_slots=batch_slots)
+        self._capacity = DecodeCapacity(self.load_tracker, overcommit, batch_slots=batch_slots)
         self._batch_prompts = batch_prompts
         self._local_prefill_tokens = local_prefill_tokens
         self._decode_batch = decode_batch
@@ -117,7 +122,7 @@ class Placement:
             return self._planned(found, here, others, asked)
         if here.role == "decode":
             return self._planned(found, here, others, asked, own_device=here.device not in devices)
-        rated = self._drawn([record for record in second if pairs(here, record)], stale)
+        rated = self._drawn([record for record in second if is_compatible(here, record)], stale)
         chosen = min(rated, key=lambda one: self._room(one, ask))
         return self._planned(found, chosen, others, asked)
 
@@ -167,7 +172,7 @@ class Placement:
         urgency: Urgency = Urgency.NONE,
     ) -> None:
         """The first token came now of a prompt that is still held; `urgency` as in its forecast."""
-        busy_s, missing = self.load_tracker.queue(replica).busy_s(), prompt_tokens - cached
+        busy_s, missing = self.load_tracker.backlog(replica).busy_s(), prompt_tokens - cached
         cost = self.costs.prefill(replica)
         cost.learn(missing, cached, prefill_s, now, busy_s, urgency)
 
@@ -180,7 +185,7 @@ class Placement:
 
     def queue_s(self, replica: str, now: float) -> float:
         """Seconds of prompts from here that wait on that replica."""
-        waiting = backlog(self.load_tracker.queue(replica), self.costs.prefill(replica), now)
+        waiting = edf_prompts(self.load_tracker.backlog(replica), self.costs.prefill(replica), now)
         return sum(prompt.length for prompt in waiting)
 
     def _plan_scoring(
@@ -220,7 +225,7 @@ class Placement:
         def order(one: Computing) -> tuple[bool, float, int, int]:
             record, full = one.record, False
             if record.role == "both":
-                full = not one.forecast.feasible or self._decode_room.full(record, asked.ask)
+                full = not one.forecast.feasible or self._capacity.is_full(record, asked.ask)
             return full, one.cost_s, *self._used(record)
 
         return min((self._computing(record, asked) for record in records), key=order)
@@ -230,7 +235,7 @@ class Placement:
         ask, cost, queue = (
             asked.ask,
             self.costs.prefill(record.id),
-            self.load_tracker.queue(record.id),
+            self.load_tracker.backlog(record.id),
         )
         urgency = asked.urgency if ask.batch else raised(asked.urgency, queue.urgency, behind=True)
         cached = self._cached(record, ask)
@@ -241,7 +246,7 @@ class Placement:
         due_s = ask.arrived_s + max(ask.budget_s, _ALONE * alone_s + asked.margin_s + flush_s)
         lead_s = cost.seconds(queue.others_of(record.load), urgency=urgency)
         new, now, margin_s = EdfPrompt(alone_s, due_s - flush_s), asked.now, asked.margin_s
-        waiting = backlog(queue, cost, now, ask.batch, urgency)
+        waiting = edf_prompts(queue, cost, now, ask.batch, urgency)
         found = forecast_prompt(waiting, new, lead_s, now, margin_s)
         due_s = new.deadline_s
         return Computing(record, cached, missing, alone_s, now, due_s, margin_s, found, urgency)
@@ -260,7 +265,7 @@ class Placement:
             requests = self.load_tracker.requests(record)
             if missing > self._local_prefill_tokens or requests >= self._decode_batch:
                 continue
-            if self._decode_room.full(record, ask):
+            if self._capacity.is_full(record, ask):
                 continue
             here = self._computing(record, asked, self._slower(record, elsewhere, ask))
             if is_lent(here, elsewhere, devices.get(record.device, Device.OWN), requests):
@@ -272,7 +277,7 @@ class Placement:
         found: dict[str, Device] = {}
         for record in prefill:
             if record.device and (
-                least > Urgency.PROMPTS or self.load_tracker.queue(record.id).busy(record.load)
+                least > Urgency.PROMPTS or self.load_tracker.backlog(record.id).is_busy(record.load)
             ):
                 found[record.device] = Device.SHARED_BUSY
             elif record.device:
@@ -300,9 +305,9 @@ class Placement:
         own_device: bool = False,
     ) -> PlacementPlan:
         """The first choice on that replica; all may go to `others`, it among them."""
-        room = self._decode_room
+        room = self._capacity
         requests, ask = self.load_tracker.requests(decode), asked.ask
-        judged = others if ask.choices > 1 and not room.full(decode, ask) else [decode]
+        judged = others if ask.choices > 1 and not room.is_full(decode, ask) else [decode]
         stream_s = self.costs.stream_s(decode.id) or 1.0
         forecast = replace(
             self._forecast(computing, asked),
@@ -335,12 +340,12 @@ class Placement:
         """How many too many prompts of the batch lane would wait there, from here."""
         if not ask.batch:
             return 0
-        waiting = self.load_tracker.queue(record.id).batch_prompts + ask.choices
+        waiting = self.load_tracker.backlog(record.id).batch_prompts + ask.choices
         return max(0, waiting - max(self._batch_prompts, ask.choices))
 
     def _room(self, record: ReplicaRecord, ask: PlacementRequest) -> tuple[bool, int, int]:
         """Where decode goes: whether it is full, then its load."""
-        return self._decode_room.full(record, ask), *self._used(record)
+        return self._capacity.is_full(record, ask), *self._used(record)
 
     def _used(self, record: ReplicaRecord) -> tuple[int, int]:
         return self.load_tracker.requests(record), self.load_tracker.last(record.id)
