@@ -49,6 +49,16 @@ class DecodeCapacity:
         """Whether the replica has no capacity for one choice of the request."""
         return self.slots_shortfall([record], one_of(request)) > 0
 
+    def least_loaded(
+        self, records: Sequence[ReplicaRecord], request: PlacementRequest
+    ) -> ReplicaRecord:
+        """The replica with capacity, if there is any, and the fewest requests."""
+
+        def order(record: ReplicaRecord) -> tuple[bool, int, int]:
+            return self.is_full(record, request), *self._load_tracker.rank(record)
+
+        return min(records, key=order)
+
     def _shortfall(
         self, records: Sequence[ReplicaRecord], request: PlacementRequest, *, batch_slots: bool
     ) -> int:

@@ -140,9 +140,12 @@ class ReplicaLoadTracker:
         """The smallest inter-token latency promised there from here; infinity without a promise."""
         return min(self._of(replica).itls_s, default=float("inf"))
 
-    def last(self, replica: str) -> int:
-        """The turn of the last request from here; a smaller number is longer ago."""
-        return self._of(replica).last
+    def rank(self, record: ReplicaRecord) -> tuple[int, int]:
+        """The sort key of the least loaded: the requests there, then the turn of the last one.
+
+        A smaller turn is longer ago, so replicas of equal load take turns.
+        """
+        return self.requests(record), self._of(record.id).last
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop replicas that are gone and have no requests from here."""
