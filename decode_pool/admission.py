@@ -5,7 +5,7 @@ from __future__ import annotations
 from decode_pool.batch_slots import BatchSlots
 from decode_pool.batching import Batching, Candidate, Queue
 from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState, by_rank
-from engine.types.lane_quota import require_room
+from engine.types.lane_quota import require_capacity
 from engine.types.sequence import Sequence
 
 
@@ -30,7 +30,7 @@ class DecodeAdmission:
     def enter(self, sequence: Sequence, now: float, *, local: bool) -> DecodeEntry:
         """Queue a request; Overloaded if the queue is full."""
         waiting, batch = self._entries.count(DecodeState.WAITING), sequence.lane == "batch"
-        require_room(waiting, self._max_waiting, "requests wait", batch=batch)
+        require_capacity(waiting, self._max_waiting, "requests wait", batch=batch)
         self._last_no += 1
         entry = DecodeEntry(sequence, self._last_no, now, local)
         self._entries[sequence.owner] = entry

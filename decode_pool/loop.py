@@ -13,7 +13,7 @@ from engine.errors import Internal, TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker
 from engine.runtime.pool_loop import PoolLoop
-from engine.types.lane_quota import require_room
+from engine.types.lane_quota import require_capacity
 from engine.types.sequence import Outcome, Sequence, Span, urgency_of
 from engine.types.urgency import Urgency
 
@@ -44,7 +44,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
         self._scheduler.check_fits(job.sequence)
         batch = job.sequence.lane == "batch"
-        require_room(len(self._jobs), self._max_jobs, "requests are here", batch=batch)
+        require_capacity(len(self._jobs), self._max_jobs, "requests are here", batch=batch)
         self._jobs[job.sequence.owner] = job
         self.wakeup.set()
 

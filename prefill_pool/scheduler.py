@@ -18,7 +18,7 @@ from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.pass_scheduler import PassScheduler
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.prompt_order import PromptOrder
-from engine.types.lane_quota import require_room
+from engine.types.lane_quota import require_capacity
 from engine.types.sequence import Sequence, Span
 
 
@@ -74,7 +74,7 @@ class PrefillScheduler(PassScheduler):
                 f"the prompt needs {needed} KV blocks, the prefill pool has {self.pool.total}"
             )
         batch = sequence.lane == "batch"
-        require_room(self.waiting, self._max_waiting, "prompts wait", batch=batch)
+        require_capacity(self.waiting, self._max_waiting, "prompts wait", batch=batch)
         self._active[sequence.owner] = sequence
         self._prompts.add(sequence, now)
 

@@ -144,8 +144,11 @@ class AdmissionQueue:
         prompt. Raises Unavailable.
         """
         now, healthy = time.monotonic(), self._pools.healthy
-        plan = self._placement.plan_resume(healthy("decode"), ask, now) if streaming else None
-        placed.plan = plan or self._plan(ask, now)
+        if streaming:
+            pools = healthy("prefill"), healthy("decode")
+            placed.plan = self._placement.plan_resume(*pools, ask, now)
+        else:
+            placed.plan = self._plan(ask, now)
         placed.holds = self._placement.add_load(placed.plan, ask, now)
         placed.moved = True
 

@@ -1,7 +1,8 @@
-"""What decode replicas have room for: the KV of whole answers, and slots in a batch. Pure.
+"""Which replicas can take a request, and how much capacity the decode replicas have left. Pure.
 
-Both are promised before they are needed, so that no stream stands still for want of one. Of either
-the batch lane leaves a part to the others, but for a request that is larger than the rest.
+Decode capacity has two parts: KV blocks for prompts with whole answers, and slots in decode
+batches. Both are promised before they are needed, so that no stream waits for them later. The batch
+lane leaves a part of both to the other lanes, except for a request that is larger than its part.
 """
 
 from __future__ import annotations
@@ -11,67 +12,130 @@ from collections.abc import Sequence
 from cluster.placement.replica_load import ReplicaLoadTracker
 from cluster.placement.types import PlacementRequest, one_of
 from cluster.replica_record import ReplicaRecord
+from engine.errors import PromptTooLong, Unavailable
 from engine.types.lane_quota import most_of
+
+# Bound: a client's wait where no replica can serve its request now.
+_RETRY_AFTER_S = 2.0
 
 
 class DecodeCapacity:
-    """The room that is left. `overcommit` times a pool's blocks may be promised.
+    """The capacity that decode replicas have left.
 
-    Without `batch_slots` a replica's batch is formed of those who wait there, and has room for all.
+    Requests are promised `overcommit` times the blocks of a pool. Without `batch_slots` a replica
+    forms its batches of the requests that wait there, so it has slots for all.
     """
 
     def __init__(
-        self, load_tracker: ReplicaLoadTracker, overcommit: float = 1.0, *, batch_slots: bool = True
+        self,
+        load_tracker: ReplicaLoadTracker,
+        overcommit: float = 1.0,
+        *,
+        batch_slots: bool = True,
     ) -> None:
         self._load_tracker = load_tracker
         self._overcommit = overcommit
         self._batch_slots = batch_slots
 
-    def blocks_shortfall(self, records: Sequence[ReplicaRecord], ask: PlacementRequest) -> int:
+    def blocks_shortfall(self, records: Sequence[ReplicaRecord], request: PlacementRequest) -> int:
         """Choices for which these replicas together have no blocks for prompt and answer."""
-        return self._short(records, ask, batch_slots=False)
+        return self._shortfall(records, request, batch_slots=False)
 
-    def slots_shortfall(self, records: Sequence[ReplicaRecord], ask: PlacementRequest) -> int:
-        """Choices for which they have no blocks, or no place in a batch."""
-        return self._short(records, ask, batch_slots=self._batch_slots)
+    def slots_shortfall(self, records: Sequence[ReplicaRecord], request: PlacementRequest) -> int:
+        """Choices for which these replicas together have no blocks, or no batch slot."""
+        return self._shortfall(records, request, batch_slots=self._batch_slots)
 
-    def full(self, record: ReplicaRecord, ask: PlacementRequest) -> bool:
-        """Whether it has no room for one choice of this request."""
-        return self.slots_shortfall([record], one_of(ask)) > 0
+    def is_full(self, record: ReplicaRecord, request: PlacementRequest) -> bool:
+        """Whether the replica has no capacity for one choice of the request."""
+        return self.slots_shortfall([record], one_of(request)) > 0
 
-    def _short(
-        self, records: Sequence[ReplicaRecord], ask: PlacementRequest, *, batch_slots: bool
+    def least_loaded(
+        self, records: Sequence[ReplicaRecord], request: PlacementRequest
+    ) -> ReplicaRecord:
+        """The replica with capacity, if there is any, and the fewest requests."""
+
+        def order(record: ReplicaRecord) -> tuple[bool, int, int]:
+            return self.is_full(record, request), *self._load_tracker.rank(record)
+
+        return min(records, key=order)
+
+    def _shortfall(
+        self, records: Sequence[ReplicaRecord], request: PlacementRequest, *, batch_slots: bool
     ) -> int:
-        def fitting(batch: bool, *, empty: bool = False) -> int:
+        def feasible(batch: bool, *, empty: bool = False) -> int:
             return sum(
-                self._fitting(r, ask, batch, batch_slots=batch_slots, empty=empty) for r in records
+                self._feasible(record, request, batch, batch_slots=batch_slots, empty=empty)
+                for record in records
             )
 
-        # What its part could never hold may have what is free of the whole.
-        batch = ask.batch and fitting(True, empty=True) >= ask.choices
-        return max(0, ask.choices - fitting(batch))
+        # A request that the batch lane's part could never hold may use the whole.
+        batch = request.batch and feasible(True, empty=True) >= request.choices
+        return max(0, request.choices - feasible(batch))
 
-    def _fitting(
+    def _feasible(
         self,
         record: ReplicaRecord,
-        ask: PlacementRequest,
+        request: PlacementRequest,
         batch: bool,
         *,
         batch_slots: bool,
         empty: bool,
     ) -> int:
-        """Choices that fit beside those that are there; beside nobody, if it is to be `empty`."""
-        load, there = record.load, int(self._overcommit * record.load.blocks_total)
-        blocks = most_of(there, batch=batch) - (0 if empty else self._load_tracker.blocks(record))
-        fit = max(0, blocks) // max(1, blocks_of(record, ask))
-        # Whose batch has no known size has slots for all.
+        """The choices that a replica can take beside its requests, or if it were `empty`."""
+        load, total = record.load, int(self._overcommit * record.load.blocks_total)
+        blocks = most_of(total, batch=batch) - (0 if empty else self._load_tracker.blocks(record))
+        choices = max(0, blocks) // max(1, blocks_of(record, request))
+        # A replica that reports no limit has slots for all.
         if not batch_slots or load.batch_limit == 0:
-            return fit
+            return choices
         requests = 0 if empty else self._load_tracker.requests(record)
-        return min(fit, max(0, most_of(load.batch_limit, batch=batch) - requests))
+        return min(choices, max(0, most_of(load.batch_limit, batch=batch) - requests))
 
 
-def blocks_of(record: ReplicaRecord, ask: PlacementRequest) -> int:
-    """Blocks for prompt and answer of one choice."""
+def blocks_of(record: ReplicaRecord, request: PlacementRequest) -> int:
+    """The blocks for prompt and answer of one choice."""
     size = max(1, record.load.block_size)
-    return -(-ask.most_tokens // size)
+    return -(-request.most_tokens // size)
+
+
+def token_capacity(record: ReplicaRecord) -> int:
+    """The tokens whose KV an empty replica can hold."""
+    return record.load.blocks_total * record.load.block_size
+
+
+def large_enough(pool: str, replicas: Sequence[ReplicaRecord], tokens: int) -> list[ReplicaRecord]:
+    """The replicas of a pool that can hold so many tokens.
+
+    Raises Unavailable where the pool is empty, and PromptTooLong where no replica is large enough.
+    """
+    if not replicas:
+        raise Unavailable(f"no healthy {pool} replica", retry_after_s=_RETRY_AFTER_S)
+    able = [record for record in replicas if tokens <= token_capacity(record)]
+    if not able:
+        most = max(token_capacity(record) for record in replicas)
+        raise PromptTooLong(
+            f"{tokens} tokens do not fit the {pool} pool, which holds {most}", field="prompt"
+        )
+    return able
+
+
+def is_compatible(prefill: ReplicaRecord, decode: ReplicaRecord) -> bool:
+    """Whether both replicas have the same weights and the same KV layout."""
+    return prefill.kv_identity == decode.kv_identity
+
+
+def with_partner(
+    prefill: Sequence[ReplicaRecord], decode: Sequence[ReplicaRecord]
+) -> list[ReplicaRecord]:
+    """The prefill replicas that have a decode replica to hand KV to.
+
+    While versions change, there are replicas of two KV layouts. Raises Unavailable where no pair
+    has the same.
+    """
+    found = [one for one in prefill if any(is_compatible(one, other) for other in decode)]
+    if not found:
+        raise Unavailable(
+            "no prefill and decode replica have the same weights and KV layout",
+            retry_after_s=_RETRY_AFTER_S,
+        )
+    return found

@@ -1,26 +1,24 @@
-"""What one more prompt means for those that wait on a replica. Pure.
+"""When one more prompt would end on a replica, and what that means for the prompts that wait. Pure.
 
-A prefill replica computes those that can meet their deadlines first, as many as possible (Moore,
-1968), among them the shortest for which the others' deadlines leave time. So a prompt may come
-where it can be in time without another becoming late.
+A prefill replica orders its prompts by `engine.scheduling.edf`. So a new prompt may pass waiting
+prompts where it can be on time and makes none of them late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
-# Beyond that many the exact place of one is not worth the time to find it.
-_EXACT = 48
+from engine.scheduling.edf import MOST_IN_EXACT_ORDER, most_on_time, shortest_first
 
 
 @dataclass(frozen=True, slots=True)
 class EdfPrompt:
-    """A prompt that takes so many seconds and has its deadline."""
+    """A prompt that takes `length` seconds to compute."""
 
-    seconds: float
+    length: float
     deadline_s: float
+    arrival: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +42,16 @@ def forecast_prompt(
     First tokens are to come `margin_s` before they are due, or at least no later for `new`.
     """
     begin = now + lead_s
-    kept = in_time(waiting, begin)
-    work_s = lead_s + sum(due.seconds for due in waiting)
+    kept = most_on_time(waiting, begin)
+    work_s = lead_s + sum(due.length for due in waiting)
     if not _is_feasible(kept, new, begin, margin_s):
         # Behind those in time, and then the shortest first.
         known = {id(due) for due in kept}
-        shorter = (due for due in waiting if id(due) not in known and due.seconds < new.seconds)
-        ahead = sum(due.seconds for due in kept) + sum(due.seconds for due in shorter)
-        return EdfForecast(begin + ahead + new.seconds, False, work_s)
+        shorter = (due for due in waiting if id(due) not in known and due.length < new.length)
+        ahead = sum(due.length for due in kept) + sum(due.length for due in shorter)
+        return EdfForecast(begin + ahead + new.length, False, work_s)
     together = sorted([*kept, new], key=lambda due: due.deadline_s)
-    end_s, behind = _place_of(new, together, begin)
+    end_s, behind = _end_of(new, together, begin)
     return EdfForecast(end_s, True, work_s, behind)
 
 
@@ -62,55 +60,24 @@ def _is_feasible(kept: Iterable[EdfPrompt], new: EdfPrompt, begin: float, margin
     end, behind = begin, []
     for due in kept:
         if due.deadline_s <= new.deadline_s:
-            end += due.seconds
+            end += due.length
         else:
             behind.append(due)
     for due in (new, *behind):
-        end += due.seconds
+        end += due.length
         if end > due.deadline_s - margin_s:
             return False
     return True
 
 
-def in_time(prompts: Iterable[EdfPrompt], begin: float) -> list[EdfPrompt]:
-    """A largest set that can all meet their deadlines, by deadline.
-
-    Whenever the next by deadline would be late, the longest so far is given up.
-    """
-    longest: list[tuple[float, int, EdfPrompt]] = []
-    end = begin
-    for place, due in enumerate(sorted(prompts, key=lambda due: due.deadline_s)):
-        heappush(longest, (-due.seconds, -place, due))
-        end += due.seconds
-        if end > due.deadline_s:
-            end -= heappop(longest)[2].seconds
-    return sorted((entry[2] for entry in longest), key=lambda due: due.deadline_s)
-
-
-def _place_of(new: EdfPrompt, prompts: list[EdfPrompt], begin: float) -> tuple[float, int]:
-    """When `new` ends, and how many come behind it.
-
-    Shortest first, where all those that are due before can wait so long.
-    """
-    if len(prompts) > _EXACT:
-        earlier = [due.seconds for due in prompts if due.deadline_s <= new.deadline_s]
-        return begin + sum(earlier), len(prompts) - len(earlier)
-    left, clock = list(prompts), begin
-    while left:
-        best = first_of(left, clock)
-        clock += best.seconds
-        if best is new:
-            break
-        left.remove(best)
-    return clock, len(left) - 1
-
-
-def first_of(left: Sequence[EdfPrompt], clock: float) -> EdfPrompt:
-    """Who is computed first of prompts that can all be in time, given by deadline."""
-    best, end, slack = left[0], clock, float("inf")
-    for due in left:
-        if due.seconds <= slack and due.seconds < best.seconds:
-            best = due
-        end += due.seconds
-        slack = min(slack, due.deadline_s - end)
-    return best
+def _end_of(new: EdfPrompt, prompts: list[EdfPrompt], begin_s: float) -> tuple[float, int]:
+    """When `new` ends among prompts that can all be on time, and how many end after it."""
+    if len(prompts) > MOST_IN_EXACT_ORDER:
+        earlier = [one.length for one in prompts if one.deadline_s <= new.deadline_s]
+        return begin_s + sum(earlier), len(prompts) - len(earlier)
+    end_s = begin_s
+    for place, prompt in enumerate(shortest_first(prompts, begin_s), start=1):
+        end_s += prompt.length
+        if prompt is new:
+            return end_s, len(prompts) - place
+    raise AssertionError("the new prompt is one of those")

@@ -1,75 +1,94 @@
-"""When a decode replica computes a prompt itself, beside its streams. Pure.
+"""Local prefill: when a decode replica computes a prompt itself, beside its streams. Pure.
 
-Where it has nearly all of it cached, as after a turn of a chat, that is less work than anywhere
-else. Otherwise it is a matter of what it computes with. On a device of its own it is lent a short
-prompt that it is done with before its turn would come on a prefill replica. On a device that it
-shares with one, two prompts at once, or a prompt and a step, take longer than one after the other:
-there it is lent a short one while it has streams and no prefill replica computes (decisions 18 and
-19).
+A decode replica that has more of the prompt cached does less work than a prefill replica, as after
+a turn of a chat. A decode replica with a device of its own also computes a short prompt that it
+ends before the prompt's turn would come on a prefill replica. `shared_cores.py` has the rule for a
+device that both share (decisions 18 and 19).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Mapping, Sequence
 
-from cluster.placement.edf_forecast import EdfForecast
+from cluster.placement import shared_cores
+from cluster.placement.candidate import PlacementCandidate, PlacementQuery
+from cluster.placement.decode_capacity import DecodeCapacity
+from cluster.placement.prompt_forecast import PromptForecaster
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaRecord
-from engine.types.urgency import Urgency
 
-# How much longer a prompt takes on a device where another replica begins to compute, at most.
-_AT_MOST_SLOWER = 2.0
-
-
-class Device(Enum):
-    """What a decode replica computes with: its own, or shared with prefill replicas."""
-
-    OWN = auto()
-    SHARED_IDLE = auto()  # none of them computes, or is about to
-    SHARED_BUSY = auto()
+# Start value: the least part of the inter-token latency that a decode replica has for prompts.
+_LEAST_SLACK = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Computing:
-    """What becomes of a prompt, asked about at `now`, on a replica that could compute it.
+class LocalPrefill:
+    """Chooses the decode replica that computes a prompt itself.
 
-    `missing` tokens of it are not cached there, and it takes `alone_s` at that `urgency`; it is due
-    at `deadline_s`, and is to be there `margin_s` before.
+    A decode replica computes at most `most_tokens` of a prompt (0: none), and only while it has
+    fewer than `decode_batch` requests.
     """
 
-    record: ReplicaRecord
-    cached: int
-    missing: int
-    alone_s: float
-    now: float
-    deadline_s: float
-    margin_s: float
-    forecast: EdfForecast
-    urgency: Urgency = Urgency.NONE
+    def __init__(
+        self,
+        most_tokens: int,
+        decode_batch: int,
+        forecaster: PromptForecaster,
+        capacity: DecodeCapacity,
+    ) -> None:
+        self._most_tokens = most_tokens
+        self._decode_batch = decode_batch
+        self._forecaster = forecaster
+        self._capacity = capacity
 
-    @property
-    def cost_s(self) -> float:
-        """When it ends, and for how long others wait for it."""
-        return self.forecast.ends_s + self.forecast.behind * self.alone_s
+    def best(
+        self,
+        decode: Sequence[ReplicaRecord],
+        query: PlacementQuery,
+        elsewhere: PlacementCandidate,
+        shared: Mapping[str, bool],
+    ) -> PlacementCandidate | None:
+        """The decode replica that had better compute the prompt than the replica `elsewhere`.
 
-    def in_time(self, slower: float) -> bool:
-        """Whether it is, though it and all before it took that many times as long."""
-        ends_s = self.now + slower * (self.forecast.ends_s - self.now)
-        return ends_s <= self.deadline_s - self.margin_s
+        `shared` has the devices of prefill replicas, and whether they are busy. None: there is no
+        such decode replica.
+        """
+        found, request, loads = [], query.request, self._forecaster.load_tracker
+        for record in decode:
+            missing = request.prompt_tokens - self._forecaster.cached(record, request)
+            requests = loads.requests(record)
+            if missing > self._most_tokens or requests >= self._decode_batch:
+                continue
+            if self._capacity.is_full(record, request):
+                continue
+            slower = self._slower(record, elsewhere, request)
+            here = self._forecaster.candidate(record, query, slower)
+            busy = shared.get(record.device)
+            if (
+                _is_local_prefill(here, elsewhere)
+                if busy is None
+                else shared_cores.is_local_prefill(here, elsewhere, requests, busy=busy)
+            ):
+                found.append(here)
+        return min(found, key=lambda one: (-one.cached, *loads.rank(one.record)), default=None)
+
+    def _slower(
+        self, record: ReplicaRecord, elsewhere: PlacementCandidate, request: PlacementRequest
+    ) -> float:
+        """How much slower than its start values a decode replica is, before it was observed.
+
+        It is taken to compute as fast as the other replica in the time that its steps leave.
+        """
+        costs = self._forecaster.costs
+        cost = costs.prefill(record.id)
+        if cost.learned:
+            return 1.0
+        step_s = costs.step_s(record.id, self._forecaster.load_tracker.requests(record))
+        slack = max(_LEAST_SLACK, 1 - step_s / request.itl_s)
+        known_s = costs.prefill(elsewhere.record.id).seconds(request.prompt_tokens)
+        return known_s / cost.seconds(request.prompt_tokens) / slack
 
 
-def is_lent(here: Computing, elsewhere: Computing, device: Device, requests: int) -> bool:
-    """Whether a decode replica with so many requests computes it, rather than the one elsewhere."""
-    if device is Device.OWN:
-        # Done here before it would have begun there.
-        sooner = here.forecast.ends_s < elsewhere.forecast.ends_s - elsewhere.alone_s
-        return here.cached > elsewhere.cached or (sooner and here.forecast.feasible)
-    if here.cached > elsewhere.cached and here.cached >= here.missing:
-        return True
-    if device is Device.SHARED_BUSY or not requests:
-        return False
-    # There its steps would be in the way; one with another device is disturbed by nobody.
-    same = here.record.device == elsewhere.record.device and here.cached >= elsewhere.cached
-    # It waits for no longer than it takes, so that whoever waits is in time where it is itself.
-    soon = here.forecast.work_s <= here.alone_s
-    return same and soon and here.in_time(_AT_MOST_SLOWER)
+def _is_local_prefill(here: PlacementCandidate, elsewhere: PlacementCandidate) -> bool:
+    """On a device of its own: with more cached, or done before it would begin elsewhere."""
+    sooner = here.forecast.ends_s < elsewhere.forecast.ends_s - elsewhere.alone_s
+    return here.cached > elsewhere.cached or (sooner and here.forecast.feasible)

@@ -28,7 +28,7 @@ from cluster.api import (
 from cluster.api.gather import together
 from cluster.config.schema import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
-from cluster.placement.eligibility import capacity
+from cluster.placement.decode_capacity import token_capacity
 from cluster.placement.placement import Placement
 from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad
@@ -188,7 +188,9 @@ class Router:
 
     def _capacity(self) -> int | None:
         """Tokens that the largest decode pool can hold, where one is known."""
-        return max((capacity(record) for record in self._pools.healthy("decode")), default=None)
+        return max(
+            (token_capacity(record) for record in self._pools.healthy("decode")), default=None
+        )
 
     def _counts_for(self, tenant: str) -> str:
         """Without keys a tenant is a name that anybody may give: it counts for nobody."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from engine.config import require
+from engine.scheduling.edf import MOST_IN_EXACT_ORDER, by_deadline, most_on_time, shortest_first
 from engine.types.lane import LANES, Lane
 
 # How late a prompt is when it becomes overdue, and what others are given for each of its tokens.
@@ -26,8 +26,6 @@ PATIENCE_S = 5.0
 OTHERS_PER_OVERDUE = 3
 # Prompts share a pass while it is no longer than that: more would hold up the first of them.
 _PACKED_S = 0.03
-# Of more prompts in a lane the order is not worth the time to find it, to tell them their places.
-_EXACT = 48
 # What a clock too coarse for a short pass must not make of it.
 _LEAST_TOKEN_S = 1e-9
 
@@ -48,13 +46,16 @@ class LaneShares:
 
 @dataclass(frozen=True, slots=True)
 class PendingPrompt:
-    """A prompt as its order sees it; `place` tells apart what is equal, and rises by arrival."""
+    """A prompt that waits for computing.
+
+    `length` counts the tokens that have no KV yet. `arrival` rises with each prompt.
+    """
 
     owner: str
     lane: Lane
-    remaining: int
+    length: int
     deadline_s: float
-    place: int
+    arrival: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +127,23 @@ class PromptOrder:
         due: dict[Lane, list[PendingPrompt]] = {}
         for prompt in prompts:
             due.setdefault(prompt.lane, []).append(prompt)
-        totals = {lane: sum(one.remaining for one in own) for lane, own in due.items()}
+        totals = {lane: sum(one.length for one in own) for lane, own in due.items()}
         return [self._behind_each(lane, own, totals, now) for lane, own in due.items()]
 
     def _behind_each(
         self, lane: Lane, own: list[PendingPrompt], totals: Mapping[Lane, int], now: float
     ) -> list[tuple[PendingPrompt, int]]:
-        # Ranking many takes long, and their exact order is not worth that.
-        ranked = self._ranked(own, now) if len(own) <= _EXACT else sorted(own, key=_age)
+        exact = len(own) <= MOST_IN_EXACT_ORDER
+        ranked = self._ranked(own, now) if exact else sorted(own, key=by_deadline)
         found, before, share = [], 0, getattr(self._shares, lane)
         for due in ranked:
             others = sum(
-                min(total, int((before + due.remaining) * getattr(self._shares, other) / share))
+                min(total, int((before + due.length) * getattr(self._shares, other) / share))
                 for other, total in totals.items()
                 if other != lane
             )
             found.append((due, before + others))
-            before += due.remaining
+            before += due.length
         return found
 
     def _fill(
@@ -176,7 +177,7 @@ class PromptOrder:
             return False
         if LANES.index(due.lane) != LANES.index(under_way.lane):
             return LANES.index(due.lane) < LANES.index(under_way.lane)
-        return 2 * due.remaining <= under_way.tokens
+        return 2 * due.length <= under_way.tokens
 
     @property
     def _packed_tokens(self) -> int:
@@ -207,61 +208,20 @@ class PromptOrder:
 
     def _ranked(self, prompts: Sequence[PendingPrompt], now: float) -> Iterator[PendingPrompt]:
         """The prompts of one lane, best first."""
-        overdue = sorted((due for due in prompts if _overdue(due, now)), key=_age)
+        overdue = sorted((due for due in prompts if _overdue(due, now)), key=by_deadline)
         if overdue and self._owed[overdue[0].lane] >= self._chunk_tokens:
             yield from overdue
             prompts = [due for due in prompts if not _overdue(due, now)]
         token_s = self._token_s or 0.0
-        in_time = _most_in_time(prompts, now, token_s)
-        kept = {due.owner for due in in_time}
-        yield from _shortest_within_slack(in_time, now, token_s)
-        yield from sorted((due for due in prompts if due.owner not in kept), key=_length)
+        on_time = most_on_time(prompts, now, token_s)
+        kept = {prompt.owner for prompt in on_time}
+        yield from shortest_first(on_time, now, token_s)
+        yield from sorted((one for one in prompts if one.owner not in kept), key=_by_length)
 
 
 def _overdue(due: PendingPrompt, now: float) -> bool:
     return now - due.deadline_s > PATIENCE_S
 
 
-def _age(due: PendingPrompt) -> tuple[float, int]:
-    return due.deadline_s, due.place
-
-
-def _length(due: PendingPrompt) -> tuple[int, float, int]:
-    return due.remaining, due.deadline_s, due.place
-
-
-def _most_in_time(
-    prompts: Sequence[PendingPrompt], now: float, token_s: float
-) -> list[PendingPrompt]:
-    """A largest set of prompts that can all meet their deadlines, by deadline.
-
-    Whenever the next by deadline would be late, the longest so far is given up.
-    """
-    longest: list[tuple[int, int, PendingPrompt]] = []
-    end = now
-    for due in sorted(prompts, key=_age):
-        heappush(longest, (-due.remaining, -due.place, due))
-        end += due.remaining * token_s
-        if end > due.deadline_s:
-            given_up = heappop(longest)[2]
-            end -= given_up.remaining * token_s
-    return sorted((entry[2] for entry in longest), key=_age)
-
-
-def _shortest_within_slack(
-    in_time: list[PendingPrompt], now: float, token_s: float
-) -> Iterator[PendingPrompt]:
-    """Shortest first, where all those that are due before it can wait for so long."""
-    left = list(in_time)
-    while left:
-        end, slack = now, float("inf")
-        best = left[0]
-        for due in left:
-            length = due.remaining * token_s
-            if length <= slack and due.remaining < best.remaining:
-                best = due
-            end += length
-            slack = min(slack, due.deadline_s - end)
-        yield best
-        left.remove(best)
-        now += best.remaining * token_s
+def _by_length(prompt: PendingPrompt) -> tuple[int, float, int]:
+    return prompt.length, prompt.deadline_s, prompt.arrival

@@ -17,7 +17,7 @@ MOST_PASSES = 3
 class _QueuedPrompt:
     sequence: Sequence
     deadline_s: float
-    place: int
+    arrival: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,15 @@ class PromptQueue:
             sequence = prompt.sequence
             if sequence.owner not in without:
                 remaining = sequence.remaining - behind.get(sequence.owner, 0)
-                place = prompt.deadline_s, prompt.place
-                dues.append(PendingPrompt(sequence.owner, sequence.lane, remaining, *place))
+                dues.append(
+                    PendingPrompt(
+                        sequence.owner,
+                        sequence.lane,
+                        remaining,
+                        prompt.deadline_s,
+                        prompt.arrival,
+                    )
+                )
         return dues
 
     def _behind(self) -> dict[str, int]:

@@ -40,7 +40,7 @@ async def test_those_refused_are_served_when_they_come_back(config):
         async with asyncio.timeout(5):
             while any(holds.requests(record) for record in records):
                 await asyncio.sleep(0.02)
-        assert all(not holds.queue(record.id).left() for record in records)
+        assert all(not holds.backlog(record.id).remaining() for record in records)
     assert refusals
 
 

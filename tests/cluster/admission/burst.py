@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
-from cluster.placement.edf_forecast import EdfPrompt, first_of, in_time
+from cluster.placement.edf_forecast import EdfPrompt
 from cluster.placement.placement import Placement
 from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
+from engine.scheduling.edf import most_on_time, shortest_first
 from engine.types.urgency import Urgency
 
 TICK_S = 0.005
@@ -215,8 +216,8 @@ class Burst:
             if (due := EdfPrompt(call.remaining / self._rate(), call.deadline_s))
         }
         due = [one for one, _ in calls.values()]
-        kept = in_time(due, self.now)
-        best = first_of(kept, self.now) if kept else min(due, key=lambda one: one.seconds)
+        kept = most_on_time(due, self.now)
+        best = next(shortest_first(kept, self.now), None) or min(due, key=lambda one: one.length)
         return calls[id(best)][1]
 
     def _first(self, call: Call) -> None:

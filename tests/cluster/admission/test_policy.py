@@ -157,7 +157,7 @@ def test_all_that_was_held_is_released():
     burst = Burst(seed=2, returning=True).run()
     holds = burst.placement.load_tracker
     prefill, decode = burst._records()
-    assert holds.queue(prefill.id).left() == []
+    assert holds.backlog(prefill.id).remaining() == []
     burst._report()
     assert holds.requests(decode) == 0 and holds.blocks(decode) == 0
     assert len(burst.finished) == len(burst.calls)

@@ -12,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
 from cluster.admission.retry_schedule import _MOST, RetrySchedule
 from cluster.config.tenant_limits import Need, TenantConfig
-from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt, in_time
+from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt
 from cluster.placement.placement import Placement
 from cluster.placement.types import Forecast, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.tenants.fair_share import FairShare
+from engine.scheduling.edf import most_on_time
 
 dues = st.builds(EdfPrompt, st.floats(0.001, 1.0), st.floats(0.1, 4.0))
 waits = st.lists(dues, max_size=12)
@@ -30,12 +31,12 @@ def test_a_longer_prompt_fits_no_better_and_what_does_not_fit_ends_no_sooner(
     waiting, new, lead_s, more
 ):
     """One that fits may end sooner for being longer: fewer shorter ones have time before it."""
-    longer = EdfPrompt(new.seconds + more, new.deadline_s)
+    longer = EdfPrompt(new.length + more, new.deadline_s)
     short, long = (forecast_prompt(waiting, one, lead_s, 0.0) for one in (new, longer))
     assert short.feasible or not long.feasible
     if not short.feasible:
         assert long.ends_s >= short.ends_s - 1e-9
-    assert long.ends_s >= lead_s + longer.seconds - 1e-9
+    assert long.ends_s >= lead_s + longer.length - 1e-9
 
 
 @given(waits, dues, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
@@ -58,7 +59,7 @@ def test_one_more_that_waits_is_more_work(waiting, another, new, lead_s):
 
 def _none_given_up_for(another, waiting, begin_s):
     """Whether all that could be in time can be so beside `another`."""
-    kept, then = (in_time(them, begin_s) for them in (waiting, [*waiting, another]))
+    kept, then = (most_on_time(them, begin_s) for them in (waiting, [*waiting, another]))
     return set(map(id, kept)) <= set(map(id, then))
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement.cost_model import CostModel, NonNegativeFit, PrefillCost
+from cluster.placement.cost_model import CostModel, PrefillCost
+from cluster.placement.non_negative_fit import NonNegativeFit
 from engine.types.urgency import Urgency
 
 
@@ -248,3 +249,22 @@ def test_the_flush_follows_what_it_sees_and_not_one_stall():
 def test_a_fit_needs_no_more_than_its_guess():
     fit = NonNegativeFit((0.0, 1.0), (1.0, 1.0))
     assert fit.predict((1.0, 2.0)) == 2.0 and not fit.learned
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9), st.floats(0, 2)), max_size=30),
+    st.integers(0, 30),
+)
+def test_features_that_are_added_later_were_0_before(samples, late):
+    """As if the fit had had them from the beginning, to the last bit."""
+    whole, grown = NonNegativeFit((0.1, 0.0), (1.0, 5.0)), NonNegativeFit((0.1,), (1.0,))
+    for place, (first, second, seconds) in enumerate(samples):
+        if place < late:
+            whole.observe((first, 0.0), seconds)
+            grown.observe((first,), seconds)
+            continue
+        if place == late:
+            grown.add_features((5.0,))
+        whole.observe((first, second), seconds)
+        grown.observe((first, second), seconds)
+    assert whole.predict((1.0, 1.0)) == grown.predict((1.0, 1.0))

@@ -23,7 +23,7 @@ def test_no_more_are_promised_a_place_than_share_a_step():
     assert room.slots_shortfall([record(running=5, waiting=2)], ask()) == 0
     assert room.slots_shortfall([record(running=5, waiting=2)], ask(choices=4)) == 3
     assert room.slots_shortfall([record(running=8)], ask()) == 1
-    assert room.full(record(running=8), ask())
+    assert room.is_full(record(running=8), ask())
 
 
 def test_where_batches_are_formed_of_who_waits_all_have_a_place():
@@ -46,7 +46,7 @@ def test_the_batch_lane_leaves_a_quarter_to_the_others():
     room, half_full = DecodeCapacity(ReplicaLoadTracker()), record(running=6, blocks_promised=75)
     assert room.slots_shortfall([half_full], ask(batch=True)) == 1
     assert room.blocks_shortfall([half_full], ask(batch=True)) == 1
-    assert not room.full(half_full, ask())
+    assert not room.is_full(half_full, ask())
 
 
 def test_of_a_batch_of_one_the_batch_lane_gets_the_place():
@@ -62,7 +62,7 @@ def test_choices_may_go_to_all_replicas():
     assert room.slots_shortfall(pool, ask(choices=4)) == 0
     assert room.slots_shortfall(pool, ask(choices=6)) == 2
     assert room.blocks_shortfall(pool, ask(6 * 16, choices=6)) == 2
-    assert not room.full(pool[0], ask(choices=4))
+    assert not room.is_full(pool[0], ask(choices=4))
 
 
 def test_what_its_part_could_never_hold_may_have_what_is_free_of_the_whole():
@@ -83,7 +83,7 @@ def test_whoever_has_room_stays_within_the_bounds_and_batch_leaves_some(asked, l
     room = DecodeCapacity(holds, overcommit)
     for batch, tokens in asked:
         one = ask(tokens, batch=batch)
-        if room.full(known, one):
+        if room.is_full(known, one):
             continue
         holds.request("d0", -(-tokens // 16), 1.0)
         assert holds.requests(known) <= limit

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.placement import placement
-from cluster.placement.replica_load import PlacedPrompt
+from cluster.placement.prefill_backlog import PlacedPrompt
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import PromptTooLong, Unavailable

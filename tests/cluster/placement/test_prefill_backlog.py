@@ -7,8 +7,7 @@ import random
 import pytest
 
 from cluster.placement.cost_model import PrefillCost
-from cluster.placement.prefill_backlog import backlog
-from cluster.placement.replica_load import PlacedPrompt, PrefillBacklog
+from cluster.placement.prefill_backlog import PlacedPrompt, PrefillBacklog, edf_prompts
 from engine.types.urgency import Urgency
 
 TOKEN_S = dict(zip(Urgency, (0.001, 0.002, 0.0015, 0.00125), strict=True))
@@ -26,7 +25,7 @@ def cost() -> PrefillCost:
 
 
 def seconds(queue: PrefillBacklog, cost: PrefillCost, now: float, **more) -> list[float]:
-    return [due.seconds for due in backlog(queue, cost, now, **more)]
+    return [due.length for due in edf_prompts(queue, cost, now, **more)]
 
 
 def test_the_oldest_is_computed_as_time_passes(cost):
@@ -63,7 +62,7 @@ def test_who_waits_with_others_is_computed_at_their_pace(cost):
     for urgency in (Urgency.NONE, Urgency.PROMPTS):
         queue.add(PlacedPrompt(400, urgency=urgency), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.8], abs=0.03)
-    found = seconds(queue, cost, 10.0, behind=Urgency.PRESSED)
+    found = seconds(queue, cost, 10.0, newcomer=Urgency.PRESSED)
     assert found == pytest.approx([0.4, 0.6], abs=0.03)
     urgent = queue.add(PlacedPrompt(100, urgency=Urgency.URGENT), 10.0)
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.125], abs=0.03)
@@ -80,5 +79,5 @@ def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
     assert seconds(queue, cost, 10.0) == pytest.approx([0.1], abs=0.02)
     queue.drop(queue.add(PlacedPrompt(100, urgency=Urgency.URGENT), 10.0))
     for urgency in Urgency:
-        found = seconds(queue, cost, 10.0, batch=True, behind=urgency)
+        found = seconds(queue, cost, 10.0, batch=True, newcomer=urgency)
         assert found == pytest.approx([0.1, 0.8], abs=0.03)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement.replica_load import Left, PlacedPrompt, ReplicaLoadTracker
+from cluster.placement.prefill_backlog import PlacedPrompt, RemainingPrompt
+from cluster.placement.replica_load import ReplicaLoadTracker
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.types.urgency import Urgency
 
@@ -13,11 +14,11 @@ def record(**load):
 
 
 def remaining(holds):
-    return [one.tokens for one in holds.queue("r0").left()]
+    return [one.tokens for one in holds.backlog("r0").remaining()]
 
 
 def others(holds):
-    return holds.queue("r0").others_of(ReplicaLoad())
+    return holds.backlog("r0").others_of(ReplicaLoad())
 
 
 def test_what_a_report_does_not_have_was_computed_oldest_first():
@@ -39,9 +40,9 @@ def test_each_lane_has_done_what_its_own_reports_lack():
     holds.prompt("r0", batch, 0.0)
     holds.prompt("r0", other, 0.0)
     holds.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
-    assert holds.queue("r0").left() == [
-        Left(other, 20, 0.0, Urgency.NONE),
-        Left(batch, 500, 0.0, Urgency.NONE),
+    assert holds.backlog("r0").remaining() == [
+        RemainingPrompt(other, 20, 0.0, Urgency.NONE),
+        RemainingPrompt(batch, 500, 0.0, Urgency.NONE),
     ]
 
 
@@ -77,7 +78,7 @@ def test_what_comes_while_another_is_computed_is_counted_once():
 
 def test_progress_is_known_by_what_is_missing():
     holds = ReplicaLoadTracker()
-    queue = holds.queue("r0")
+    queue = holds.backlog("r0")
     holds.prompt("r0", PlacedPrompt(500), 1.0)
     for due, now in ((500, 2.0), (500, 3.0), (200, 4.0), (700, 5.0)):
         holds.report("r0", ReplicaLoad(prompt_tokens_due=due), now)
@@ -97,7 +98,7 @@ def test_what_a_report_has_more_belongs_to_others():
     mine.release()
     assert remaining(holds) == []
     holds.unreport("r0")
-    assert holds.queue("r0").others_of(ReplicaLoad(prompt_tokens_due=30)) == 30
+    assert holds.backlog("r0").others_of(ReplicaLoad(prompt_tokens_due=30)) == 30
 
 
 def test_what_was_placed_just_before_a_report_is_counted_once():

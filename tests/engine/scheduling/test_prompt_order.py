@@ -38,7 +38,7 @@ def order(token_s=None, **shares):
 
 
 def turn(subject, prompts, now=0.0, under_way=None):
-    chunk = subject.chunk(prompts, now, lambda due: due.remaining, under_way)
+    chunk = subject.chunk(prompts, now, lambda due: due.length, under_way)
     return [(due.owner, count) for due, count in chunk]
 
 

@@ -46,11 +46,11 @@ def test_whatever_can_run_runs_and_no_cap_is_exceeded(drawn, now, token_s, most)
 @given(prompts, st.sampled_from(LANES), st.integers(1, CHUNK))
 def test_what_overtakes_is_of_an_earlier_lane_or_much_shorter(drawn, lane, tokens):
     under_way = UnderWay({"0"}, lane, tokens)
-    chunk = PromptOrder(CHUNK).chunk(dues(drawn), 0.0, lambda due: due.remaining, under_way)
+    chunk = PromptOrder(CHUNK).chunk(dues(drawn), 0.0, lambda due: due.length, under_way)
     assert all(due.owner != "0" for due, _ in chunk)
     for due, _ in chunk[:1]:
         earlier = LANES.index(due.lane) < LANES.index(lane)
-        assert earlier or (due.lane == lane and 2 * due.remaining <= tokens)
+        assert earlier or (due.lane == lane and 2 * due.length <= tokens)
 
 
 @settings(deadline=None, max_examples=50)
@@ -79,7 +79,7 @@ def test_no_lane_starves_beside_a_crowd_in_the_others(lane, length, others):
 
 
 def _all(due):
-    return due.remaining
+    return due.length
 
 
 @settings(deadline=None)
