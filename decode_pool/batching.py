@@ -35,7 +35,7 @@ class Queue:
     """
 
     waiting: Sequence[Candidate]
-    room: int
+    capacity: int
 
 
 class Batching(Protocol):
@@ -93,9 +93,9 @@ class Formed:
         if self._members or not queue.waiting:
             return None
         left_s = min(self._ends_s(one) for one in queue.waiting) - now
-        if left_s > 0 and len(queue.waiting) < queue.room:
+        if left_s > 0 and len(queue.waiting) < queue.capacity:
             return left_s
-        self._members = {one.owner for one in queue.waiting[: max(1, queue.room)]}
+        self._members = {one.owner for one in queue.waiting[: max(1, queue.capacity)]}
         return None
 
     def may_join(self, owner: str) -> bool:

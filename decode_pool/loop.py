@@ -42,7 +42,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
 
     def register(self, job: DecodeJob) -> None:
         """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
-        self._scheduler.check_fits(job.sequence)
+        self._scheduler.check_feasible(job.sequence)
         batch = job.sequence.lane == "batch"
         require_room(len(self._jobs), self._max_jobs, "requests are here", batch=batch)
         self._jobs[job.sequence.owner] = job
@@ -127,7 +127,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             stepped = step_due_s is None and await self._step()
             if not await self._slice() and not stepped:
                 self._emit()
-                self._worker.rest()
+                self._worker.yield_cores()
                 due_s = [seconds for seconds in (batch_due_s, step_due_s) if seconds is not None]
                 await self.wakeup.wait(min(due_s, default=None))
 

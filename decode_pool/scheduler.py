@@ -94,7 +94,7 @@ class DecodeScheduler(PassScheduler):
         """How often this request lost its blocks."""
         return self._entries[owner].preemptions
 
-    def check_fits(self, sequence: Sequence) -> None:
+    def check_feasible(self, sequence: Sequence) -> None:
         """PromptTooLong if the request could not run to its end even alone."""
         needed = self.most_blocks(sequence)
         if needed > self.pool.total:

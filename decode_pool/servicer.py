@@ -41,7 +41,7 @@ class DecodeServicer:
         self._new_completion = new_completion
         self._timeout_s = timeout_s
         self._grants = 0
-        self._reports = PromptReports(loop.places)
+        self._reports = PromptReports(loop.queue_positions)
 
     async def serve(self, request: decode_pb2.DecodeRequest, outlet: Outlet) -> None:
         """Receive the KV or compute it, join the batch, send every token not sent yet."""

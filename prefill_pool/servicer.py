@@ -32,7 +32,7 @@ class PrefillServicer:
         self._sender = sender
         self._new_completion = new_completion
         self._lease_s = lease_s
-        self._reports = PromptReports(loop.places)
+        self._reports = PromptReports(loop.queue_positions)
 
     async def serve(self, request: prefill_pb2.PrefillRequest, outlet: Outlet) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""

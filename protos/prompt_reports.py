@@ -22,7 +22,7 @@ class _Report:
     sequence: Sequence
     outlet: Outlet
     tokens: Collect | None = None
-    place: QueuePosition | None = None
+    position: QueuePosition | None = None
     said: PromptProgress | None = None
     ended: bool = False
 
@@ -40,14 +40,14 @@ class _Report:
 
     def _news(self) -> CallEvent | None:
         """How far the prompt is now; None where that was said before or is not known."""
-        if self.over or (self.queued and self.place is None):
+        if self.over or (self.queued and self.position is None):
             return None
         computed = min(self.sequence.computed, self.sequence.prompt_tokens)
         news = PromptProgress(computed=computed, queued=self.queued)
-        if self.queued and self.place is not None:
-            news.position = self.place.position
-            if self.place.wait_s is not None:
-                news.wait_s = self.place.wait_s
+        if self.queued and self.position is not None:
+            news.position = self.position.position
+            if self.position.wait_s is not None:
+                news.wait_s = self.position.wait_s
         if news == self.said:
             return None
         self.said = news
@@ -57,8 +57,8 @@ class _Report:
 class PromptReports:
     """Looks twice a second at the prompts it was given; `places` says where those are that wait."""
 
-    def __init__(self, places: Callable[[], Mapping[str, QueuePosition]]) -> None:
-        self._places = places
+    def __init__(self, positions: Callable[[], Mapping[str, QueuePosition]]) -> None:
+        self._positions = positions
         self._told: dict[str, _Report] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -89,8 +89,8 @@ class PromptReports:
         if not self._told:
             return
         waiting = any(report.queued for report in self._told.values())
-        places = self._places() if waiting else {}
+        positions = self._positions() if waiting else {}
         for owner, report in self._told.items():
-            report.place = places.get(owner)
+            report.position = positions.get(owner)
             report.outlet.ready(report.collect)
         self._plan()

@@ -43,7 +43,7 @@ class HeldEngine:
     def __init__(self, shared_cores=""):
         self.shared_cores = shared_cores
         self.slices = []
-        self.cuts = self.halts = self.rests = 0
+        self.cuts = self.halts = self.yields = 0
         self._permits = threading.Semaphore(0)
         self._free = threading.Event()
 
@@ -52,8 +52,8 @@ class HeldEngine:
 
     urgency = Urgency.NONE
 
-    def rest(self):
-        self.rests += 1
+    def yield_cores(self):
+        self.yields += 1
 
     def forward(self, spans):
         return [SampledToken(7) for _ in spans]

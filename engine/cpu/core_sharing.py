@@ -120,7 +120,7 @@ class CoreSharing:
         """After a step."""
         self._tell(time.monotonic())
 
-    def rest(self) -> None:
+    def yield_cores(self) -> None:
         """After a step which none follows for a while: its share is the others' from now on."""
         self._began_s = 0.0
         self._tell(0.0)

@@ -62,29 +62,29 @@ class Engine:
         device: torch.device | None = None,
         most_tokens: int,
         share: int = 1,
-        stages: StartupTimer | None = None,
+        timer: StartupTimer | None = None,
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
         `most_tokens` bounds the pool: more could never be used. `share` replicas share the
-        device's memory. `stages` are told what took how long.
+        device's memory. `timer` is told when each stage ends.
         """
         device = device or best_device()
-        stages = stages or StartupTimer()
+        timer = timer or StartupTimer()
         model: Any = load_weights(description, device)
-        stages.ended("weights")
+        timer.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
         layout = probe_layout(description, model, kv.block_size)
         expected = reference_logits(model, check_tokens(description))
-        stages.ended("reference")
+        timer.ended("reference")
         config = config or ModelConfig()
         runner, improvement = choose_runner(description, model, kv.block_size, config)
-        stages.ended("operations")
+        timer.ended("operations")
         check_runner(description, runner, layout, device, expected)
-        stages.ended("check")
-        blocks = kv.blocks or _fit_blocks(layout, device, kv, most_tokens, share)
+        timer.ended("check")
+        blocks = kv.blocks or _pool_blocks(layout, device, kv, most_tokens, share)
         cache = KvCache(layout, blocks, device, runner.kv_format)
-        stages.ended("pool")
+        timer.ended("pool")
         log.info(
             "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
@@ -93,7 +93,7 @@ class Engine:
             blocks,
             layout.block_size,
             blocks * block_bytes(layout) / 2**20,
-            stages,
+            timer,
         )
         cores = CoreSharing(weight_bytes) if device.type == "cpu" else None
         return cls(description, runner, cache, improvement=improvement, cores=cores)
@@ -129,10 +129,10 @@ class Engine:
         """How urgently other engines compute on this host, so that this one's rest helps them."""
         return Urgency.NONE if self._cores is None else self._cores.urgency
 
-    def rest(self) -> None:
+    def yield_cores(self) -> None:
         """Nothing is computed for a while: other engines on this host may have its cores."""
         if self._cores is not None:
-            self._cores.rest()
+            self._cores.yield_cores()
 
     @property
     def is_improved_first(self) -> bool:
@@ -166,12 +166,12 @@ class Engine:
         self.cache.clear(blocks)
 
 
-def _fit_blocks(
+def _pool_blocks(
     layout: KvLayout, device: torch.device, kv: KvConfig, most_tokens: int, share: int
 ) -> int:
-    """Blocks that fit in a replica's share of what is free now, at most for `most_tokens`."""
+    """How many blocks a replica's share of the free memory has, at most those for `most_tokens`."""
     fraction = kv.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
-    fitting = int(free_bytes(device) * fraction / share) // block_bytes(layout)
-    if fitting < 1:
+    blocks = int(free_bytes(device) * fraction / share) // block_bytes(layout)
+    if blocks < 1:
         raise ConfigError("kv: not enough free memory for a single block")
-    return min(fitting, layout.blocks_for(most_tokens))
+    return min(blocks, layout.blocks_for(most_tokens))

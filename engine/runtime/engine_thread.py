@@ -72,8 +72,8 @@ class Steps(Protocol):
         """See `Engine.urgency`."""
         ...
 
-    def rest(self) -> None:
-        """See `Engine.rest`."""
+    def yield_cores(self) -> None:
+        """See `Engine.yield_cores`."""
         ...
 
 
@@ -174,10 +174,10 @@ class EngineWorker:
         """How urgently others compute on this host."""
         return self._engine.urgency
 
-    def rest(self) -> None:
+    def yield_cores(self) -> None:
         """No step of this caller follows for a while: others may have the cores."""
         if not self._under_way:
-            self._engine.rest()
+            self._engine.yield_cores()
 
     def close(self) -> None:
         """Let the step in progress end and take no more."""

@@ -65,14 +65,14 @@ class PaperEngine:
         self.now = 0.0
         self.step_s = STEP_S
         self.slices = []
-        self.rests = 0
+        self.yields = 0
         self.tokens_s = {}
 
     urgency = Urgency.NONE
     shared_cores = "host"
 
-    def rest(self):
-        self.rests += 1
+    def yield_cores(self):
+        self.yields += 1
 
     def forward(self, spans):
         self.now += self.step_s
@@ -206,12 +206,12 @@ async def test_streams_are_paced_while_others_on_the_host_compute_prompts(
         async def wait(most_s=None, wait=subject.wakeup.wait):
             if most_s is None:
                 return await wait()
-            assert engine.rests > rests
+            assert engine.yields > yields
             engine.now += most_s
             return None
 
         monkeypatch.setattr(subject.wakeup, "wait", wait)
-        rests, engine.urgency = engine.rests, urgency
+        yields, engine.urgency = engine.yields, urgency
         await asyncio.gather(*(stream(subject, f"s{n}", 40) for n in range(4)))
         assert quantiles(engine.gaps(), n=4) == pytest.approx([itl_s] * 3)
 

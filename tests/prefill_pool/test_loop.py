@@ -84,10 +84,10 @@ async def test_others_have_the_cores_as_soon_as_nothing_is_left_to_compute():
     async with running() as (subject, engine, _):
         job = submit(subject, "only", 8)
         await engine.hold_slice(0)
-        before = engine.rests
+        before = engine.yields
         engine.let_go()
         await asyncio.wait_for(job.first_token, 30)
-        assert engine.rests == before + 1
+        assert engine.yields == before + 1
 
 
 async def test_how_far_a_pass_is_is_told_while_it_goes_on():

@@ -88,7 +88,7 @@ def test_a_share_follows_the_neighbours_within_a_step(tmp_path):
     second.leave()
     first.adapt()
     assert torch.get_num_threads() == 2
-    second.rest()
+    second.yield_cores()
     first.adapt()
     assert torch.get_num_threads() == 4
 
@@ -104,7 +104,7 @@ def test_an_operation_sees_others_begin_and_end_while_it_runs(tmp_path):
     assert began > 0.0 == ended
     second.leave()
     assert step[1] >= step[0] == began
-    second.rest()
+    second.yield_cores()
     assert step.tolist() == [0.0, 0.0]
 
 
@@ -130,7 +130,7 @@ def test_the_greatest_urgency_of_the_busy_is_seen_by_the_others(tmp_path):
     assert first.urgency is Urgency.PRESSED and third.urgency is Urgency.PROMPTS
     third.leave()
     assert first.urgency is Urgency.PRESSED
-    third.rest()
+    third.yield_cores()
     assert first.urgency is Urgency.PROMPTS
     second.enter()
     assert first.urgency is Urgency.NONE
@@ -167,8 +167,8 @@ def test_a_killed_neighbour_is_forgotten(tmp_path):
     code = f"""
         import time
         from pathlib import Path
-        from engine.cpu.core_sharing import Cores
-        neighbour = Cores({LARGE}, Path({str(tmp_path)!r}))
+        from engine.cpu.core_sharing import CoreSharing
+        neighbour = CoreSharing({LARGE}, Path({str(tmp_path)!r}))
         neighbour.enter()
         print("in a step", flush=True)
         time.sleep(60)
@@ -226,6 +226,6 @@ def test_whoever_rests_wakes_those_that_wait_for_its_step_to_be_over(tmp_path):
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(libc.syscall, futex, word, 0, known, most, None, 0)
         while not waiting.done():
-            second.rest()
+            second.yield_cores()
             time.sleep(0.001)
     assert waiting.result() == 0
