@@ -28,14 +28,24 @@ import torch
 from engine import kernels
 from engine.types.urgency import Urgency
 
-# How long after its last step an engine still counts as busy, and how long a step can last.
-_RECENT_S = 0.01
-_LONGEST_STEP_S = 5.0
-_SCAN_S = 1.0
-# Below this a step is so short that threads cost more than they bring.
+# Tuned: the steps of a smaller model are so short that threads cost more than they bring.
 _LEAST_WEIGHT_BYTES = 32 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its urgency
+
+
+@dataclass(frozen=True, slots=True)
+class BusyTimes:
+    """How long other engines count as busy, and how often they are looked for (seconds).
+
+    `recent_s`, tuned: so long after its last step an engine still counts as busy.
+    `longest_step_s`, a bound: an engine in a longer step is stuck, and counts no more.
+    `scan_s`, a bound: between two looks for engines that have come or gone.
+    """
+
+    recent_s: float = 0.01
+    longest_step_s: float = 5.0
+    scan_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +61,45 @@ class Beside:
     cores: int = 1
 
 
-class _Neighbour:
-    """Another engine's file."""
+class NeighbourEngine:
+    """Another engine of this host, by its file."""
 
-    def __init__(self, file: mmap.mmap) -> None:
-        self.file = file
+    def __init__(self, file: mmap.mmap, times: BusyTimes) -> None:
         self.step = _step_in(file)
+        self._file = file
+        self._times = times
 
     def busy(self, now: float) -> bool:
-        began, ended, _ = _STATE.unpack_from(self.file)
+        """Whether the engine computes, or did a moment ago."""
+        began, ended, _ = _STATE.unpack_from(self._file)
         if began > ended:
-            return bool(now - began < _LONGEST_STEP_S)
-        return bool(now - ended < _RECENT_S)
+            return bool(now - began < self._times.longest_step_s)
+        return bool(now - ended < self._times.recent_s)
 
     def stuck(self, now: float) -> bool:
-        """Whether it began a step so long ago that it counts as busy no more."""
-        began, ended, _ = _STATE.unpack_from(self.file)
-        return bool(began > ended and now - began >= _LONGEST_STEP_S)
+        """Whether the engine began a step so long ago that it no longer counts as busy."""
+        began, ended, _ = _STATE.unpack_from(self._file)
+        return bool(began > ended and now - began >= self._times.longest_step_s)
 
     def urgency(self, now: float) -> Urgency:
+        """How urgent the prompts are that the engine computes now."""
         if not self.busy(now):
             return Urgency.NONE
         # Of a newer version on this host there may be more.
-        return Urgency(min(_STATE.unpack_from(self.file)[2], Urgency.URGENT))
+        return Urgency(min(_STATE.unpack_from(self._file)[2], Urgency.URGENT))
 
 
 class CoreSharing:
     """One engine's view of the host. Steps are one thread's; any may ask for `urgency`."""
 
-    def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, weight_bytes: int, folder: Path | None = None, times: BusyTimes | None = None
+    ) -> None:
         self._cores = usable_cores()
         self._single = self._cores == 1 or weight_bytes < _LEAST_WEIGHT_BYTES
         self._folder = folder or _shared_folder()
-        self._neighbours: dict[str, _Neighbour] = {}
+        self._times = times or BusyTimes()
+        self._neighbours: dict[str, NeighbourEngine] = {}
         self._scanned_s = 0.0
         self._threads: int | None = None
         self._began_s = 0.0
@@ -114,7 +130,7 @@ class CoreSharing:
         now = time.monotonic()
         others = [] if self._single else self._neighbours.values()
         steps = [neighbour.step for neighbour in others if not neighbour.stuck(now)]
-        return Beside(steps, now - _RECENT_S, self._cores)
+        return Beside(steps, now - self._times.recent_s, self._cores)
 
     def leave(self) -> None:
         """After a step."""
@@ -153,7 +169,7 @@ class CoreSharing:
             _STATE.pack_into(self._own, 0, self._began_s, ended_s, self._urgency)
 
     def _share(self, now: float) -> int:
-        if now - self._scanned_s > _SCAN_S:
+        if now - self._scanned_s > self._times.scan_s:
             # A folder that somebody removed costs the neighbours' share, never a step.
             with suppress(OSError):
                 self._scan()
@@ -187,14 +203,14 @@ class CoreSharing:
         # In one go: another thread may be asking for their urgency.
         self._neighbours = neighbours
 
-    def _look(self, path: Path) -> _Neighbour | None:
+    def _look(self, path: Path) -> NeighbourEngine | None:
         """The engine whose file this is; None where that is dead."""
         with path.open("r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 known = self._neighbours.get(path.name)
-                return known or _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
+                return known or NeighbourEngine(mmap.mmap(file.fileno(), _STATE.size), self._times)
             path.unlink()
             return None
 

@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time."""
+    """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time.
+
+    `runner` computes its forward and `cache` has its blocks.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Engine:
     ) -> None:
         self.description = description
         self.cache = cache
-        self._runner = runner
+        self.runner = runner
         self._improvement = improvement
         self._pieces: Iterator[None] | None = None
         self._cores = cores
@@ -50,7 +53,7 @@ class Engine:
     @property
     def forward_name(self) -> str:
         """Which forward computes, for the log."""
-        return self._runner.name
+        return self.runner.name
 
     @classmethod
     def load(
@@ -117,7 +120,7 @@ class Engine:
         Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
         `stored` is called once their KV is there, where a pass can tell before its end: on a CPU.
         """
-        return Pass(self._runner, self.cache, spans, self._cores, stored)
+        return Pass(self.runner, self.cache, spans, self._cores, stored)
 
     @property
     def shared_cores(self) -> str:

@@ -40,7 +40,7 @@ class Pass:
     ) -> None:
         self.spans = spans
         self.layers_done = self._layers_launched = 0
-        self._launches = cache.device.type != "cpu"
+        self._launches = cache.launches
         self._runner = runner
         self._cache = cache
         self._cores = cores
