@@ -23,7 +23,7 @@ NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class PrefillServicer:
-    """Answers prefill calls. The end of a call, however it comes, frees what it held."""
+    """Answers prefill calls. The end of a call, however it comes, frees its blocks."""
 
     def __init__(
         self, loop: PrefillLoop, sender: KvSender, new_completion: NewCompletion, lease_s: float

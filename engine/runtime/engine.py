@@ -1,4 +1,4 @@
-"""The engine: owns the device, the weights and the KV; its one verb is `forward`."""
+"""The engine: it owns the device, the weights and the KV, and computes steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Engine:
 
     @property
     def forward_name(self) -> str:
-        """Which forward computes, for the log."""
+        """The forward's name, for the log."""
         return self.runner.name
 
     @classmethod
@@ -69,8 +69,8 @@ class Engine:
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
-        `most_tokens` bounds the pool: more could never be used. `share` replicas share the
-        device's memory. `timer` is told when each stage ends.
+        `most_tokens` bounds the pool, because a replica can use no more. `share` replicas share
+        the device's memory. `timer` times the stages.
         """
         device = device or best_device()
         timer = timer or StartupTimer()
@@ -104,10 +104,10 @@ class Engine:
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
 
-        KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
+        KV goes into the sequences' blocks; the sequences themselves are not changed. The results
         are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
-        overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
-        gets them: a NaN left there would spread.
+        overflowed gets an Internal. Its blocks must be cleared, by `clear`, before another
+        sequence gets them, because a NaN in them would spread.
         """
         results = self.begin(spans).advance()
         if results is None:
@@ -115,35 +115,36 @@ class Engine:
         return results
 
     def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Pass:
-        """The same as `forward`, to be computed in slices of layers; other steps may go between.
+        """Begin what `forward` computes, as a pass in slices of layers.
 
-        Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
-        `stored` is called once their KV is there, where a pass can tell before its end: on a CPU.
+        Steps of other sequences may be computed between two slices. The spans keep their blocks
+        until the pass has ended. On a CPU `stored` is called once the spans' KV is stored; on
+        other devices this is not known before the end of the pass.
         """
         return Pass(self.runner, self.cache, spans, self._cores, stored)
 
     @property
     def shared_cores(self) -> str:
-        """Names the cores that this engine shares with others; "" where it shares none."""
+        """A name of the cores that this engine shares with other engines; "": it shares none."""
         return "" if self._cores is None else self._cores.shared_name
 
     @property
     def urgency(self) -> Urgency:
-        """How urgently other engines compute on this host, so that this one's rest helps them."""
+        """The urgency of prompts that other engines compute on these cores."""
         return Urgency.NONE if self._cores is None else self._cores.urgency
 
     def yield_cores(self) -> None:
-        """Nothing is computed for a while: other engines on this host may have its cores."""
+        """Let other engines on this host use the cores until the next step."""
         if self._cores is not None:
             self._cores.yield_cores()
 
     @property
     def is_improved_first(self) -> bool:
-        """Whether `improve` is for before there are streams; see `Improvement.stalls`."""
+        """Whether `improve` must end before there are streams; see `Improvement.stalls`."""
         return self._improvement is not None and self._improvement.stalls
 
     def prepare_improvement(self) -> bool:
-        """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""
+        """Do the slow part of making steps faster, on any thread; whether `improve` follows."""
         if self._improvement is None:
             return False
         reason = self._improvement.prepare()
@@ -153,7 +154,7 @@ class Engine:
 
     @torch.inference_mode()
     def improve(self) -> bool:
-        """Swap in a piece of what was prepared, between two steps; whether more is to come."""
+        """Swap in a piece of the improvement, between two steps; whether more pieces follow."""
         if self._improvement is None:
             return False
         if self._pieces is None:
