@@ -1,10 +1,10 @@
 """How many requests may share a step, so that a step keeps the budget. Pure.
 
-The limit falls when steps take longer than the budget, and rises again, at most to `most`, when
-they take clearly less while the batch is full: at three quarters, as no more are let in than the
-limit, and some of these are on their way. A size that was too slow is not tried again for a while,
-so that the limit rests below it; unless steps got so much faster, as when somebody else on the
-cores came to rest, that it would keep the budget however its time grows with it.
+The limit falls when steps take longer than the budget. It rises again, at most to `most`, when
+steps take clearly less and the batch is nearly full. Three quarters of the limit count as nearly
+full, because some of the admitted requests are still on their way. A size that was too slow is not
+tried again for a while, so the limit stays below it. It is tried sooner when steps got much faster,
+for example because another engine yielded the cores.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-# Steps between two changes; a change is judged by the median of as many.
+# Tuned: a change is judged by the median of so many steps.
 _WINDOW = 8
-# Below that part of the budget there is room for more.
-_ROOMY = 0.85
-# Of the limit, what a full batch has at least: the part that the batch lane may fill.
-_FULL = 0.75
-# Windows for which a size that was too slow is not tried again.
-_SHY_WINDOWS = 16
-# Fewer share a step for nothing: what it takes is the weights' reading, or somebody else's doing.
+# Tuned: below this share of the budget a batch may grow.
+_SPARE_SHARE = 0.85
+# A promise: a batch of this share of the limit counts as full; the batch lane may fill as much.
+_FULL_SHARE = 0.75
+# Tuned: for so many windows a size that was too slow is not tried again.
+_RETRY_WINDOWS = 16
+# A bound: a step of fewer requests is no faster, as it reads all weights anyway.
 _LEAST = 8
-# No step is faster, so none is taken to be.
+# Tuned: the limit changes by one part in so many.
+_STEP_PARTS = 8
+# Numerics: no step counts as faster than this (seconds).
 _LEAST_S = 1e-4
 
 
@@ -35,32 +37,32 @@ class BatchSize:
         self._budget_s = budget_s
         self._steps: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
         self._too_slow: int | None = None
-        self._shy = 0
+        self._retry_in = 0
 
     def stepped(self, requests: int, seconds: float) -> None:
-        """A step of so many requests took so long."""
+        """Note that a step of so many requests took so long."""
         self._steps.append((requests, seconds))
         if len(self._steps) < _WINDOW:
             return
         usual_s = median(took_s for _, took_s in self._steps)
         batch = min(count for count, _ in self._steps)
         self._steps.clear()
-        self._shy = max(0, self._shy - 1)
+        self._retry_in = max(0, self._retry_in - 1)
         if usual_s > self._budget_s:
             self._shrink(batch)
-        elif usual_s < _ROOMY * self._budget_s:
+        elif usual_s < _SPARE_SHARE * self._budget_s:
             # A step's time grows with its requests at most in proportion: part of it does not grow.
-            safe = int(batch * _ROOMY * self._budget_s / max(usual_s, _LEAST_S))
-            self._grow(safe, full=batch >= int(_FULL * self.limit))
+            certain = int(batch * _SPARE_SHARE * self._budget_s / max(usual_s, _LEAST_S))
+            self._grow(certain, full=batch >= int(_FULL_SHARE * self.limit))
 
     def _shrink(self, batch: int) -> None:
-        self._too_slow, self._shy = batch, _SHY_WINDOWS
+        self._too_slow, self._retry_in = batch, _RETRY_WINDOWS
         least = min(_LEAST, self._most)
-        self.limit = max(least, min(self.limit, batch - max(1, batch // 8)))
+        self.limit = max(least, min(self.limit, batch - max(1, batch // _STEP_PARTS)))
 
-    def _grow(self, safe: int, *, full: bool) -> None:
+    def _grow(self, certain: int, *, full: bool) -> None:
         ceiling = self._most
-        if self._too_slow is not None and self._shy:
+        if self._too_slow is not None and self._retry_in:
             ceiling = min(ceiling, self._too_slow - 1)
-        tried = min(ceiling, self.limit + max(1, self.limit // 8)) if full else 0
-        self.limit = max(self.limit, tried, min(self._most, safe))
+        tried = min(ceiling, self.limit + max(1, self.limit // _STEP_PARTS)) if full else 0
+        self.limit = max(self.limit, tried, min(self._most, certain))

@@ -28,7 +28,7 @@ class BatchSlots:
 
     @property
     def taken(self) -> int:
-        """Slots of requests in the batch, or with their KV on the way."""
+        """How many slots are taken: by requests in the batch, or with their KV on the way."""
         return self._entries.count(DecodeState.RUNNING, DecodeState.ARRIVING)
 
     def capacity(self, waiting: list[DecodeEntry]) -> int:

@@ -1,12 +1,12 @@
-"""Who may join the decode batch now: anyone (continuous), or the members of a batch. Pure.
+"""Which requests may join the decode batch now. Pure.
 
-Continuous batching (Yu et al., "Orca", OSDI 2022) lets a request join at any step. The other two
-are what it is compared with. A batch is formed of the requests that wait, in order, and runs
-until all of them have ended; only then the next one is formed. *static* forms it at once; with a
-*window* it waits for more, until one of those that wait has done so for its window, unless it is
-full.
+Continuous batching (Yu et al., "Orca", OSDI 2022) lets a request join at any step. The two other
+policies exist to be compared with it. They form a batch of the waiting requests, in order. The
+batch runs until all of its members have ended, and only then the next batch is formed. *static*
+forms a batch at once. *window* waits for more requests until the batch is full, or until a waiting
+request has waited for its window.
 
-A member that ended takes part in no further step, and one that lost its blocks comes back.
+A member that ended takes part in no further step. A preempted member comes back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from decode_pool.config import BatchingName
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Who waits, since when, and for how long at most (s); None: for the pool's window."""
+    """A waiting request: its arrival and its own window (seconds); None: the pool's window."""
 
     owner: str
     arrived_s: float
@@ -29,57 +29,54 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Who waits, in order, and for how many there is room.
-
-    More than wait: the batch would not be full.
-    """
+    """The waiting requests, in order, and how many of them a batch has capacity for."""
 
     waiting: Sequence[Candidate]
-    room: int
+    capacity: int
 
 
 class Batching(Protocol):
-    """Says who may join. Asked before every admission."""
+    """Says which requests may join the batch; asked before every admission."""
 
     @property
     def continuous(self) -> bool:
-        """Whether there is nothing to form."""
+        """Whether no batches are formed."""
         ...
 
     def form(self, queue: Queue, now: float) -> float | None:
-        """Form the next batch where it is due; else the seconds until it is, or None."""
+        """Form the next batch if it is due; else the seconds until it is due by time, or None."""
         ...
 
     def may_join(self, owner: str) -> bool:
-        """Whether this request may be given blocks now, the first time or again."""
+        """Whether this request may get blocks now, for the first time or again."""
         ...
 
     def left(self, owner: str) -> None:
-        """A request has ended. Idempotent."""
+        """Note that a request has ended. Idempotent."""
         ...
 
 
 class Continuous:
-    """Everyone may join at any time."""
+    """Every request may join at any time."""
 
     continuous = True
 
     def form(self, queue: Queue, now: float) -> float | None:
-        """Nothing to form."""
+        """Form nothing."""
         return None
 
     def may_join(self, owner: str) -> bool:
-        """Always."""
+        """True for every request."""
         return True
 
     def left(self, owner: str) -> None:
-        """Nothing to note."""
+        """Note nothing."""
 
 
 class Formed:
-    """One batch after the other, when full or when the first window of those that wait has ended.
+    """One batch after the other, formed when it is full or when the first window has ended.
 
-    A request that has none of its own has `window_s`; None: there are no windows.
+    A request without a window of its own has `window_s`. With None a batch is formed at once.
     """
 
     continuous = False
@@ -89,25 +86,25 @@ class Formed:
         self._members: set[str] = set()
 
     def form(self, queue: Queue, now: float) -> float | None:
-        """See Batching; nothing is due while a member of the last batch is here."""
+        """See Batching; no batch is due while a member of the last batch is here."""
         if self._members or not queue.waiting:
             return None
         left_s = min(self._ends_s(one) for one in queue.waiting) - now
-        if left_s > 0 and len(queue.waiting) < queue.room:
+        if left_s > 0 and len(queue.waiting) < queue.capacity:
             return left_s
-        self._members = {one.owner for one in queue.waiting[: max(1, queue.room)]}
+        self._members = {one.owner for one in queue.waiting[: max(1, queue.capacity)]}
         return None
 
     def may_join(self, owner: str) -> bool:
-        """Members alone."""
+        """True for members of the batch."""
         return owner in self._members
 
     def left(self, owner: str) -> None:
-        """With the last one the batch is over."""
+        """Note that a member has ended; with the last member the batch is over."""
         self._members.discard(owner)
 
     def _ends_s(self, one: Candidate) -> float:
-        """When its window ends."""
+        """When the window of a waiting request ends."""
         if self._window_s is None:
             return one.arrived_s
         return one.arrived_s + (self._window_s if one.window_s is None else one.window_s)

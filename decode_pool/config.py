@@ -14,16 +14,15 @@ BatchingName = Literal["continuous", "static", "window"]
 class DecodeConfig:
     """How many replicas generate, and how many sequences share a step.
 
-    `max_batch` bounds the sequences of one step, fewer where a step of so many takes longer than
-    `itl_budget_ms`; `max_waiting` bounds the queue before it. What a replica computes beside
-    its steps is cut between layers, so that a step ends no later after the one before than that
-    budget, and than `itl_factor` steps that nothing disturbs; None: the budget alone counts. For
-    prompts in urgency the gap may be longer, within the budget.
+    `max_batch` bounds the sequences of one step; the bound falls while steps take longer than
+    `itl_budget_ms`. `max_waiting` bounds the queue before the batch. A replica cuts the prompts
+    that it computes beside its steps between layers. So the time from one step to the next is at
+    most `itl_budget_ms`, and at most `itl_factor` undisturbed steps (None: the budget alone
+    counts). Beside urgent prompts this time may be longer, within the budget.
 
-    `batching` other than `continuous` is there to be compared with it: a batch runs until all of
-    its requests have ended, and only then the next one is formed, with `window` not before one of
-    those that wait has done so for `window_ms`, or its endpoint's `batch_window_ms`, or when it is
-    full.
+    `batching` other than `continuous` exists to be compared with it. A batch then runs until all
+    of its requests have ended, and only then the next batch is formed. `window` forms it when it
+    is full, or when a request has waited for `window_ms` or its endpoint's `batch_window_ms`.
     """
 
     replicas: int = 1

@@ -17,7 +17,7 @@ Ready = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Consecutive tokens and the text that became readable with them."""
+    """Consecutive tokens, from token `index` on, and the text that became readable with them."""
 
     index: int
     tokens: tuple[SampledToken, ...]
@@ -27,9 +27,10 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How long a token is held back, to be sent with those after it, and how many at most.
+    """How long a token is kept back to be sent with the next tokens, and how many at most.
 
-    None is that comes so long after what was sent last: one so slow has none to wait for.
+    A token is sent at once if the last tokens were sent that long ago: a stream so slow has no
+    next tokens to wait for.
     """
 
     seconds: float = 0.0
@@ -37,12 +38,13 @@ class Flush:
 
 
 class DecodeJob:
-    """Collects what the loop samples until it is sent.
+    """Collects the sampled tokens of a request until they are sent.
 
-    What was not sent yet is merged, so a slow reader gets bigger pieces; `max_tokens` bounds them.
-    The prompt of a `local` one is computed here, and its first token sampled; where its sequence
-    has output already, that was sent by another replica, and it goes on after it. `drained`
-    resolves when the last token was collected, and fails with what ended the request.
+    Tokens that were not sent yet are merged, so a slow reader gets bigger pieces; `max_tokens`
+    bounds them. The prompt of a `local` job is computed here, and its first token sampled. A
+    sequence with output has failed over: another replica sent that output, and the job goes on
+    after it. `drained` resolves when the last token was collected, or fails with the request's
+    error.
     """
 
     def __init__(
@@ -83,9 +85,10 @@ class DecodeJob:
         self._completion.push(token)
 
     def take(self, token: SampledToken) -> None:
-        """Add a sampled token; sets `finished` where its id or its place makes it the last.
+        """Add a sampled token; sets `finished` where its id or the length makes it the last.
 
-        Also `first_s` at the first. Cheap, as the next step waits for it; `read` makes its text.
+        The first token sets `first_s`. This is cheap, because the next step waits for it; `read`
+        makes the text.
         """
         if self.first_s is None:
             self.first_s = time.monotonic()
@@ -94,7 +97,7 @@ class DecodeJob:
         self.finished = self._completion.ends_with(token.token)
 
     def read(self) -> None:
-        """Turn what was taken into text to be collected; a stop string sets `finished` too."""
+        """Turn the taken tokens into text to be collected; a stop string sets `finished` too."""
         if not self._unread:
             return
         begun = bool(self._tokens)
@@ -113,7 +116,7 @@ class DecodeJob:
             self._tell(NOW if slow else now + self._flush.seconds)
 
     def fail(self, error: TandemError) -> None:
-        """End the request with an error, after what was sampled before."""
+        """End the request with an error, after the tokens that were sampled before."""
         self.read()
         self._error = error
         if self._tokens:
@@ -126,18 +129,18 @@ class DecodeJob:
     def listen(self, ready: Ready) -> None:
         """Have `ready` called with the time (monotonic) at which `collect` is due.
 
-        The first tokens are due at once, and so are the last ones; others are held by `flush`.
+        The first and the last tokens are due at once; `flush` keeps the others back.
         """
         self._ready = ready
         if self._tokens:
             ready(NOW)
 
     def cancel(self) -> None:
-        """Nobody waits for the request's blocks any more."""
+        """Note that the request no longer waits for blocks."""
         self.granted.cancel()
 
     def collect(self) -> Emission | None:
-        """Everything sampled since the last time; None where there is nothing."""
+        """The tokens and text since the last time; None where there are none."""
         if not self._tokens:
             return None
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
@@ -159,5 +162,5 @@ class DecodeJob:
             self.drained.set_result(None)
             return
         self.drained.set_exception(self._error)
-        # Asked for here, as nobody does where the request ended before it was admitted.
+        # Retrieved here: a request that ended before it was admitted has no reader.
         self.drained.exception()

@@ -17,14 +17,17 @@ from engine.types.lane_quota import require_capacity
 from engine.types.sequence import Outcome, Sequence, Span, urgency_of
 from engine.types.urgency import Urgency
 
-# Tuned: a pass beside steps is so short that it takes this many slices.
+# Tuned: a pass beside steps takes about so many slices, so a layer is short beside a slice.
 _SLICES_PER_PASS = 16
 # A bound: a shorter pass would read all weights for few tokens.
 _LEAST_PASS_TOKENS = 64
 
 
 class DecodeLoop(PoolLoop[DecodeJob]):
-    """Steps the batch. `run` is the loop; servicers call the other public methods."""
+    """Steps the batch. `run` is the loop; servicers call the other public methods.
+
+    At most `max_jobs` requests are here at once. `itl` says how long steps and slices may take.
+    """
 
     _scheduler: DecodeScheduler
 
@@ -41,18 +44,18 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._unread: list[DecodeJob] = []
 
     def register(self, job: DecodeJob) -> None:
-        """Take a request on, to be admitted when its KV is offered; PromptTooLong, Overloaded."""
-        self._scheduler.check_fits(job.sequence)
+        """Register a request; it is admitted once its KV is offered. PromptTooLong, Overloaded."""
+        self._scheduler.check_feasible(job.sequence)
         batch = job.sequence.lane == "batch"
         require_capacity(len(self._jobs), self._max_jobs, "requests are here", batch=batch)
         self._jobs[job.sequence.owner] = job
         self.wakeup.set()
 
     async def admit(self, job: DecodeJob) -> None:
-        """Wait for blocks for all of the job's tokens; Overloaded if too many wait.
+        """Wait for blocks for all of the job's tokens; Overloaded if too many requests wait.
 
-        A local job is computed by this alone, from its turn on. A job that failed over from
-        another replica does not wait.
+        A local job starts with this, as soon as its prompt is the next. A job that failed over
+        from another replica does not wait.
         """
         if job.failed_over:
             self._scheduler.take_over(job.sequence, time.monotonic())
@@ -62,12 +65,12 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         else:
             self._scheduler.offer(job.sequence, time.monotonic())
         job.offered = True
-        self._grant()
+        self._tell_granted(self._scheduler.grant())
         self.wakeup.set()
         await job.granted
 
     async def compute(self, job: DecodeJob) -> None:
-        """Take a local job of one token to its end, for its KV alone, which stays in the cache."""
+        """Compute a local job of one token for its KV alone, which stays in the cache."""
         self.register(job)
         try:
             await self.admit(job)
@@ -77,13 +80,13 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             self.release(job)
 
     def admit_early(self, job: DecodeJob) -> bool:
-        """Blocks for a prompt that is still being computed elsewhere, if there are plenty."""
+        """Give blocks to a prompt that is still computed elsewhere; False if blocks are scarce."""
         granted = self._scheduler.grant_early(job.sequence)
         job.offered = job.offered or granted
         return granted
 
     def commit(self, job: DecodeJob) -> None:
-        """The KV is here: the request joins the next step.
+        """Let a request whose KV has arrived join the next step.
 
         The step comes after at most one layer of other work, because the stream has had its first
         token from prefill and waits for the second. On shared cores, beside urgent prompts, a
@@ -100,12 +103,12 @@ class DecodeLoop(PoolLoop[DecodeJob]):
 
     @property
     def expected(self) -> int:
-        """Requests whose KV was not offered yet."""
+        """How many requests have not had their KV offered yet."""
         return sum(not job.offered for job in self._jobs.values())
 
     @property
     def blocks_promised(self) -> int:
-        """KV blocks that the requests here may come to need."""
+        """How many KV blocks the requests here may come to need."""
         return sum(self._scheduler.most_blocks(job.sequence) for job in self._jobs.values())
 
     @property
@@ -115,25 +118,29 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         return sum(self._scheduler.most_blocks(one) for one in sequences if one.lane == "batch")
 
     async def run(self) -> None:
-        """Generate for ever: a step, then a slice of a pass beside the steps.
+        """Generate for ever: admit, compute a step, then a slice of a pass beside the steps.
 
-        The results of either become text while the next one is computed.
+        A step is: schedule, forward, emit the results of the step before, retire.
         """
         while True:
             await self._begin_round()
-            batch_due_s = self._scheduler.form_batch(time.monotonic())
-            self._grant()
+            batch_due_s = self._admit_waiting()
             step_due_s = self._step_wait_s()
             stepped = step_due_s is None and await self._step()
             if not await self._slice() and not stepped:
                 self._emit()
-                self._worker.rest()
+                self._worker.yield_cores()
                 due_s = [seconds for seconds in (batch_due_s, step_due_s) if seconds is not None]
                 await self.wakeup.wait(min(due_s, default=None))
 
-    def _grant(self) -> None:
-        """Admit the requests for which there are blocks; their KV may come, or is committed."""
+    def _admit_waiting(self) -> float | None:
+        """Admit the requests for which there are blocks.
+
+        Returns the seconds until a batch is due by time alone, or None.
+        """
+        batch_due_s = self._scheduler.form_batch(time.monotonic())
         self._tell_granted(self._scheduler.grant())
+        return batch_due_s
 
     def _step_wait_s(self) -> float | None:
         """How long the next step waits for others on shared cores; None: not at all."""
@@ -143,7 +150,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         return self._step_interval.wait_s(since_s, self._worker.urgency) or None
 
     async def _step(self) -> bool:
-        """A token for each running request; False if there is none."""
+        """Compute a token for each running request; False if no request runs."""
         self._joined = False
         spans = self._scheduler.schedule()
         began_s = time.monotonic()
@@ -178,7 +185,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             metrics.INTER_TOKEN_LATENCY.observe(now - before_s)
 
     async def _slice(self) -> bool:
-        """Compute some of what is due beside the steps; False if there is nothing."""
+        """Compute a slice of the newest pass; False if there is no pass."""
         self._begin_pass()
         if not self._passes:
             return False
@@ -208,9 +215,9 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             self._tell_granted([span.sequence for span in spans])
 
     def _most_tokens(self) -> int | None:
-        """Prompt tokens of a pass whose layers are short beside a slice, so that a slice is used.
+        """The most prompt tokens of a pass, so that a layer of it is short beside a slice.
 
-        None where that is not known yet.
+        None before the speed of prompts is known.
         """
         tokens_per_s = self._scheduler.order.tokens_per_s
         if tokens_per_s is None:

@@ -1,4 +1,4 @@
-"""What the decode pool counts."""
+"""The metrics of the decode pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_TIME = Histogram("tandem_decode_step_seconds", "One step of the decode loop
 INTER_TOKEN_LATENCY = Histogram(
     "tandem_decode_inter_token_latency_seconds",
     "From the end of one step to that of the next, what was computed between them included: "
-    "the gap of every stream in both; one observation for each step.",
+    "the inter-token latency of every stream in both; one observation for each step.",
 )
 BATCH = Histogram(
     "tandem_decode_batch_requests",

@@ -40,7 +40,7 @@ _EARLY_RESERVE = 4
 class DecodeScheduler(PassScheduler):
     """Batching over a block pool, with preemption of the last; continuous unless said otherwise.
 
-    `identity` is that of the model and its KV layout; without it there is no prefix cache.
+    `identity` names the model and its KV layout; without it there is no prefix cache.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class DecodeScheduler(PassScheduler):
 
     @property
     def waiting(self) -> int:
-        """Requests that hold no blocks: offered, or preempted."""
+        """How many requests have no blocks: offered, or preempted."""
         return self._entries.count(DecodeState.WAITING, DecodeState.PREEMPTED)
 
     @property
     def running(self) -> int:
-        """Requests in the batch or with their KV on the way."""
+        """How many requests are in the batch, or have their KV on the way."""
         return self._slots.taken
 
     @property
     def streams(self) -> int:
-        """Requests that a step gives a token, once what they lost is computed again."""
+        """How many running requests have their first token, recomputed requests included."""
         return sum(not entry.is_prompt for entry in self._entries.in_state(DecodeState.RUNNING))
 
     @property
@@ -87,14 +87,14 @@ class DecodeScheduler(PassScheduler):
         return sum(entry.batch for entry in running)
 
     def owners(self) -> frozenset[str]:
-        """Everyone this scheduler answers for."""
+        """The owners of all blocks that this scheduler answers for."""
         return frozenset(self._entries) | self._leaving
 
     def preemptions(self, owner: str) -> int:
         """How often this request lost its blocks."""
         return self._entries[owner].preemptions
 
-    def check_fits(self, sequence: Sequence) -> None:
+    def check_feasible(self, sequence: Sequence) -> None:
         """PromptTooLong if the request could not run to its end even alone."""
         needed = self.most_blocks(sequence)
         if needed > self.pool.total:

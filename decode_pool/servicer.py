@@ -1,6 +1,7 @@
 """The decode service: one call is one request, from handed-over KV to its last token.
 
-Or from its prompt, where most of that is cached here; or from where another replica left it.
+A request with local prefill begins with its prompt. A request that failed over begins with the
+output that another replica sent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class DecodeServicer:
-    """Answers decode calls. The end of a call, however it comes, frees what it held."""
+    """Answers decode calls. The end of a call, however it comes, frees its blocks."""
 
     def __init__(
         self,
@@ -41,10 +42,10 @@ class DecodeServicer:
         self._new_completion = new_completion
         self._timeout_s = timeout_s
         self._grants = 0
-        self._reports = PromptReports(loop.places)
+        self._reports = PromptReports(loop.queue_positions)
 
     async def serve(self, request: decode_pb2.DecodeRequest, outlet: Outlet) -> None:
-        """Receive the KV or compute it, join the batch, send every token not sent yet."""
+        """Receive the KV or compute it, join the batch, and send every token not sent yet."""
         sequence = sequence_from_proto(request)
         job = DecodeJob(
             sequence,
@@ -78,7 +79,7 @@ class DecodeServicer:
             await self._loop.vacated(job)
 
     async def _prefill_here(self, job: DecodeJob, progress: bool, outlet: Outlet) -> Collect:
-        """Compute what is not cached of the prompt, between the others' steps."""
+        """Compute the part of the prompt that is not cached, between steps of other requests."""
         arrived_s = time.monotonic()
         if progress:
             self._reports.begin(job.sequence, outlet)
@@ -122,7 +123,7 @@ def _tokens_of(job: DecodeJob) -> Collect:
 
 
 def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Collect:
-    """Collects the tokens of a job whose first one is sampled here, too."""
+    """Collects the tokens of a job whose first token is sampled here, too."""
 
     def collect() -> CallEvent | None:
         emission = job.collect()

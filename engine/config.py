@@ -1,6 +1,6 @@
 """The configuration of the engine: the `model` and `kv` sections.
 
-Plain frozen dataclasses, so that this package needs no validation library;
+The sections are plain frozen dataclasses, so this package needs no validation library.
 `cluster/config/schema.py` reads them from YAML and forbids unknown keys.
 """
 
@@ -15,7 +15,7 @@ OperationsName = Literal["auto", "torch", "cpp", "triton", "flashinfer"]
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ValueError with `message` unless `condition` holds: how a section checks itself."""
+    """Raise ValueError with `message` unless `condition` is true; sections check themselves so."""
     if not condition:
         raise ValueError(message)
 
@@ -27,12 +27,12 @@ def is_hub_name(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model is served, and in what precision.
+    """Which model is served, and in which precision.
 
-    `forward` picks who computes: `compact` is our own forward for the main families,
-    `transformers` the model's module; `auto` takes the first where it can. `operations` picks what
-    the compact forward is made of: `auto` takes Triton's on CUDA and C++ for bfloat16 on a CPU, and
-    until that is built, at the first start of all, torch's. `flashinfer` is Triton's with
+    `forward` picks the forward: `compact` is Tandem's own for the main families, `transformers` is
+    the model's module. `auto` takes the compact forward where there is one. `operations` picks the
+    operations of the compact forward. `auto` takes Triton on CUDA, and C++ for bfloat16 on a CPU;
+    until the C++ code is built, at the first start, it takes torch. `flashinfer` is Triton with
     FlashInfer's attention.
     """
 
@@ -55,11 +55,12 @@ class ModelConfig:
 class KvConfig:
     """The pool of KV blocks of each replica, and how blocks travel.
 
-    `blocks` fixes the pool's size; without it `memory_fraction` of the free memory is used, capped
-    at what the replica could ever need: unless said otherwise 0.9 of a GPU's, but half of a host's,
-    which others need too. A link whose peer says nothing for `silence_s` is broken. `prefix_cache`
-    keeps the KV of finished requests until its blocks are needed; `warm_prefixes` are texts that
-    prefill replicas compute once they serve, so that the first prompts that begin so find them.
+    `blocks` fixes the pool's size. Without it a replica uses `memory_fraction` of the free memory,
+    at most what it can ever need. The default fraction is 0.9 of a GPU's memory and 0.5 of a
+    host's, which other processes need too. A link whose peer is silent for `silence_s` is broken.
+    `prefix_cache` keeps the KV of finished requests until its blocks are needed. Prefill replicas
+    compute the texts in `warm_prefixes` once they serve, so the first prompts that begin with
+    these texts find them cached.
     """
 
     block_size: int = 16

@@ -1,4 +1,4 @@
-"""What an engine computes on, where nobody says."""
+"""The device that an engine computes on by default."""
 
 from __future__ import annotations
 

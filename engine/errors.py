@@ -4,16 +4,16 @@ TandemError
 ├── InvalidRequest          the request can never succeed as it is
 │   └── PromptTooLong
 ├── NotFound                no such model, endpoint or request
-├── Unauthenticated         no API key, or one that is not known
+├── Unauthenticated         no API key, or an unknown one
 ├── ConfigError             the configuration is wrong
 ├── UnsupportedModel        the model cannot be served, by name
-├── Overloaded              no room now; says when to come back
-├── Unavailable             something that the request needs is gone; trying again may succeed
+├── Overloaded              no capacity now; says when to try again
+├── Unavailable             a part that the request needs is gone; trying again may succeed
 │   ├── ReplicaLost
 │   └── TransferFailed
 ├── DeadlineExceeded
 ├── Cancelled
-└── Internal                a fault of ours
+└── Internal                a fault of Tandem
 
 `code` is the gRPC status name; `cluster/api/error_mapping.py` maps it to gRPC and HTTP.
 """
@@ -44,7 +44,7 @@ class InvalidRequest(TandemError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt leaves no room in the context or in the KV pool."""
+    """The prompt is too long for the context or for the KV pool."""
 
 
 class NotFound(TandemError):
@@ -58,7 +58,7 @@ class NotFound(TandemError):
 
 
 class Unauthenticated(TandemError):
-    """No API key came with the request, or one that is not known."""
+    """The request has no API key, or an unknown one."""
 
     code = "UNAUTHENTICATED"
 
@@ -76,21 +76,21 @@ class UnsupportedModel(TandemError):
 
 
 class Overloaded(TandemError):
-    """There is no room now; `retry_after_s` says when to come back."""
+    """There is no capacity now; `retry_after_s` says when to try again."""
 
     code = "RESOURCE_EXHAUSTED"
     retryable = True
 
 
 class Unavailable(TandemError):
-    """Something that the request needs is gone; trying again may succeed."""
+    """A part that the request needs is gone; trying again may succeed."""
 
     code = "UNAVAILABLE"
     retryable = True
 
 
 class ReplicaLost(Unavailable):
-    """The replica that held the request died or stopped answering."""
+    """The replica of the request died or stopped answering."""
 
 
 class TransferFailed(Unavailable):
@@ -105,10 +105,10 @@ class DeadlineExceeded(TandemError):
 
 
 class Cancelled(TandemError):
-    """The client, or somebody for it, ended the request."""
+    """The client ended the request, or Tandem ended it for the client."""
 
     code = "CANCELLED"
 
 
 class Internal(TandemError):
-    """A fault of ours."""
+    """A fault of Tandem."""

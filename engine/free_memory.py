@@ -1,4 +1,4 @@
-"""How much memory is really free, on a device or in this process's control group."""
+"""How much memory is free, on a device or in this process's control group."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ _MEMINFO = Path("/proc/meminfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
-def free_bytes(device: torch.device) -> int:
+def free_bytes(
+    device: torch.device, meminfo: Path = _MEMINFO, control_group: Path = _CONTROL_GROUP
+) -> int:
     """Bytes that can be allocated now; ConfigError where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    left = _left_in_group(_CONTROL_GROUP)
-    available = _available(_MEMINFO)
+    left = _left_in_group(control_group)
+    available = _available(meminfo)
     return available if left is None else min(available, left)
 
 
 def _available(meminfo: Path) -> int:
-    """What Linux says can be had without swapping (MemAvailable)."""
+    """The bytes that Linux can give without swapping (MemAvailable)."""
     for line in meminfo.read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -31,7 +33,10 @@ def _available(meminfo: Path) -> int:
 
 
 def _left_in_group(group: Path) -> int | None:
-    """What a container's limit leaves, or None without one. Cached files can be dropped."""
+    """The bytes that a container's limit leaves; None without a limit.
+
+    Cached files count as free, as the system can drop them.
+    """
     with suppress(OSError, ValueError):
         limit = int((group / "memory.max").read_text())  # "max" is no number: no limit
         used = int((group / "memory.current").read_text())

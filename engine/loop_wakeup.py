@@ -1,4 +1,4 @@
-"""What a loop waits for when it has nothing to do, and who waits for a loop's step."""
+"""Waiting: of a loop for work, and of requests for the end of a step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-# What no step takes.
+# A bound: no step takes so long.
 _STEP_S = 30.0
 
 
 class LoopWakeup:
-    """An event with neighbours: loops over one pool of blocks wake each other."""
+    """An event that wakes a loop, and the loops that share its pool of blocks."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -19,19 +19,19 @@ class LoopWakeup:
         self._neighbours: list[LoopWakeup] = []
 
     def join(self, other: LoopWakeup) -> None:
-        """From now on either wakes both."""
+        """From now on either wakeup sets both."""
         self._neighbours.append(other)
         other._neighbours.append(self)
 
     def set(self) -> None:
-        """Something came, or blocks were freed."""
-        for wake in (self, *self._neighbours):
-            wake._event.set()
-            wake._pulse.set()
-            wake._pulse.clear()
+        """Say that something came, or that blocks were freed."""
+        for wakeup in (self, *self._neighbours):
+            wakeup._event.set()
+            wakeup._pulse.set()
+            wakeup._pulse.clear()
 
     def clear(self) -> None:
-        """Before looking whether there is something to do."""
+        """Forget what came; called before the loop looks for work."""
         self._event.clear()
 
     @property
@@ -40,22 +40,22 @@ class LoopWakeup:
         return self._event.is_set()
 
     async def wait(self, most_s: float | None = None) -> None:
-        """Until something came since `clear`, or for so long; None: however long."""
+        """Wait until something came since `clear`, for at most `most_s` seconds (None: no limit)."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._event.wait()
 
     async def stirred(self, most_s: float) -> None:
-        """For those beside the loop: until something comes after this call, or for so long."""
+        """Wait beside the loop until something comes after this call, at most `most_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._pulse.wait()
 
 
 class StepEnds:
-    """Where those wait whose blocks a step may still write to, though they were released.
+    """Lets released requests wait until no step writes to their blocks.
 
-    `leaving(owner)` says whether one does.
+    `leaving(owner)` says whether a step still does.
     """
 
     def __init__(self, leaving: Callable[[str], bool]) -> None:
@@ -63,12 +63,12 @@ class StepEnds:
         self._ended = asyncio.Event()
 
     def tell(self) -> None:
-        """A step has ended; the next wait is for the next one."""
+        """Say that a step has ended."""
         self._ended.set()
         self._ended.clear()
 
     async def vacated(self, owner: str) -> None:
-        """Wait until no step writes to its blocks, unless it takes longer than any should."""
+        """Wait until no step writes to the owner's blocks, at most 30 seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_STEP_S):
                 while self._leaving(owner):

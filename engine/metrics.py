@@ -1,4 +1,4 @@
-"""What the engine's bookkeeping counts, in the pool of a prefill or a decode replica."""
+"""The metrics of prompts and of the prefix cache, in either pool."""
 
 from __future__ import annotations
 

@@ -6,26 +6,26 @@ import time
 
 
 class StartupTimer:
-    """A clock that is read at the end of each stage; `took` has the seconds of each, in order."""
+    """Times the stages of a start; `took` has the seconds of each stage, in order."""
 
     def __init__(self) -> None:
         self.took: dict[str, float] = {}
         self._last_s = time.monotonic()
 
     def ended(self, name: str) -> None:
-        """The stage that began where the last one ended."""
+        """End the stage of that name, which began when the stage before ended."""
         now = time.monotonic()
         self.took[name] = now - self._last_s
         self._last_s = now
 
     @property
     def total_s(self) -> float:
-        """All stages together."""
+        """The seconds of all stages together."""
         return sum(self.took.values())
 
     @property
     def longest(self) -> str:
-        """The stage that took most."""
+        """The name of the stage that took longest."""
         return max(self.took, key=self.took.__getitem__)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Metrics: declared once, at module level; whoever starts the process chooses where they go.
+"""Metrics: declared once, at module level. The process's start chooses their backends.
 
     PREFILL_SECONDS = Histogram("tandem_prefill_seconds", "Time in the forward pass.", ("role",))
     PREFILL_SECONDS.observe(0.031, role="prefill")
@@ -24,15 +24,15 @@ Sink = Callable[[float, tuple[str, ...]], None]
 
 
 class Backend(Protocol):
-    """Where recordings go."""
+    """A system that takes recordings."""
 
     def attach(self, metric: Metric) -> Sink:
-        """Make the metric known; returns what takes each recording (value, label values)."""
+        """Make the metric known; returns a function that takes (value, label values)."""
         ...
 
 
 class Metric:
-    """One declared metric. Use Counter, Gauge or Histogram."""
+    """A declared metric. Use Counter, Gauge or Histogram."""
 
     kind: Kind
 
@@ -66,27 +66,27 @@ class Metric:
 
 
 class Counter(Metric):
-    """Something that only rises."""
+    """A count that only rises."""
 
     kind = "counter"
 
     def inc(self, value: float = 1.0, /, **labels: str) -> None:
-        """Add to the count; the labels are those declared."""
+        """Add to the count; the labels are the declared ones."""
         self._record(value, labels)
 
 
 class Gauge(Metric):
-    """Something that has a value now."""
+    """A value that rises and falls."""
 
     kind = "gauge"
 
     def set(self, value: float, /, **labels: str) -> None:
-        """Set the value; the labels are those declared."""
+        """Set the value; the labels are the declared ones."""
         self._record(value, labels)
 
 
 class Histogram(Metric):
-    """Something with a distribution; `buckets` are upper bounds above 0, without infinity."""
+    """A distribution of values; `buckets` are upper bounds above 0, without infinity."""
 
     kind = "histogram"
 
@@ -103,7 +103,7 @@ class Histogram(Metric):
         super().__init__(name, description, labels, buckets)
 
     def observe(self, value: float, /, **labels: str) -> None:
-        """Add one observation; the labels are those declared."""
+        """Add one observation; the labels are the declared ones."""
         self._record(value, labels)
 
 

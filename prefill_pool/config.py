@@ -10,14 +10,13 @@ from engine.scheduling.prompt_order import LaneShares
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """How many replicas read prompts, and how much of them per step.
+    """How many replicas compute prompts, and how many prompt tokens a pass has.
 
     With 0 `replicas` there is one pool: decode replicas take role `both` and compute every prompt
-    themselves. `chunk_tokens` bounds the prompt tokens of one step; `max_waiting` bounds the queue.
-    A decode replica computes at most `local_prefill_tokens` of a prompt itself, of which it has
-    the rest
-    cached, or which is short; 0: none. `lanes` has each lane's share of the tokens while several
-    want them.
+    themselves. `chunk_tokens` bounds the prompt tokens of one pass; `max_waiting` bounds the queue.
+    A decode replica computes at most `local_prefill_tokens` of a prompt itself, where the prompt is
+    short or the other tokens are cached there; 0: none. `lanes` has each lane's share of the
+    tokens while several lanes have prompts.
     """
 
     replicas: int = 1

@@ -8,10 +8,10 @@ from prefill_pool.loop import PrefillJob
 
 
 class EarlyHandOver:
-    """Offers a job's KV from when it has its blocks, and follows how far it is computed.
+    """Offers a job's KV once the job has its blocks, and follows how far it is computed.
 
-    So a decode replica that gives blocks early waits for nothing but the computing: a prompt that
-    has begun holds all the blocks it needs. Without a `receiver` nothing is handed over.
+    A prompt that has begun has all the blocks that it needs. So a decode replica that gives blocks
+    early waits for the computing alone. Without a `receiver` nothing is handed over.
     """
 
     def __init__(self, sender: KvSender, job: PrefillJob, receiver: str) -> None:
@@ -25,7 +25,10 @@ class EarlyHandOver:
             job.watch = self._computed
 
     async def finish(self, first_token: int, lease_s: float) -> int:
-        """The prompt is computed: wait for the commit; bytes sent. See `HandOver.committed`."""
+        """Complete the KV and wait for its commit; returns the bytes sent.
+
+        See `HandOver.committed` for errors.
+        """
         if self._failed is not None:
             raise self._failed
         handing = self._handing = self._handing or self._begin()
@@ -33,7 +36,7 @@ class EarlyHandOver:
         return await handing.committed(lease_s)
 
     async def close(self, reason: str) -> None:
-        """Nobody reads the blocks from here on; unless it was committed, the receiver is told."""
+        """End the reading of the blocks; tells the receiver, unless the KV was committed."""
         self._job.watch = None
         if self._handing is not None:
             await self._handing.close(reason)

@@ -112,7 +112,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
             if self._passes:
                 await self._forward(self._passes[-1])
             else:
-                self._worker.rest()
+                self._worker.yield_cores()
                 self._answer()
                 await self.wakeup.wait()
 

@@ -1,4 +1,4 @@
-"""What the prefill pool counts."""
+"""The metrics of the prefill pool."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ A request's life here:
 
 A prompt starts behind its cached prefix, and the blocks that a chunk fills are named at once.
 
-`engine/scheduling/prompt_order.py` says who comes next; one that is more urgent may overtake a
-pass that was begun, between two layers. Nothing is started while too many blocks are parked.
+`engine/scheduling/prompt_order.py` says which prompt is next. A more urgent prompt may overtake a
+pass between two layers. No prompt is started while too many blocks are parked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from engine.types.sequence import Sequence, Span
 
 
 class PrefillScheduler(PassScheduler):
-    """Chunk batches over a block pool. Every owner is in one of waiting, running, parked.
+    """Passes of prompt chunks over a block pool. Each request waits, runs or is parked.
 
-    `identity` is that of the model and its KV layout; without it there is no prefix cache.
+    `identity` names the model and its KV layout; without it there is no prefix cache.
     """
 
     def __init__(
@@ -49,25 +49,25 @@ class PrefillScheduler(PassScheduler):
 
     @property
     def waiting(self) -> int:
-        """Requests that hold no blocks yet."""
+        """How many requests have no blocks yet."""
         return len(self._active) - len(self._started)
 
     @property
     def running(self) -> int:
-        """Requests with part of their prompt computed or being computed."""
+        """How many requests have part of their prompt computed or being computed."""
         return len(self._started)
 
     @property
     def parked(self) -> int:
-        """Requests whose KV is complete and waits to be handed over."""
+        """How many requests have complete KV that waits to be handed over."""
         return len(self._parked)
 
     def owners(self) -> frozenset[str]:
-        """Everyone this scheduler answers for."""
+        """The owners of all blocks that this scheduler answers for."""
         return frozenset(self._active) | self._parked | self._leaving
 
     def submit(self, sequence: Sequence, now: float) -> None:
-        """Queue a prompt. PromptTooLong if it can never fit, Overloaded if the queue is full."""
+        """Queue a prompt; PromptTooLong for the whole pool, Overloaded if too many wait."""
         needed = self._cache.blocks_for(len(sequence.tokens))
         if needed > self.pool.total:
             raise PromptTooLong(
@@ -79,9 +79,9 @@ class PrefillScheduler(PassScheduler):
         self._prompts.add(sequence, now)
 
     def schedule(self, now: float) -> list[Span]:
-        """The next pass; with others under way, one that should overtake them.
+        """The next pass; with passes under way, a pass that should overtake them.
 
-        Empty when nothing can run or nothing should overtake.
+        Empty where no prompt can run, or none should overtake.
         """
         self._out_of_blocks = False
         spans = self._prompts.take(now, self._admit)
@@ -89,13 +89,13 @@ class PrefillScheduler(PassScheduler):
         return spans
 
     def wanted(self, spans: list[Span]) -> bool:
-        """Whether anybody of a pass under way is still here."""
+        """Whether any request of a pass is still here."""
         return any(span.sequence.owner in self._active for span in spans)
 
     def complete(self, spans: list[Span]) -> list[Sequence]:
         """Note that a pass was computed; returns the sequences whose prompt is now whole.
 
-        Those are parked: their blocks stay, leased, until `remove`.
+        These sequences are parked: their blocks stay, leased, until `remove`.
         """
         self._end(spans, computed=True)
         finished = []
@@ -129,7 +129,7 @@ class PrefillScheduler(PassScheduler):
         self._prompts.drop(owner)
 
     def _admit(self, owner: str) -> int:
-        """Give a waiting request its blocks if there is room; how many tokens may run.
+        """Give a waiting request its blocks if there are enough; how many tokens may run.
 
         A prompt that finds no blocks holds back the prompts behind it that need blocks too. It does
         not hold back prompts that have their blocks, because these prompts will free some.

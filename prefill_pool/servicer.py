@@ -23,7 +23,7 @@ NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class PrefillServicer:
-    """Answers prefill calls. The end of a call, however it comes, frees what it held."""
+    """Answers prefill calls. The end of a call, however it comes, frees its blocks."""
 
     def __init__(
         self, loop: PrefillLoop, sender: KvSender, new_completion: NewCompletion, lease_s: float
@@ -32,7 +32,7 @@ class PrefillServicer:
         self._sender = sender
         self._new_completion = new_completion
         self._lease_s = lease_s
-        self._reports = PromptReports(loop.places)
+        self._reports = PromptReports(loop.queue_positions)
 
     async def serve(self, request: prefill_pb2.PrefillRequest, outlet: Outlet) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""

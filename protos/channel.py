@@ -1,6 +1,6 @@
-"""What all channels between the parts of a cluster have in common."""
+"""Options of all gRPC channels within a cluster."""
 
 from __future__ import annotations
 
-# gRPC would take the way that `http_proxy` names, which is for the world outside.
+# gRPC would use the proxy in `http_proxy`, which is for addresses outside the cluster.
 DIRECT = ("grpc.enable_http_proxy", 0)

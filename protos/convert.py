@@ -1,8 +1,7 @@
 """The engine's value objects as protobuf, and back.
 
-Shared by the public API and by the pools, which all speak of sampling and of tokens. Values that
-the wire cannot carry raise InvalidRequest with their field; ranges are checked elsewhere, by
-`SamplingParams.check`.
+The public API and the pools share these conversions of sampling and tokens. A value that the wire
+cannot carry raises InvalidRequest with its field. `SamplingParams.check` checks the ranges.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ _OPTIONAL = (
     "seed",
     "logprobs",
 )
-_ODD = (TypeError, ValueError, OverflowError)  # what protobuf raises for a value it cannot hold
+# protobuf raises these for a value that it cannot hold.
+_UNFIT = (TypeError, ValueError, OverflowError)
 _FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
     None: inference_pb2.FINISH_REASON_UNSPECIFIED,
     "stop": inference_pb2.FINISH_REASON_STOP,
@@ -60,7 +60,7 @@ class TokenRun(NamedTuple):
 
 
 def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
-    """`sampling` for the wire; raises InvalidRequest where a value has no place there."""
+    """`sampling` for the wire; raises InvalidRequest where the wire cannot carry a value."""
     wire = inference_pb2.Sampling()
     for name in _OPTIONAL:
         value = getattr(sampling, name)
@@ -71,13 +71,13 @@ def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
     _extend(wire.stop_token_ids, "stop_token_ids", sampling.stop_token_ids)
     try:
         wire.logit_bias.update(sampling.logit_bias)
-    except _ODD as error:
+    except _UNFIT as error:
         raise _unfit("logit_bias", error) from None
     return wire
 
 
 def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
-    """The sampling that `wire` asks for; what is absent takes its default."""
+    """The sampling that `wire` asks for; absent fields take their default."""
     given = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
     if wire.logit_bias:
         given["logit_bias"] = dict(wire.logit_bias)
@@ -94,8 +94,8 @@ def sequence_from_proto(
 ) -> TokenSequence:
     """The sequence that a router asks a replica for, owned by its transfer.
 
-    It has output only where it began on another replica, and then no KV comes from anywhere:
-    Internal where both are said, as the first token would be there twice.
+    A sequence with output has failed over from another replica, and no KV comes for it. Raises
+    Internal where KV is to come as well: the first token would be there twice.
     """
     scoring, tokens = request.scoring, len(request.prompt_ids)
     output: Sequence[int] = ()
@@ -143,7 +143,7 @@ def tokens_to_proto(
 ) -> inference_pb2.Tokens:
     """A run of tokens for the wire; lone surrogates in `text` become U+FFFD.
 
-    `sampled` has one for each id where log-probabilities go along.
+    `sampled` has an entry for each id where log-probabilities are sent too, else it is empty.
     """
     wire = inference_pb2.Tokens(
         choice=choice,
@@ -173,7 +173,7 @@ def tokens_from_proto(wire: inference_pb2.Tokens) -> TokenRun:
 
 
 def scores_to_proto(scoring: Scoring | None) -> prefill_pb2.Scores | None:
-    """What was collected, for the wire; raises Internal where scores are missing."""
+    """The collected scores for the wire; raises Internal where scores are missing."""
     if scoring is None:
         return None
     found = scoring.scores()
@@ -204,14 +204,14 @@ def _with_logprob(token: int, entry: inference_pb2.TokenLogprobs) -> SampledToke
 def _assign(wire: inference_pb2.Sampling, name: str, value: object) -> None:
     try:
         setattr(wire, name, value)
-    except _ODD as error:
+    except _UNFIT as error:
         raise _unfit(name, error) from None
 
 
 def _extend(field: object, name: str, values: Sequence[object]) -> None:
     try:
         field.extend(values)  # type: ignore[attr-defined]
-    except _ODD as error:
+    except _UNFIT as error:
         raise _unfit(name, error) from None
 
 

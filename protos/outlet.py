@@ -1,4 +1,4 @@
-"""What a pool's servicer writes its events to: one call's share of the stream to a router."""
+"""The interface by which a pool's servicer sends the events of one call to a router."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Protocol
 
 from protos.calls_pb2 import CallEvent
 
-# Makes the event that is due now of what was collected so far; None: nothing any more.
+# Makes an event of the tokens or news collected so far; None: there are none.
 Collect = Callable[[], CallEvent | None]
 
 
 class Outlet(Protocol):
-    """Where one call's events go. Nothing here waits, so a slow router never slows a step."""
+    """Takes one call's events. No method waits, so a slow router never slows a step."""
 
     def put(self, event: CallEvent) -> None:
-        """Send the event with the next message, after those put before. `call` is filled in."""
+        """Send the event with the next message, in the order of the calls. Fills in `call`."""
         ...
 
     def ready(self, collect: Collect, due_s: float = 0.0) -> None:
-        """Have `collect` called for a message that leaves once it is `due_s` (time.monotonic).
+        """Have `collect` called for a message that leaves at `due_s` (time.monotonic).
 
-        A message that leaves earlier is not waited for; an earlier `due_s` replaces a later one.
+        A message that leaves earlier for another reason does not wait. An earlier `due_s` replaces
+        a later one.
         """
         ...

@@ -1,4 +1,4 @@
-"""Telling routers how far prompts are, for those who asked: nothing happens while nobody does."""
+"""Reports to routers how far prompts are, for requests that ask for it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from protos.calls_pb2 import CallEvent
 from protos.outlet import Collect, Outlet
 from protos.prefill_pb2 import PromptProgress
 
+# A promise: the time between two reports of a prompt.
 EVERY_S = 0.5
 
 
 @dataclass(slots=True)
 class _Report:
-    """What is said of one prompt; `tokens` gives what the call has else, which goes before."""
+    """The report of one prompt; `tokens` gives the call's other events, which go before."""
 
     sequence: Sequence
     outlet: Outlet
     tokens: Collect | None = None
-    place: QueuePosition | None = None
-    said: PromptProgress | None = None
+    position: QueuePosition | None = None
+    last: PromptProgress | None = None
     ended: bool = False
 
     @property
@@ -39,33 +40,33 @@ class _Report:
         return event or self._news()
 
     def _news(self) -> CallEvent | None:
-        """How far the prompt is now; None where that was said before or is not known."""
-        if self.over or (self.queued and self.place is None):
+        """How far the prompt is now; None where that was reported before or is not known."""
+        if self.over or (self.queued and self.position is None):
             return None
         computed = min(self.sequence.computed, self.sequence.prompt_tokens)
         news = PromptProgress(computed=computed, queued=self.queued)
-        if self.queued and self.place is not None:
-            news.position = self.place.position
-            if self.place.wait_s is not None:
-                news.wait_s = self.place.wait_s
-        if news == self.said:
+        if self.queued and self.position is not None:
+            news.position = self.position.position
+            if self.position.wait_s is not None:
+                news.wait_s = self.position.wait_s
+        if news == self.last:
             return None
-        self.said = news
+        self.last = news
         return CallEvent(progress=news)
 
 
 class PromptReports:
-    """Looks twice a second at the prompts it was given; `places` says where those are that wait."""
+    """Reports each prompt twice a second; `positions` has the queue position of waiting prompts."""
 
-    def __init__(self, places: Callable[[], Mapping[str, QueuePosition]]) -> None:
-        self._places = places
+    def __init__(self, positions: Callable[[], Mapping[str, QueuePosition]]) -> None:
+        self._positions = positions
         self._told: dict[str, _Report] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, sequence: Sequence, outlet: Outlet, tokens: Collect | None = None) -> Collect:
-        """Tell of this prompt until its first token or `end`.
+        """Report this prompt until its first token or `end`.
 
-        Where the call gives `tokens`, too, it is to use the result in their place.
+        A call that has `tokens` to send, too, collects both by the returned function.
         """
         report = self._told.get(sequence.owner) or _Report(sequence, outlet)
         report.tokens = tokens
@@ -74,7 +75,7 @@ class PromptReports:
         return report.collect
 
     def end(self, sequence: Sequence) -> None:
-        """Tell no more of it. Idempotent."""
+        """Report the prompt no more. Idempotent."""
         report = self._told.pop(sequence.owner, None)
         if report is not None:
             report.ended = True
@@ -89,8 +90,8 @@ class PromptReports:
         if not self._told:
             return
         waiting = any(report.queued for report in self._told.values())
-        places = self._places() if waiting else {}
+        positions = self._positions() if waiting else {}
         for owner, report in self._told.items():
-            report.place = places.get(owner)
+            report.position = positions.get(owner)
             report.outlet.ready(report.collect)
         self._plan()

@@ -21,15 +21,17 @@ log = logging.getLogger(__name__)
 CLASS_TRAILER = "tandem-error"
 FIELD_TRAILER = "tandem-field"
 RETRY_TRAILER = "retry-after-ms"
+# A promise: the retry time of an error that names none.
 DEFAULT_RETRY_S = 1.0
-MAX_MESSAGE_BYTES = 800  # a gRPC status travels percent-encoded in a header block of 8 KiB
+# A bound: a gRPC status travels percent-encoded in a header block of 8 KiB.
+MAX_MESSAGE_BYTES = 800
 
 _Servicer = TypeVar("_Servicer")
 Method = Callable[[_Servicer, Any, Any], Awaitable[Any]]
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError) -> NoReturn:
-    """End the call with the error's status; trailers carry what the status cannot."""
+    """End the call with the error's status; trailers carry the error's other fields."""
     code = grpc.StatusCode[error.code]
     await context.abort(code, one_line(error.message), trailing_metadata=trailers(error))
     raise AssertionError("abort returned")
@@ -48,7 +50,7 @@ def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
 
 
 def failure_to_proto(error: TandemError) -> calls_pb2.Failure:
-    """The same within a message: class, text, field, retry time."""
+    """The error as a message: class, text, field, retry time."""
     return calls_pb2.Failure(
         kind=_kind(error),
         message=one_line(error.message),
@@ -58,14 +60,14 @@ def failure_to_proto(error: TandemError) -> calls_pb2.Failure:
 
 
 def retry_after(error: TandemError) -> float | None:
-    """Seconds until trying again makes sense; None where it never does."""
+    """Seconds until trying again makes sense; None: it never does."""
     if not error.retryable:
         return None
     return DEFAULT_RETRY_S if error.retry_after_s is None else max(0.0, error.retry_after_s)
 
 
 def retry_after_ms(error: TandemError) -> int | None:
-    """The same in whole milliseconds, rounded up."""
+    """Whole milliseconds until trying again makes sense, rounded up; None: it never does."""
     wait_s = retry_after(error)
     return None if wait_s is None else math.ceil(wait_s * 1000)
 
@@ -104,5 +106,5 @@ def _kind(error: TandemError) -> str:
 
 
 def _printable(field: str) -> str:
-    """What a text trailer may hold: printable ASCII."""
+    """The field's name in printable ASCII, as a text trailer requires."""
     return "".join(char if " " <= char <= "~" else "?" for char in one_line(field)[:200])

@@ -92,7 +92,7 @@ class SteadyPrefill:
         """Nothing to do."""
         return _LOAD
 
-    def places(self) -> dict[str, QueuePosition]:
+    def queue_positions(self) -> dict[str, QueuePosition]:
         """Nobody waits."""
         return {}
 
@@ -133,7 +133,7 @@ class SteadyDecode:
         self._paces: dict[tuple[int, int], dict[str, DecodeJob]] = defaultdict(dict)
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
 
-    def places(self) -> dict[str, QueuePosition]:
+    def queue_positions(self) -> dict[str, QueuePosition]:
         """Nobody waits."""
         return {}
 

@@ -72,7 +72,7 @@ def _stepwise(engine: Engine, prompt: list[int]) -> torch.Tensor:
     for length in range(prefilled, len(prompt) + 1):
         sequence = Sequence("accuracy", prompt[:length], length, SamplingParams(), blocks=blocks)
         span = Span(sequence, 0, length) if length == prefilled else Span(sequence, length - 1, 1)
-        rows.append(whole(engine._runner.layers(pack([span], engine.cache)))[0].clone())
+        rows.append(whole(engine.runner.layers(pack([span], engine.cache)))[0].clone())
     return torch.stack(rows[1:])
 
 

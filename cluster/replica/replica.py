@@ -393,6 +393,6 @@ def _load(config: TandemConfig, share: int, stages: StartupTimer) -> tuple[Engin
         config.model,
         most_tokens=config.decode.max_batch * description.context_tokens,
         share=share,
-        stages=stages,
+        timer=stages,
     )
     return engine, tokenizer

@@ -1,11 +1,12 @@
-"""How many threads a step may use: all cores for whoever is alone, a fair share among the busy.
+"""How many threads a step uses: all cores, or a fair share among the busy engines of a host.
 
-Engines of one user on one host find each other through small files in shared memory: each keeps one
-open, locked for as long as it lives, and writes there when it computes. So two replicas on two
-cores take one thread each while both are busy, and two while the other rests; threads beyond the
-cores would spin against each other, which costs far more than they bring. One that computes
-prompts says so there, and how pressing they are: others may then rest between their steps. A layer
-of many tokens may take longer than a step of others, so its threads look at these files themselves.
+Engines of one user on one host find each other through small files in shared memory. Each engine
+keeps one file open and locked while it lives, and writes to it when it computes. So two replicas on
+two cores take one thread each while both are busy, and two threads while the other is idle. More
+threads than cores would spin against each other, which costs far more than they bring. An engine
+that computes prompts also writes their urgency, so that others leave an interval between their
+steps. A layer of many tokens may take longer than another engine's step, so its threads read these
+files themselves.
 """
 
 from __future__ import annotations
@@ -28,22 +29,32 @@ import torch
 from engine import kernels
 from engine.types.urgency import Urgency
 
-# How long after its last step an engine still counts as busy, and how long a step can last.
-_RECENT_S = 0.01
-_LONGEST_STEP_S = 5.0
-_SCAN_S = 1.0
-# Below this a step is so short that threads cost more than they bring.
+# Tuned: the steps of a smaller model are so short that threads cost more than they bring.
 _LEAST_WEIGHT_BYTES = 32 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and end, its urgency
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What an operation looks at while it runs, to take its share of the `cores` at any time.
+class BusyTimes:
+    """How long other engines count as busy, and how often they are looked for (seconds).
 
-    `steps`: of each engine that shares them, [2] float64, when its last step began and ended, which
-    that engine goes on writing; what ended by `since_s` is over.
+    `recent_s`, tuned: so long after its last step an engine still counts as busy.
+    `longest_step_s`, a bound: an engine in a longer step is stuck, and counts no more.
+    `scan_s`, a bound: between two looks for engines that have come or gone.
+    """
+
+    recent_s: float = 0.01
+    longest_step_s: float = 5.0
+    scan_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What an operation reads while it runs, to take its share of the `cores` at any time.
+
+    `steps` has for each other engine a tensor [2] float64: when its last step began and ended. That
+    engine goes on writing it. A step that ended by `since_s` is over.
     """
 
     steps: list[torch.Tensor] = field(default_factory=list)
@@ -51,39 +62,45 @@ class Beside:
     cores: int = 1
 
 
-class _Neighbour:
-    """Another engine's file."""
+class NeighbourEngine:
+    """Another engine of this host, by its file."""
 
-    def __init__(self, file: mmap.mmap) -> None:
-        self.file = file
+    def __init__(self, file: mmap.mmap, times: BusyTimes) -> None:
         self.step = _step_in(file)
+        self._file = file
+        self._times = times
 
     def busy(self, now: float) -> bool:
-        began, ended, _ = _STATE.unpack_from(self.file)
+        """Whether the engine computes, or did a moment ago."""
+        began, ended, _ = _STATE.unpack_from(self._file)
         if began > ended:
-            return bool(now - began < _LONGEST_STEP_S)
-        return bool(now - ended < _RECENT_S)
+            return bool(now - began < self._times.longest_step_s)
+        return bool(now - ended < self._times.recent_s)
 
     def stuck(self, now: float) -> bool:
-        """Whether it began a step so long ago that it counts as busy no more."""
-        began, ended, _ = _STATE.unpack_from(self.file)
-        return bool(began > ended and now - began >= _LONGEST_STEP_S)
+        """Whether the engine began a step so long ago that it no longer counts as busy."""
+        began, ended, _ = _STATE.unpack_from(self._file)
+        return bool(began > ended and now - began >= self._times.longest_step_s)
 
     def urgency(self, now: float) -> Urgency:
+        """How urgent the prompts are that the engine computes now."""
         if not self.busy(now):
             return Urgency.NONE
         # Of a newer version on this host there may be more.
-        return Urgency(min(_STATE.unpack_from(self.file)[2], Urgency.URGENT))
+        return Urgency(min(_STATE.unpack_from(self._file)[2], Urgency.URGENT))
 
 
 class CoreSharing:
-    """One engine's view of the host. Steps are one thread's; any may ask for `urgency`."""
+    """One engine's share of the host's cores. One thread computes; any may read `urgency`."""
 
-    def __init__(self, weight_bytes: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, weight_bytes: int, folder: Path | None = None, times: BusyTimes | None = None
+    ) -> None:
         self._cores = usable_cores()
         self._single = self._cores == 1 or weight_bytes < _LEAST_WEIGHT_BYTES
         self._folder = folder or _shared_folder()
-        self._neighbours: dict[str, _Neighbour] = {}
+        self._times = times or BusyTimes()
+        self._neighbours: dict[str, NeighbourEngine] = {}
         self._scanned_s = 0.0
         self._threads: int | None = None
         self._began_s = 0.0
@@ -97,31 +114,31 @@ class CoreSharing:
                 self._join(self._folder)
 
     def enter(self, urgency: Urgency = Urgency.NONE) -> None:
-        """Before a step: say that one begins, and set torch's threads to this engine's share."""
+        """Begin a step: tell the others, and set torch's threads to this engine's share."""
         self._began_s, self._urgency = time.monotonic(), urgency
         self._tell(0.0)
         self.adapt()
 
     def adapt(self) -> None:
-        """Within a step, between two operations: its share may be another by now."""
+        """Set torch's threads to the share as it is now; called between two operations."""
         threads = 1 if self._single else self._share(time.monotonic())
         if threads != self._threads:
             torch.set_num_threads(threads)
             self._threads = threads
 
     def beside(self) -> Beside:
-        """For an operation that begins now."""
+        """What an operation that begins now reads of the other engines."""
         now = time.monotonic()
         others = [] if self._single else self._neighbours.values()
         steps = [neighbour.step for neighbour in others if not neighbour.stuck(now)]
-        return Beside(steps, now - _RECENT_S, self._cores)
+        return Beside(steps, now - self._times.recent_s, self._cores)
 
     def leave(self) -> None:
-        """After a step."""
+        """End a step."""
         self._tell(time.monotonic())
 
-    def rest(self) -> None:
-        """After a step which none follows for a while: its share is the others' from now on."""
+    def yield_cores(self) -> None:
+        """Give this engine's share to the others until its next step."""
         self._began_s = 0.0
         self._tell(0.0)
         if self._step is not None:
@@ -129,9 +146,9 @@ class CoreSharing:
 
     @property
     def shared_name(self) -> str:
-        """The same for all engines that find each other here; "" of one that shares no cores.
+        """A name that all engines on these cores have; "" of an engine that shares no cores.
 
-        A small model's step takes one core, of which there is one for each of a few.
+        A small model's step takes one core, so it shares none where there are several.
         """
         if self._folder is None or (self._single and self._cores > 1):
             return ""
@@ -143,7 +160,7 @@ class CoreSharing:
 
     @property
     def urgency(self) -> Urgency:
-        """The greatest urgency of those who compute here beside this engine."""
+        """The greatest urgency of the other engines that compute now."""
         now = time.monotonic()
         every = (neighbour.urgency(now) for neighbour in self._neighbours.values())
         return max(every, default=Urgency.NONE)
@@ -153,8 +170,8 @@ class CoreSharing:
             _STATE.pack_into(self._own, 0, self._began_s, ended_s, self._urgency)
 
     def _share(self, now: float) -> int:
-        if now - self._scanned_s > _SCAN_S:
-            # A folder that somebody removed costs the neighbours' share, never a step.
+        if now - self._scanned_s > self._times.scan_s:
+            # Without the folder this engine takes all cores; the step goes on.
             with suppress(OSError):
                 self._scan()
             self._scanned_s = now
@@ -162,7 +179,7 @@ class CoreSharing:
         return max(1, self._cores // (1 + busy))
 
     def _join(self, folder: Path) -> None:
-        """Make a file, and show it to the others once it is whole and locked."""
+        """Make this engine's file; the others see it once it is whole and locked."""
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         hidden, shown = folder / f".{self._name}", folder / self._name
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -187,14 +204,14 @@ class CoreSharing:
         # In one go: another thread may be asking for their urgency.
         self._neighbours = neighbours
 
-    def _look(self, path: Path) -> _Neighbour | None:
-        """The engine whose file this is; None where that is dead."""
+    def _look(self, path: Path) -> NeighbourEngine | None:
+        """The engine with this file; None if that engine is dead."""
         with path.open("r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 known = self._neighbours.get(path.name)
-                return known or _Neighbour(mmap.mmap(file.fileno(), _STATE.size))
+                return known or NeighbourEngine(mmap.mmap(file.fileno(), _STATE.size), self._times)
             path.unlink()
             return None
 
@@ -204,7 +221,7 @@ def _step_in(file: mmap.mmap) -> torch.Tensor:
 
 
 def _withdraw(descriptor: int, path: Path) -> None:
-    """At the end of an engine's life, or of its process."""
+    """Remove an engine's file, at the end of the engine or of its process."""
     path.unlink(missing_ok=True)
     os.close(descriptor)
 
@@ -224,7 +241,7 @@ def usable_cores() -> int:
 
 
 def _shared_folder() -> Path | None:
-    """A folder of this user's alone, or None where there cannot be one."""
+    """A folder that belongs to this user alone, or None where there cannot be one."""
     root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
     folder = root / f"tandem-cores-{os.getuid()}"
     try:

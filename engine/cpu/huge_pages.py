@@ -1,7 +1,7 @@
 """Weights one behind the other, in pages of 2 MiB where the system gives them.
 
-A step for few streams reads every weight once and does little else: in pages of 4 KiB each one has
-to be looked up, and the processor reads ahead no further than to its end.
+A step for few streams reads every weight once and does little else. In pages of 4 KiB the processor
+must look up each page, and it reads ahead no further than to the page's end.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _LINE = 64
 
 
 class HugePages:
-    """Room for tensors of one owner; it is given back with the last of them."""
+    """Memory for tensors of one owner; it is freed with the last tensor."""
 
     def __init__(self) -> None:
         self._rest = torch.empty(0, dtype=torch.uint8)
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of it in here."""
+        """A copy of the tensor in this memory."""
         size = tensor.nbytes
         whole = -(-size // _LINE) * _LINE
         if self._rest.numel() < whole:
-            self._rest = _room(max(whole, _AT_A_TIME))
+            self._rest = _memory(max(whole, _AT_A_TIME))
         kept = self._rest[:size].view(tensor.dtype).view(tensor.shape)
         self._rest = self._rest[whole:]
         return kept.copy_(tensor)
 
 
-def _room(size: int) -> torch.Tensor:
+def _memory(size: int) -> torch.Tensor:
     """Memory that begins with a page, flat uint8."""
     memory = mmap.mmap(-1, size + _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # A kernel without them, or one that is told not to give any, gives small ones.

@@ -45,6 +45,11 @@ class KvCache:
         # Copies run beside the engine's steps, and a change of format must not meet one.
         self._copying = threading.Lock()
 
+    @property
+    def launches(self) -> bool:
+        """Whether work on the tensors is launched, and done only after `synchronize`."""
+        return self.device.type != "cpu"
+
     def block_bytes(self, layer_start: int, layer_stop: int) -> int:
         """Bytes of one block over these layers."""
         return block_bytes(self.layout, layer_start, layer_stop)

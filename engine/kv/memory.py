@@ -36,7 +36,7 @@ def memory_for(layout: KvLayout, blocks: int, device: torch.device) -> torch.Ten
             # Written now: a page of it costs four times as much when a step is the first to.
             return shared_tensor(size).zero_()
         except OSError as error:
-            log.info("KV cannot be lent to others on this host: %s", error)
+            log.info("other processes on this host cannot borrow KV: %s", error)
     return torch.zeros(size, dtype=torch.uint8, device=device)
 
 

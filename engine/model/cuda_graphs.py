@@ -133,6 +133,11 @@ class DecodeReplays:
         self._static = StaticBatch(cache, buckets[-1], width)
         self._recorded: dict[int, Step] = {}
 
+    @property
+    def sizes(self) -> frozenset[int]:
+        """The batch sizes that have a recording."""
+        return frozenset(self._recorded)
+
     def logits(self, spans: list[Span]) -> Tensor | None:
         """Logits [len(spans), vocabulary], or None where the step must run eagerly.
 

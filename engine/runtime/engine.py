@@ -1,4 +1,4 @@
-"""The engine: owns the device, the weights and the KV; its one verb is `forward`."""
+"""The engine: it owns the device, the weights and the KV, and computes steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time."""
+    """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time.
+
+    `runner` computes its forward and `cache` has its blocks.
+    """
 
     def __init__(
         self,
@@ -42,15 +45,15 @@ class Engine:
     ) -> None:
         self.description = description
         self.cache = cache
-        self._runner = runner
+        self.runner = runner
         self._improvement = improvement
         self._pieces: Iterator[None] | None = None
         self._cores = cores
 
     @property
     def forward_name(self) -> str:
-        """Which forward computes, for the log."""
-        return self._runner.name
+        """The forward's name, for the log."""
+        return self.runner.name
 
     @classmethod
     def load(
@@ -62,29 +65,29 @@ class Engine:
         device: torch.device | None = None,
         most_tokens: int,
         share: int = 1,
-        stages: StartupTimer | None = None,
+        timer: StartupTimer | None = None,
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
-        `most_tokens` bounds the pool: more could never be used. `share` replicas share the
-        device's memory. `stages` are told what took how long.
+        `most_tokens` bounds the pool, because a replica can use no more. `share` replicas share
+        the device's memory. `timer` times the stages.
         """
         device = device or best_device()
-        stages = stages or StartupTimer()
+        timer = timer or StartupTimer()
         model: Any = load_weights(description, device)
-        stages.ended("weights")
+        timer.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
         layout = probe_layout(description, model, kv.block_size)
         expected = reference_logits(model, check_tokens(description))
-        stages.ended("reference")
+        timer.ended("reference")
         config = config or ModelConfig()
         runner, improvement = choose_runner(description, model, kv.block_size, config)
-        stages.ended("operations")
+        timer.ended("operations")
         check_runner(description, runner, layout, device, expected)
-        stages.ended("check")
-        blocks = kv.blocks or _fit_blocks(layout, device, kv, most_tokens, share)
+        timer.ended("check")
+        blocks = kv.blocks or _pool_blocks(layout, device, kv, most_tokens, share)
         cache = KvCache(layout, blocks, device, runner.kv_format)
-        stages.ended("pool")
+        timer.ended("pool")
         log.info(
             "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
@@ -93,7 +96,7 @@ class Engine:
             blocks,
             layout.block_size,
             blocks * block_bytes(layout) / 2**20,
-            stages,
+            timer,
         )
         cores = CoreSharing(weight_bytes) if device.type == "cpu" else None
         return cls(description, runner, cache, improvement=improvement, cores=cores)
@@ -101,10 +104,10 @@ class Engine:
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
 
-        KV goes into the sequences' blocks; the sequences themselves are not changed. The answers
+        KV goes into the sequences' blocks; the sequences themselves are not changed. The results
         are in the order of `spans`; None where nothing was sampled. A sequence whose numbers
-        overflowed gets an Internal; its blocks must be cleared, by `clear`, before anybody else
-        gets them: a NaN left there would spread.
+        overflowed gets an Internal. Its blocks must be cleared, by `clear`, before another
+        sequence gets them, because a NaN in them would spread.
         """
         results = self.begin(spans).advance()
         if results is None:
@@ -112,35 +115,36 @@ class Engine:
         return results
 
     def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Pass:
-        """The same as `forward`, to be computed in slices of layers; other steps may go between.
+        """Begin what `forward` computes, as a pass in slices of layers.
 
-        Their sequences must be others, and the spans' blocks stay theirs until the pass has ended.
-        `stored` is called once their KV is there, where a pass can tell before its end: on a CPU.
+        Steps of other sequences may be computed between two slices. The spans keep their blocks
+        until the pass has ended. On a CPU `stored` is called once the spans' KV is stored; on
+        other devices this is not known before the end of the pass.
         """
-        return Pass(self._runner, self.cache, spans, self._cores, stored)
+        return Pass(self.runner, self.cache, spans, self._cores, stored)
 
     @property
     def shared_cores(self) -> str:
-        """Names the cores that this engine shares with others; "" where it shares none."""
+        """A name of the cores that this engine shares with other engines; "": it shares none."""
         return "" if self._cores is None else self._cores.shared_name
 
     @property
     def urgency(self) -> Urgency:
-        """How urgently other engines compute on this host, so that this one's rest helps them."""
+        """The urgency of prompts that other engines compute on these cores."""
         return Urgency.NONE if self._cores is None else self._cores.urgency
 
-    def rest(self) -> None:
-        """Nothing is computed for a while: other engines on this host may have its cores."""
+    def yield_cores(self) -> None:
+        """Let other engines on this host use the cores until the next step."""
         if self._cores is not None:
-            self._cores.rest()
+            self._cores.yield_cores()
 
     @property
     def is_improved_first(self) -> bool:
-        """Whether `improve` is for before there are streams; see `Improvement.stalls`."""
+        """Whether `improve` must end before there are streams; see `Improvement.stalls`."""
         return self._improvement is not None and self._improvement.stalls
 
     def prepare_improvement(self) -> bool:
-        """Do the slow part of what makes steps faster, on any thread; whether there is a rest."""
+        """Do the slow part of making steps faster, on any thread; whether `improve` follows."""
         if self._improvement is None:
             return False
         reason = self._improvement.prepare()
@@ -150,7 +154,7 @@ class Engine:
 
     @torch.inference_mode()
     def improve(self) -> bool:
-        """Swap in a piece of what was prepared, between two steps; whether more is to come."""
+        """Swap in a piece of the improvement, between two steps; whether more pieces follow."""
         if self._improvement is None:
             return False
         if self._pieces is None:
@@ -166,12 +170,12 @@ class Engine:
         self.cache.clear(blocks)
 
 
-def _fit_blocks(
+def _pool_blocks(
     layout: KvLayout, device: torch.device, kv: KvConfig, most_tokens: int, share: int
 ) -> int:
-    """Blocks that fit in a replica's share of what is free now, at most for `most_tokens`."""
+    """How many blocks a replica's share of the free memory has, at most those for `most_tokens`."""
     fraction = kv.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
-    fitting = int(free_bytes(device) * fraction / share) // block_bytes(layout)
-    if fitting < 1:
+    blocks = int(free_bytes(device) * fraction / share) // block_bytes(layout)
+    if blocks < 1:
         raise ConfigError("kv: not enough free memory for a single block")
-    return min(fitting, layout.blocks_for(most_tokens))
+    return min(blocks, layout.blocks_for(most_tokens))

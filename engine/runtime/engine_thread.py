@@ -1,4 +1,4 @@
-"""Runs engine steps on a thread of their own, one at a time, so that the event loop never waits."""
+"""The engine's thread: it computes one step at a time, so that the event loop never waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.types.urgency import Urgency
 
 T = TypeVar("T")
 
-# An event loop takes little of a core, and somebody waits for it; an engine takes all there is.
+# Tuned: an engine uses all cores, but the event loop, for which requests wait, goes first.
 _NICENESS = 5
 
 
@@ -27,20 +27,20 @@ class Slices(Protocol):
     layers_done: int
 
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
-        """Compute for about that long; None while there is more."""
+        """Compute for about so long; None while the pass is not whole."""
         ...
 
     def cut(self) -> None:
-        """Have what is computed now end at the next layer."""
+        """Have the slice that is computed now end at the next layer."""
         ...
 
     def halt(self) -> None:
-        """End it for good, as soon as may be."""
+        """End the pass for good, as soon as possible."""
         ...
 
 
 class Steps(Protocol):
-    """What computes spans: the engine, or a stand-in for it in tests."""
+    """Computes spans: the engine, or a stand-in for it in tests."""
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans; see `Engine.forward`."""
@@ -51,11 +51,11 @@ class Steps(Protocol):
         ...
 
     def prepare_improvement(self) -> bool:
-        """The slow part of making steps faster; see `Engine.prepare_improvement`."""
+        """Do the slow part of making steps faster; see `Engine.prepare_improvement`."""
         ...
 
     def improve(self) -> bool:
-        """A piece of making steps faster; see `Engine.improve`."""
+        """Swap in a piece of the improvement; see `Engine.improve`."""
         ...
 
     def clear(self, blocks: list[int]) -> None:
@@ -72,18 +72,17 @@ class Steps(Protocol):
         """See `Engine.urgency`."""
         ...
 
-    def rest(self) -> None:
-        """See `Engine.rest`."""
+    def yield_cores(self) -> None:
+        """See `Engine.yield_cores`."""
         ...
 
 
 def engine_thread() -> ThreadPoolExecutor:
-    """The thread for one engine's computing, loading too.
+    """The thread on which one engine loads and computes.
 
-    All on one: each thread that computes keeps a pool of OpenMP threads, and where these are more
-    than the cores they sleep between operations instead of spinning, which halves the speed.
-
-    On a CPU it gives way, as do the threads that it starts: whoever is woken has a core at once.
+    There is one thread, because each computing thread keeps a pool of OpenMP threads. If these are
+    more than the cores, they sleep between operations instead of spinning, which halves the speed.
+    On a CPU the thread and its OpenMP threads have a lower priority than the event loop.
     """
     return ThreadPoolExecutor(1, thread_name_prefix="engine", initializer=_give_way)
 
@@ -103,14 +102,14 @@ class EngineWorker:
         self._under_way = 0
 
     def step(self, spans: list[Span]) -> Awaitable[list[Outcome]]:
-        """Compute the spans, from now on. Never cut short, even when who waits is cancelled."""
+        """Compute the spans, from now on. A step goes on even if its caller is cancelled."""
         return self._run(lambda: self._engine.forward(spans))
 
     def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Slices:
-        """A pass to `advance`, with other steps between its slices.
+        """Begin a pass to `advance`, with other steps between its slices.
 
-        `stored` is called in the event loop, for which the engine does not wait, when its KV is
-        there and its tokens are not; not of every pass.
+        `stored` is called in the event loop when the KV is stored and no token is sampled yet, if
+        the engine can tell. The engine does not wait for the call.
         """
         if stored is None:
             return self._engine.begin(spans)
@@ -122,17 +121,17 @@ class EngineWorker:
         return self._engine.begin(spans, tell)
 
     def advance(self, run: Slices, for_s: float) -> Awaitable[list[Outcome] | None]:
-        """Compute a pass for about that long; None while there is more."""
+        """Compute a pass for about so long; None while the pass is not whole."""
         return self._run(lambda: run.advance(for_s))
 
     def pursue(
         self, run: Slices, for_s: float, pause: Callable[[], bool], told: Callable[[], None]
     ) -> Awaitable[list[Outcome] | None]:
-        """Advance a pass slice by slice, until it is computed or there is something else to do.
+        """Advance a pass slice by slice, until it is whole; None if it is interrupted.
 
-        That is where another step waits, or `pause`, asked on the engine's thread, says so: then
-        None. Between slices `told` is called in the event loop, for which the engine does not wait:
-        there and back takes most of a millisecond where all cores compute.
+        Another waiting step interrupts the pass, and so does `pause`, which the engine's thread
+        calls. Between slices `told` is called in the event loop. The engine does not wait for the
+        call, which takes most of a millisecond where all cores compute.
         """
         loop = asyncio.get_running_loop()
 
@@ -144,9 +143,9 @@ class EngineWorker:
         return self._run(work)
 
     async def improve(self) -> None:
-        """Make steps faster: slow preparations beside them, the rest piece by piece between.
+        """Make steps faster: prepare beside the steps, then swap in pieces between them.
 
-        What is prepared, a compiler's work say, gives way as the engine does.
+        The preparation, for example compiling, has the priority of the engine's thread.
         """
         thread = ThreadPoolExecutor(1, thread_name_prefix="improvement", initializer=_give_way)
         try:
@@ -158,7 +157,7 @@ class EngineWorker:
             pass
 
     async def scrub(self, pool: BlockPool) -> None:
-        """Clear the blocks that a faulty request left; before every step, as NaNs would spread."""
+        """Clear the blocks of faulty requests; needed before every step, as NaNs would spread."""
         dirty = pool.take_dirty()
         if dirty:
             await self._run(lambda: self._engine.clear(dirty))
@@ -166,21 +165,21 @@ class EngineWorker:
 
     @property
     def shared_cores(self) -> bool:
-        """Whether others on this host may need the cores that steps are computed on, too."""
+        """Whether other engines on this host compute on the same cores."""
         return bool(self._engine.shared_cores)
 
     @property
     def urgency(self) -> Urgency:
-        """How urgently others compute on this host."""
+        """The urgency of prompts that other engines compute on these cores."""
         return self._engine.urgency
 
-    def rest(self) -> None:
-        """No step of this caller follows for a while: others may have the cores."""
+    def yield_cores(self) -> None:
+        """Let other engines use the cores, as the caller has no step to compute."""
         if not self._under_way:
-            self._engine.rest()
+            self._engine.yield_cores()
 
     def close(self) -> None:
-        """Let the step in progress end and take no more."""
+        """Let the current step end, and compute no more."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, call: Callable[[], T]) -> Awaitable[T]:

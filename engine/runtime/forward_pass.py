@@ -21,13 +21,13 @@ from engine.types.sequence import Outcome, SampledToken, ScoredSpan, Span, urgen
 class Pass:
     """See `Engine.begin`. Belongs to the engine's thread.
 
-    The leading `layers_done` have stored the keys and values of all spans; `stored` is called when
-    that is all of them, with the logits still to be computed. What is scored comes behind the
-    layers, and is cut, too.
+    The leading `layers_done` layers have stored the keys and values of all spans. `stored` is
+    called when all layers have, before the logits are computed. Scores are computed behind the
+    layers, in slices too.
 
-    Kernels that run on their own, as on a GPU, are waited for at the end of each slice: then what
-    is stored is there, and nothing is written to the blocks of a pass that nobody goes on with.
-    Nothing is known to be stored before.
+    On a GPU kernels are launched and run by themselves. The end of each slice waits for them, so
+    that the KV is stored, and no kernel writes to the blocks of an abandoned pass. Before the end
+    of a slice no KV is known to be stored.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Pass:
     ) -> None:
         self.spans = spans
         self.layers_done = self._layers_launched = 0
-        self._launches = cache.device.type != "cpu"
+        self._launches = cache.launches
         self._runner = runner
         self._cache = cache
         self._cores = cores
@@ -50,23 +50,22 @@ class Pass:
         self._halted = torch.zeros(1, dtype=torch.int32)
 
     def cut(self) -> None:
-        """Have the slice that is computed end with its layer. Safe to call from any thread."""
+        """Have the current slice end with its layer. Safe to call from any thread."""
         self._cut = True
 
     def halt(self) -> None:
-        """End it for good, as soon as may be: nobody wants it. Safe to call from any thread.
+        """End the pass for good, as soon as possible. Safe to call from any thread.
 
-        It has no results, and what it wrote to its blocks behind `layers_done` is anything.
+        A halted pass has no results. Behind `layers_done` its blocks may have any content.
         """
         self._halted.fill_(1)
 
     @torch.inference_mode()
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
-        """Compute the layers that fit into that time, at least one; None while there is more.
+        """Compute at least one layer, and more within `for_s`; None while the pass is not whole.
 
-        One that was `cut` ends sooner, one that was halted at once.
-        Where kernels run on their own, as on a GPU, the time is that of launching them; then they
-        are waited for.
+        A slice that is cut ends sooner, a halted pass ends at once. On a GPU `for_s` is the time
+        to launch the kernels; the call then waits for them.
         """
         until = None if for_s is None else time.monotonic() + for_s
         if self._cores is not None:
@@ -154,7 +153,7 @@ class Pass:
 
 
 def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:
-    """What a span gives; a fault of either is a fault of the sequence."""
+    """The result of a span; a fault of sampling or scoring is a fault of the sequence."""
     if scores is None or isinstance(sampled, Internal):
         return sampled
     return scores if isinstance(scores, Internal) else ScoredSpan(scores, sampled)

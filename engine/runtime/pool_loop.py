@@ -61,9 +61,9 @@ class PoolLoop(ABC, Generic[JobT]):
         if self._passes and not self._scheduler.wanted(self._passes[-1].spans):
             self._passes[-1].halt()
 
-    def places(self) -> dict[str, QueuePosition]:
+    def queue_positions(self) -> dict[str, QueuePosition]:
         """The queue position of each waiting prompt, by owner."""
-        return self._scheduler.places(time.monotonic())
+        return self._scheduler.queue_positions(time.monotonic())
 
     async def vacated(self, job: JobT) -> None:
         """Wait until no step writes to the blocks of this job, which was released."""

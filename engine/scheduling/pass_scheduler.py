@@ -33,7 +33,7 @@ class PassScheduler(ABC):
         """The part of `tokens_due` that belongs to the batch lane."""
         return self._prompts.batch_tokens_due
 
-    def places(self, now: float) -> dict[str, QueuePosition]:
+    def queue_positions(self, now: float) -> dict[str, QueuePosition]:
         """The queue position of each waiting prompt, by owner."""
         return self._prompts.places(now)
 

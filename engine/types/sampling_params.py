@@ -1,4 +1,4 @@
-"""What a request asks of the sampler, checked."""
+"""The sampling parameters of a request, and their checks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from engine.errors import InvalidRequest
 
+# Promises: the public limits of a request.
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024

@@ -1,4 +1,4 @@
-"""Log-probabilities of a text's own tokens: what is asked, and what was found. Plain values."""
+"""Log-probabilities of a text's own tokens: the request for them and the result. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from engine.errors import Internal
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of consecutive tokens: the log-probability of each, given all tokens before it.
+    """The log-probability of each of some consecutive tokens, given all tokens before it.
 
-    `top_ids` and `top_logprobs` have the likeliest tokens of each, best first, end to end.
+    `top_ids` and `top_logprobs` have the likeliest tokens for each token, best first, end to end.
     """
 
     logprobs: list[float]
@@ -22,8 +22,9 @@ class Scores:
 class Scoring:
     """Asks for the scores of the tokens `first`, `first` + 1, ... of a prompt, and collects them.
 
-    `first` is at least 1, as nothing is before the token 0; with each go the `top` likeliest.
-    A token may be scored again, where its sequence was computed anew; the numbers are the same.
+    `first` is at least 1, because token 0 has no token before it. Each score comes with the `top`
+    likeliest tokens. A token is scored again where its sequence is computed again; the numbers are
+    the same.
     """
 
     def __init__(self, first: int, top: int, prompt_tokens: int) -> None:
@@ -37,22 +38,22 @@ class Scoring:
         self._top_logprobs = [0.0] * (top * (prompt_tokens - first))
 
     def within(self, start: int, count: int) -> range:
-        """The tokens that are scored where so many tokens from `start` on are computed.
+        """The tokens that are scored where `count` tokens from `start` on are computed.
 
-        What is computed at a token scores the one behind it.
+        To compute a token scores the token behind it.
         """
         return range(max(self.first, start + 1), min(self.end, start + count + 1))
 
     def take(self, start: int, scores: Scores) -> None:
-        """Add the scores of consecutive tokens, of which `start` is the place of the first."""
-        place, count = start - self.first, len(scores.logprobs)
-        self._logprobs[place : place + count] = scores.logprobs
-        tops = slice(place * self.top, (place + count) * self.top)
+        """Add the scores of consecutive tokens, the first of which is token `start`."""
+        index, count = start - self.first, len(scores.logprobs)
+        self._logprobs[index : index + count] = scores.logprobs
+        tops = slice(index * self.top, (index + count) * self.top)
         self._top_ids[tops] = scores.top_ids
         self._top_logprobs[tops] = scores.top_logprobs
 
     def scores(self) -> Scores:
-        """All of them; raises Internal where some are missing."""
+        """All scores; raises Internal where some are missing."""
         found = [logprob for logprob in self._logprobs if logprob is not None]
         if len(found) != len(self._logprobs):
             raise Internal(f"{len(self._logprobs) - len(found)} tokens were not scored")

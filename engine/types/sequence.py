@@ -18,17 +18,19 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(slots=True)
 class Sequence:
-    """Token ids so far and where their KV lies.
+    """Token ids so far and the blocks with their KV.
 
-    `tokens` is prompt and output in one list; `computed` counts the leading tokens whose KV is in
-    `blocks`, of which the leading `named` are known to the prefix cache. `owner` is the name under
-    which the blocks are held in the pool. `sampling` is complete: `seed` and `max_tokens` are set.
-    `cached_tokens` counts those whose KV was there at the first start; None before it. `lane` and
-    `ttft_budget_s`, from arrival to first token, order the prompts. `urgency` says what streams
-    that are served beside the prompt leave it; those that wait with it share in it.
-    `batch_window_s` is how long it may wait for a decode batch to fill; None: as long as the pool
-    lets others. `request_id` is for logs. `scoring` asks for the log-probabilities of the prompt's
-    own tokens.
+    - `owner`: the name under which the pool keeps the blocks.
+    - `tokens`: prompt and output in one list.
+    - `sampling`: complete, with `seed` and `max_tokens`.
+    - `computed`: how many leading tokens have their KV in `blocks`.
+    - `named`: how many leading blocks the prefix cache knows.
+    - `cached_tokens`: how many tokens had their KV at the first start; None before it.
+    - `lane`, `ttft_budget_s` (from arrival to first token): these order the prompts.
+    - `urgency`: how much streams beside the prompt leave it; waiting prompts share in it.
+    - `batch_window_s`: how long the request may wait for a decode batch; None: the pool's window.
+    - `request_id`: for logs.
+    - `scoring`: asks for the log-probabilities of the prompt's own tokens.
     """
 
     owner: str
@@ -51,22 +53,22 @@ class Sequence:
 
     @property
     def pressed(self) -> bool:
-        """Whether streams beside the prompt have their budget alone, not the gap that they had."""
+        """Whether streams beside the prompt may become slower than they were."""
         return self.urgency >= Urgency.PRESSED
 
     @property
     def named_in_log(self) -> dict[str, object]:
-        """The fields by which a line of the log is found again."""
+        """The fields that every log line about the request has."""
         return {"request_id": self.request_id, "choice": self.choice}
 
     @property
     def output_tokens(self) -> int:
-        """How many tokens were generated so far."""
+        """How many tokens were generated."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def most_tokens(self) -> int:
-        """How many there can be, prompt and output."""
+        """How many tokens the sequence can have, prompt and output."""
         return self.prompt_tokens + (self.sampling.max_tokens or 1)
 
     @property
@@ -90,7 +92,7 @@ class Span:
 
     @property
     def scored(self) -> range:
-        """The places of the tokens that computing this span scores."""
+        """Which tokens of the sequence this span scores, by number."""
         scoring = self.sequence.scoring
         return range(0) if scoring is None else scoring.within(self.start, self.count)
 
@@ -106,25 +108,25 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class ScoredSpan:
-    """The scores of a span's tokens, and the token that was sampled behind them, if one was."""
+    """The scores of a span's tokens, and the token that was sampled behind them, if any."""
 
     scores: Scores
     token: SampledToken | None
 
 
-# What a step gives for a span: a token, a fault of this sequence alone, or nothing was sampled.
+# The result of a span: a token, a fault of its sequence alone, or None if nothing was sampled.
 Outcome = SampledToken | ScoredSpan | Internal | None
 
 
 def urgency_of(spans: Iterable[Span]) -> Urgency:
-    """The most urgency of the prompts in a pass; those of the batch lane are in none."""
+    """The greatest urgency of the prompts in a pass; prompts of the batch lane have none."""
     sequences = (span.sequence for span in spans)
     prompts = [one for one in sequences if not one.output_tokens and one.lane != "batch"]
     return max((prompt.urgency for prompt in prompts), default=Urgency.NONE)
 
 
 def collected(span: Span, outcome: Outcome) -> SampledToken | Internal | None:
-    """What a step gave for a span, after its scores have gone to the sequence's `scoring`."""
+    """The result of a span without its scores, which go to the sequence's `scoring`."""
     if not isinstance(outcome, ScoredSpan):
         return outcome
     if span.sequence.scoring is not None:

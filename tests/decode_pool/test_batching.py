@@ -36,8 +36,8 @@ class Watched(Formed):
             assert due_s is None and set(joining) <= set(self.batch)
         elif joining:
             # The oldest, as many as there is room for, and not before their time.
-            assert joining == tuple(owners[: max(1, queue.room)])
-            assert now >= ends_s or len(owners) >= queue.room
+            assert joining == tuple(owners[: max(1, queue.capacity)])
+            assert now >= ends_s or len(owners) >= queue.capacity
             self.batch = joining
         else:
             assert due_s == pytest.approx(ends_s - now) and due_s > 0

@@ -51,7 +51,7 @@ class DecodeMachine(RuleBasedStateMachine):
         make = local_sequence if local else sequence
         new = make(f"r{self.count}", prompt, max_tokens, lane=lane)
         try:
-            self.subject.check_fits(new)
+            self.subject.check_feasible(new)
             if local:
                 self.subject.offer_prompt(new, self.now)
             else:
@@ -80,7 +80,7 @@ class DecodeMachine(RuleBasedStateMachine):
         new = local_sequence(f"r{self.count}", prompt, max_tokens)
         free = self.pool.free + self.pool.counts().cached
         try:
-            self.subject.check_fits(new)
+            self.subject.check_feasible(new)
         except PromptTooLong:
             return
         if self.subject.grant_early(new):

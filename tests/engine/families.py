@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 VOCABULARY = 512
 _SMALL = {
@@ -81,8 +82,7 @@ def config_of(name: str, extra: dict[str, object]) -> transformers.PretrainedCon
 
 def architecture(name: str) -> str:
     """The class that transformers builds for a config."""
-    mapping = transformers.AutoModelForCausalLM._model_mapping
-    return mapping[getattr(transformers, name)].__name__
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[getattr(transformers, name).model_type])
 
 
 def save(folder: Path, name: str, extra: dict[str, object]) -> torch.nn.Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine import free_memory as memory
 from engine.errors import ConfigError
 from engine.free_memory import free_bytes
 
@@ -14,11 +13,14 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def system(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CONTROL_GROUP", tmp_path)
+def system(tmp_path):
+    """A folder with what the system tells, without a control group."""
     (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable: {8 * GIB // 1024} kB\n")
     return tmp_path
+
+
+def free(system):
+    return free_bytes(CPU, meminfo=system / "meminfo", control_group=system)
 
 
 def limit(system, most, used, cached):
@@ -28,31 +30,31 @@ def limit(system, most, used, cached):
 
 
 def test_without_a_group_the_system_tells(system):
-    assert free_bytes(CPU) == 8 * GIB
+    assert free(system) == 8 * GIB
 
 
 def test_a_group_without_a_limit_changes_nothing(system):
     limit(system, "max", 5 * GIB, 0)
-    assert free_bytes(CPU) == 8 * GIB
+    assert free(system) == 8 * GIB
 
 
 def test_a_containers_limit_counts_and_cached_files_are_free(system):
     limit(system, 4 * GIB, 3 * GIB, GIB)
-    assert free_bytes(CPU) == 2 * GIB
+    assert free(system) == 2 * GIB
     limit(system, 4 * GIB, 5 * GIB, 0)
-    assert free_bytes(CPU) == 0
+    assert free(system) == 0
 
 
 def test_a_limit_above_what_there_is_does_not_count(system):
     limit(system, 64 * GIB, GIB, 0)
-    assert free_bytes(CPU) == 8 * GIB
+    assert free(system) == 8 * GIB
 
 
 def test_a_system_that_does_not_tell_is_named(system):
     (system / "meminfo").write_text("MemTotal: 99 kB\n")
     with pytest.raises(ConfigError, match=r"kv\.blocks"):
-        free_bytes(CPU)
+        free(system)
 
 
-def test_this_machine_has_some():
-    assert free_bytes(CPU) > 0 or memory._left_in_group(memory._CONTROL_GROUP) == 0
+def test_this_machine_has_some(tmp_path):
+    assert free_bytes(CPU, control_group=tmp_path) > 0

@@ -75,7 +75,7 @@ def _record_all(engine):
     finally:
         done.set()
         copying.join()
-    assert set(engine._runner.replays._recorded) == set(BUCKETS)
+    assert set(engine.runner.replays.sizes) == set(BUCKETS)
 
 
 def test_a_replay_gives_the_eager_logits(tmp_path):
@@ -84,7 +84,7 @@ def test_a_replay_gives_the_eager_logits(tmp_path):
     config = ModelConfig(path=str(tmp_path), dtype="bfloat16", operations="triton")
     engine = Engine.load(describe(config), KvConfig(blocks=400), config, most_tokens=1)
     _record_all(engine)
-    cache, runner = engine.cache, engine._runner
+    cache, runner = engine.cache, engine.runner
     for rows in (1, 3, 8, 17, 20, 3):
         spans = []
         for number in range(rows):

@@ -1,4 +1,4 @@
-"""The prefill loop over an engine that is held: what is computed for whom."""
+"""The prefill loop over an engine that a test lets go on: which prompts are computed when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.types.sequence import Sequence
 from engine.types.urgency import Urgency
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
-from tests.held_engine import LAYERS, HeldEngine
+from tests.paused_engine import LAYERS, PausedEngine
 
 CHUNK = 64
 
@@ -26,7 +26,7 @@ async def running(cores=""):
 
     `cores` names the cores that the engine shares with others.
     """
-    engine = HeldEngine(cores)
+    engine = PausedEngine(cores)
     scheduler = PrefillScheduler(
         BlockPool(1000), PromptOrder(CHUNK), block_size=16, max_waiting=100, parked_fraction=1.0
     )
@@ -34,9 +34,9 @@ async def running(cores=""):
     subject = PrefillLoop(scheduler, worker)
     task = asyncio.create_task(subject.run())
     try:
-        yield subject, engine, scheduler
+        yield subject, engine, scheduler, worker
     finally:
-        engine.let_go()
+        engine.go_on()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         worker.close()
@@ -50,13 +50,13 @@ def submit(subject, owner, tokens, **more):
 @pytest.mark.parametrize("slices", [0, 1, LAYERS - 1, LAYERS, 2 * LAYERS + 1])
 async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_one(short, slices):
     """They go while a slice is under way, whichever; the next one is the short prompt's."""
-    async with running() as (subject, engine, scheduler):
+    async with running() as (subject, engine, scheduler, _):
         long = [submit(subject, f"long{number}", 1500) for number in range(10)]
-        await engine.hold_slice(slices)
+        await engine.pause_in_slice(slices)
         for job in long:
             subject.release(job)
         after = submit(subject, "short", short)
-        engine.let_go()
+        engine.go_on()
         await asyncio.wait_for(after.first_token, 30)
         assert engine.slices[slices + 1 :] == [["short"]] * LAYERS
         subject.release(after)
@@ -64,9 +64,9 @@ async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_o
 
 
 async def test_a_slice_is_cut_for_who_comes_and_halted_when_nobody_wants_its_pass_any_more():
-    async with running() as (subject, engine, _):
+    async with running() as (subject, engine, *_):
         first, second = submit(subject, "first", 8), submit(subject, "second", 8)
-        await engine.hold_slice(0)
+        await engine.pause_in_slice(0)
         assert engine.slices == [["first", "second"]]
         cuts = engine.cuts
         subject.release(first)
@@ -76,44 +76,48 @@ async def test_a_slice_is_cut_for_who_comes_and_halted_when_nobody_wants_its_pas
         assert engine.cuts == cuts
         third = submit(subject, "third", 8)
         assert engine.cuts == cuts + 1
-        engine.let_go()
+        engine.go_on()
         await asyncio.wait_for(third.first_token, 30)
 
 
 async def test_others_have_the_cores_as_soon_as_nothing_is_left_to_compute():
-    async with running() as (subject, engine, _):
+    async with running() as (subject, engine, *_):
         job = submit(subject, "only", 8)
-        await engine.hold_slice(0)
-        before = engine.rests
-        engine.let_go()
+        await engine.pause_in_slice(0)
+        before = engine.yields
+        engine.go_on()
         await asyncio.wait_for(job.first_token, 30)
-        assert engine.rests == before + 1
+        assert engine.yields == before + 1
 
 
 async def test_how_far_a_pass_is_is_told_while_it_goes_on():
-    async with running() as (subject, engine, _):
-        told = []
+    async with running() as (subject, engine, *_):
+        told, almost_whole = [], asyncio.Event()
+
+        def watch(tokens, layers):
+            told.append((tokens, layers))
+            if (tokens, layers) == (CHUNK, LAYERS - 1):
+                almost_whole.set()
+
         job = submit(subject, "long", CHUNK)
-        job.watch = lambda tokens, layers: told.append((tokens, layers))
-        await engine.hold_slice(LAYERS - 1)
+        job.watch = watch
+        await engine.pause_in_slice(LAYERS - 1)
         # The engine is in its last slice, and was not waited for.
-        async with asyncio.timeout(30):
-            while (CHUNK, LAYERS - 1) not in told:
-                await asyncio.sleep(0.001)
-        engine.let_go()
+        await asyncio.wait_for(almost_whole.wait(), 30)
+        engine.go_on()
         await asyncio.wait_for(job.first_token, 30)
         assert told[-1] == (CHUNK, None)
 
 
 @pytest.mark.parametrize(("pressed", "cores"), [(True, "host"), (True, ""), (False, "host")])
 async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores):
-    async with running(cores) as (subject, engine, _):
+    async with running(cores) as (subject, engine, *_):
         told = []
         job = submit(
             subject, "long", 2 * CHUNK, urgency=Urgency.PRESSED if pressed else Urgency.PROMPTS
         )
         job.watch = lambda tokens, layers: told.append((tokens, layers))
-        engine.let_go()
+        engine.go_on()
         await asyncio.wait_for(job.first_token, 30)
         # Of a whole pass once its KV is there, and once more when its end is answered.
         assert [said for said in told if said[1] is None] == [
@@ -131,22 +135,22 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
 async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(
     urgency, cores, times
 ):
-    async with running(cores) as (subject, engine, _):
+    async with running(cores) as (subject, engine, *_):
         told = []
         job = submit(subject, "only", CHUNK, urgency=urgency)
         job.watch = lambda tokens, layers: told.append((tokens, layers))
-        engine.let_go()
+        engine.go_on()
         await asyncio.wait_for(job.first_token, 30)
         assert told.count((CHUNK, None)) == times
 
 
 async def test_the_next_pass_is_begun_before_what_the_last_one_gave_is_told():
-    async with running() as (subject, engine, _):
+    async with running() as (subject, engine, *_):
         told = []
         for owner in ("first", "second"):
             job = submit(subject, owner, CHUNK)
             job.watch = lambda tokens, layers, owner=owner: told.append((owner, tokens, layers))
-        engine.let_go()
+        engine.go_on()
         await asyncio.wait_for(job.first_token, 30)
         # Twice: its KV was there before its last token was sampled.
         assert told.count(("first", CHUNK, None)) == 2
@@ -155,12 +159,12 @@ async def test_the_next_pass_is_begun_before_what_the_last_one_gave_is_told():
 
 
 async def test_a_loop_that_ends_takes_its_pass_with_it():
-    async with running() as (subject, engine, _):
+    async with running() as (subject, engine, _, worker):
         submit(subject, "long", CHUNK)
-        await engine.hold_slice(1)
+        await engine.pause_in_slice(1)
         task = next(one for one in asyncio.all_tasks() if "PrefillLoop.run" in repr(one))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        engine.let_go()
-        await asyncio.to_thread(subject._worker.close)
+        engine.go_on()
+        await asyncio.to_thread(worker.close)
         assert len(engine.slices) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from engine.device import best_device
 from engine.runtime.engine_thread import EngineWorker, engine_thread
-from tests.held_engine import LAYERS, HeldEngine
+from tests.paused_engine import LAYERS, PausedEngine
 
 
 class Scripted:
@@ -33,7 +33,7 @@ class Scripted:
 
 @pytest.fixture
 def worker():
-    worker = EngineWorker(HeldEngine())
+    worker = EngineWorker(PausedEngine())
     yield worker
     worker.close()
 
@@ -108,7 +108,7 @@ def test_on_a_cpu_an_engines_threads_give_way_to_event_loops():
 
 @pytest.mark.skipif(best_device().type != "cpu", reason="who launches kernels gives way to nobody")
 async def test_what_is_prepared_beside_steps_gives_way_as_they_do():
-    class Preparing(HeldEngine):
+    class Preparing(PausedEngine):
         def prepare_improvement(self):
             self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
             return False

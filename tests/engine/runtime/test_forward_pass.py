@@ -10,6 +10,8 @@ from engine.config import KvConfig, ModelConfig
 from engine.cpu.core_sharing import CoreSharing
 from engine.kv.cache import KvCache
 from engine.model.loading import describe
+from engine.model.ops_torch import TorchOps
+from engine.runtime import forward_pass
 from engine.runtime.engine import Engine
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
@@ -110,9 +112,9 @@ def test_a_slice_that_is_cut_ends_with_its_layer_and_the_pass_goes_on(folder):
 def test_where_kernels_run_on_their_own_nothing_is_stored_before_a_slice_ends(folder, monkeypatch):
     """As on a GPU: what is launched is waited for, and only then known."""
     engine = load(folder, dtype="float32")
+    monkeypatch.setattr(KvCache, "launches", True)
     stored, waited = [], []
     run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: stored.append(True))
-    run._launches = True
     monkeypatch.setattr(KvCache, "synchronize", lambda cache: waited.append(run.layers_done))
     assert run.advance(0.0) is None
     assert (run.layers_done, waited) == (1, [0])
@@ -138,9 +140,9 @@ def test_a_halted_pass_ends_without_results_and_hurts_nobody(folder):
 
 def test_who_computes_a_pass_hears_that_it_was_halted(folder, monkeypatch):
     engine = load(folder, dtype="float32")
-    batches, layers = [], engine._runner.layers
+    batches, layers = [], engine.runner.layers
     monkeypatch.setattr(
-        engine._runner, "layers", lambda batch: batches.append(batch) or layers(batch)
+        engine.runner, "layers", lambda batch: batches.append(batch) or layers(batch)
     )
     run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)])
     assert run.advance(0.0) is None
@@ -158,12 +160,14 @@ def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
     assert "torch" in engine.forward_name
     reference = load(folder, dtype="bfloat16", operations="torch")
 
+    # The logits themselves in the place of tokens.
+    monkeypatch.setattr(forward_pass, "sample", lambda logits, sequences: list(logits.float()))
+
     def logits_of(chosen, cut):
         made = sequence("a", 60, range(9, 1, -1))
         chosen.forward([Span(made, 0, 30)])
         with torch.inference_mode():
             run = chosen.begin([Span(made, 30, 30)])
-            run._sampled = lambda batch, logits: logits.float()
             return in_slices(run, cut)[0]
 
     assert engine.prepare_improvement()
@@ -225,8 +229,10 @@ def test_who_wants_to_hear_is_told_that_the_kv_is_there_before_a_token_is_sample
     folder, monkeypatch
 ):
     engine = load(folder, dtype="float32")
-    seen, logits = [], engine._runner._logits
-    monkeypatch.setattr(engine._runner, "_logits", lambda x: seen.append("logits") or logits(x))
+    seen, logits = [], TorchOps.logits
+    monkeypatch.setattr(
+        TorchOps, "logits", lambda ops, *rest: seen.append("logits") or logits(ops, *rest)
+    )
     run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: seen.append("stored"))
     while run.advance(0.0) is None:
         assert run.layers_done < 4

@@ -1,4 +1,4 @@
-"""An engine whose passes are computed slice by slice, each only when a test lets it."""
+"""An engine that computes a pass slice by slice, each slice only when a test lets it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAYERS = 4
 _LONG_S = 30.0
 
 
-class HeldPass:
+class PausedPass:
     """A pass of `LAYERS` slices of a layer each."""
 
     def __init__(self, engine, spans, stored):
@@ -37,43 +37,49 @@ class HeldPass:
         self._engine.halts += 1
 
 
-class HeldEngine:
+class PausedEngine:
     """`slices` has the owners of every slice begun, in order; the rest counts calls."""
 
     def __init__(self, shared_cores=""):
         self.shared_cores = shared_cores
         self.slices = []
-        self.cuts = self.halts = self.rests = 0
+        self.cuts = self.halts = self.yields = 0
+        self._entered = threading.Condition()
         self._permits = threading.Semaphore(0)
         self._free = threading.Event()
 
     def begin(self, spans, stored=None):
-        return HeldPass(self, spans, stored)
+        return PausedPass(self, spans, stored)
 
     urgency = Urgency.NONE
 
-    def rest(self):
-        self.rests += 1
+    def yield_cores(self):
+        self.yields += 1
 
     def forward(self, spans):
         return [SampledToken(7) for _ in spans]
 
     def enter(self, owners):
-        self.slices.append(owners)
+        with self._entered:
+            self.slices.append(owners)
+            self._entered.notify_all()
         if not self._free.is_set():
             assert self._permits.acquire(timeout=_LONG_S)
 
-    async def hold_slice(self, number):
-        """Let slices through until that one, counted from 0, is under way, and keep it there."""
+    async def pause_in_slice(self, number):
+        """Let slices through until that number, counted from 0, is under way, and pause in it."""
         async with asyncio.timeout(_LONG_S):
             while len(self.slices) <= number:
                 before = len(self.slices)
                 if before:
                     self._permits.release()
-                while len(self.slices) == before:
-                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(self._wait_for_slice, before)
 
-    def let_go(self):
-        """From now on nothing is held."""
+    def _wait_for_slice(self, before):
+        with self._entered:
+            assert self._entered.wait_for(lambda: len(self.slices) > before, _LONG_S)
+
+    def go_on(self):
+        """Pause no more."""
         self._free.set()
         self._permits.release()
