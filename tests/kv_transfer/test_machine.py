@@ -1,4 +1,5 @@
-"""A hand-over against its state machine (docs/explanation/kv-transfer.md), step by step in any order.
+"""A hand-over against its state machine (docs/explanation/kv-transfer.md), step by step in any
+order.
 
 What is computed, offered, given and given up is chosen by hypothesis; the bytes, the answers and
 what is left are held to a model that knows only the rules.
