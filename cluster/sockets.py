@@ -7,6 +7,11 @@ import socket
 from engine.errors import ConfigError
 
 
+def is_port(value: int) -> bool:
+    """Whether a number can be a port; 0 means a free one."""
+    return 0 <= value <= 65535
+
+
 def listening_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """A TCP socket that listens; port 0 takes a free one. Raises ConfigError."""
     sock = bound_socket(host, port, reuse_port=reuse_port)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.core.event_loop import run
-from cluster.config.schema import EndpointConfig, FlushConfig, TandemConfig, located
+from cluster.config.endpoints import EndpointConfig, FlushConfig
+from cluster.config.schema import TandemConfig, located
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.router.server import RouterServer

@@ -21,7 +21,7 @@ import grpc.aio
 
 from bench.core.event_loop import run
 from bench.router.direct_front_ends import FrontEnds
-from cluster.config.schema import DirectoryConfig
+from cluster.config.deployment import DirectoryConfig
 from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle

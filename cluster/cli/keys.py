@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from cluster.api.validation import check_tenant
-from cluster.config.schema import KEYS_IN_REDIS, DirectoryConfig, load_config
+from cluster.config.deployment import DirectoryConfig
+from cluster.config.router import KEYS_IN_REDIS
+from cluster.config.schema import load_config
 from cluster.discovery.redis_directory import Directory
 from cluster.tenants.api_keys import hash_of
 from cluster.tenants.key_file import KeyFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.api import GenerateRequest, ScorePrompt
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from engine.types.lane import Lane
 
 

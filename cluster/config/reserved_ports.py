@@ -6,7 +6,8 @@ import socket
 from collections.abc import Collection
 from dataclasses import replace
 
-from cluster.config.schema import RouterConfig, TandemConfig
+from cluster.config.router import RouterConfig
+from cluster.config.schema import TandemConfig
 from cluster.sockets import bound_socket, join
 from engine.errors import ConfigError
 

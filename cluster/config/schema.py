@@ -7,209 +7,28 @@ them. Precedence: flag (an override), file, default. A component receives its ow
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from cluster.config.autoscaling import ScalingConfig
-from cluster.config.canary import CanaryConfig
+from cluster.config.deployment import DirectoryConfig, RayConfig
+from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
+from cluster.config.router import KEYS_IN_REDIS, RouterConfig
 from cluster.config.source import merge_overrides, read_document
 from cluster.config.tenant_limits import TenantConfig
 from cluster.replica_record import Pool, ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
 from engine.errors import ConfigError
-from engine.types.lane import Lane
 from kv_transfer.transports.registry import name_problem
 from prefill_pool.config import PrefillConfig
 
-DeploymentName = Literal["router", "prefill", "decode"]
-StreamMode = Literal["tokens", "chunks", "progress", "whole"]
-
-KEYS_IN_REDIS = "redis"
 _BUNDLED_MODELS = ("demo",)
-
-
-def _is_port(value: int) -> bool:
-    return 0 <= value <= 65535
-
-
-@dataclass(frozen=True, slots=True)
-class RouterConfig:
-    """Where the router listens and how much it takes on. Port 0 means a free one.
-
-    `max_requests` bounds the requests in flight; `max_waiting` those of them that wait here for
-    room; `max_message_bytes` one message or body. The metrics tell `metric_tenants` tenants apart
-    and count the others together. Requests are promised `kv_overcommit` times the
-    decode pool's blocks. One whose replica was lost waits for another for `failover_timeout_s`;
-    with 0 it fails. `api_keys` is a file of hashed keys (`cluster/tenants/api_keys.py`),
-    or `redis`, where the directory has them.
-    """
-
-    host: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 50051
-    max_message_bytes: int = 4 * 1024 * 1024
-    max_requests: int = 1024
-    max_waiting: int = 256
-    kv_overcommit: float = 1.0
-    api_keys: str | None = None
-    request_timeout_s: float = 600.0
-    failover_timeout_s: float = 60.0
-    tokenizer_threads: int = 2
-    metric_tenants: int = 16
-
-    def __post_init__(self) -> None:
-        require(bool(self.host), "host must not be empty")
-        require(_is_port(self.http_port), "http_port must be between 0 and 65535")
-        require(_is_port(self.grpc_port), "grpc_port must be between 0 and 65535")
-        require(
-            self.http_port == 0 or self.http_port != self.grpc_port,
-            "http_port and grpc_port must differ",
-        )
-        require(self.max_message_bytes >= 1024, "max_message_bytes must be at least 1024")
-        require(self.max_requests >= 1, "max_requests must be at least 1")
-        require(self.max_waiting >= 0, "max_waiting must not be negative")
-        require(self.kv_overcommit > 0, "kv_overcommit must be positive")
-        require(self.request_timeout_s > 0, "request_timeout_s must be positive")
-        require(self.failover_timeout_s >= 0, "failover_timeout_s must not be negative")
-        require(self.tokenizer_threads >= 1, "tokenizer_threads must be at least 1")
-        require(self.metric_tenants >= 0, "metric_tenants must not be negative")
-
-
-@dataclass(frozen=True, slots=True)
-class ShareConfig:
-    """What one replica of a deployment gets of its node, and asks of Ray to be placed there.
-
-    `per_device` replicas share the memory of a device. `resources` are Ray's custom resources:
-    a node that offers `{tandem_decode: 1}` takes one replica that asks for it.
-    """
-
-    threads: int = 1
-    gpus: float = 0.0
-    per_device: int = 1
-    resources: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require(self.threads >= 1, "threads must be at least 1")
-        require(self.gpus >= 0, "gpus must not be negative")
-        require(self.per_device >= 1, "per_device must be at least 1")
-        require(all(amount > 0 for amount in self.resources.values()), "resources must be positive")
-
-
-@dataclass(frozen=True, slots=True)
-class RayConfig:
-    """The Ray cluster that runs the replicas; `address` null starts a local one.
-
-    `drain_s` is what a replica that ends leaves its requests. For another version a deployment has
-    `surge_percent` more replicas for a while; 0 replaces them one after the other. `shares` says
-    what the replicas of a deployment get, in place of an even share of the cluster as it is at the
-    start.
-    """
-
-    address: str | None = None
-    dashboard_host: str = "127.0.0.1"
-    dashboard_port: int = 8265
-    ready_timeout_s: float = 300.0
-    drain_s: float = 10.0
-    surge_percent: int = 100
-    shares: dict[DeploymentName, ShareConfig] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require(self.drain_s >= 0, "drain_s must not be negative")
-        require(0 <= self.surge_percent <= 100, "surge_percent must be between 0 and 100")
-        require(bool(self.dashboard_host), "dashboard_host must not be empty")
-        require(_is_port(self.dashboard_port), "dashboard_port must be between 0 and 65535")
-        require(self.ready_timeout_s > 0, "ready_timeout_s must be positive")
-
-
-@dataclass(frozen=True, slots=True)
-class FlushConfig:
-    """A token after the first two is held for `ms`, to be sent with those after it.
-
-    At most `tokens` are sent together. One that comes `ms` after what was sent last is not held.
-    """
-
-    ms: float = 40.0
-    tokens: int = 24
-
-    def __post_init__(self) -> None:
-        require(self.ms > 0, "ms must be positive; stream: tokens sends each token by itself")
-        require(self.tokens >= 1, "tokens must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointConfig:
-    """What one kind of traffic may expect and may ask for.
-
-    Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
-    `itl_budget_ms` apart; those of the `batch` lane wait, however late they are. With
-    `decode.batching: window` alone, a decode batch may wait for `batch_window_ms` to fill; None:
-    for `decode.window_ms`. `stream` says in which pieces a streamed answer comes
-    (`cluster/config/stream_mode.py`); `flush` makes `chunks`. A `canary` serves a share of them as
-    those of another endpoint.
-    """
-
-    lane: Lane = "interactive"
-    ttft_budget_ms: float = 500.0
-    itl_budget_ms: float = 60.0
-    batch_window_ms: float | None = None
-    max_output_tokens: int = 1024
-    stream: StreamMode = "chunks"
-    flush: FlushConfig = field(default_factory=FlushConfig)
-    canary: CanaryConfig | None = None
-
-    def __post_init__(self) -> None:
-        require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")
-        require(self.itl_budget_ms > 0, "itl_budget_ms must be positive")
-        require(
-            self.batch_window_ms is None or self.batch_window_ms > 0,
-            "batch_window_ms must be positive",
-        )
-        require(self.max_output_tokens >= 1, "max_output_tokens must be at least 1")
-        require(
-            self.stream == "chunks" or self.flush == FlushConfig(),
-            f"flush is for stream: chunks, not {self.stream}",
-        )
-
-    @property
-    def batch_window_s(self) -> float | None:
-        """`batch_window_ms` in seconds."""
-        return None if self.batch_window_ms is None else self.batch_window_ms / 1000
-
-
-# Where none are configured: what people wait for, scoring, and work that nobody waits for.
-ENDPOINTS: Mapping[str, EndpointConfig] = {
-    "chat": EndpointConfig(),
-    "score": EndpointConfig(lane="scoring", ttft_budget_ms=30_000),
-    "batch": EndpointConfig(lane="batch", max_output_tokens=8192),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryConfig:
-    """The Redis that replicas share; `url` null starts a private one.
-
-    Clusters of different namespaces in one Redis know nothing of each other.
-    """
-
-    url: str | None = None
-    namespace: str = ""
-    lease_s: float = 3.0
-    heartbeat_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(
-            re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.namespace) is not None,
-            "namespace must be at most 64 letters, digits, '.', '_' and '-'",
-        )
-        require(self.heartbeat_s > 0, "heartbeat_s must be positive")
-        require(self.lease_s > self.heartbeat_s, "lease_s must be longer than heartbeat_s")
 
 
 def _with_known_transport(kv: KvConfig) -> KvConfig:

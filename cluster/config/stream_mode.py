@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 
 # Where the text is kept to the end it comes from the replica in few pieces; how far it is can be
 # told as often.

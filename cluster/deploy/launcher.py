@@ -25,7 +25,8 @@ from cluster.api import ChatMessage
 from cluster.client.admin_client import fetch_status
 from cluster.client.terminal import stream_answer, timing
 from cluster.config.reserved_ports import Ports, reachable, stop_command
-from cluster.config.schema import KEYS_IN_REDIS, TandemConfig
+from cluster.config.router import KEYS_IN_REDIS
+from cluster.config.schema import TandemConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.ray_tuning import QUIET_RAY

@@ -26,7 +26,8 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.autoscaling.serve_policy import WANTED, follow_wanted
 from cluster.config.autoscaling import PoolBounds
-from cluster.config.schema import DeploymentName, RayConfig, TandemConfig, load_config
+from cluster.config.deployment import DeploymentName, RayConfig
+from cluster.config.schema import TandemConfig, load_config
 from cluster.config.source import await_version
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle

@@ -30,7 +30,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from cluster.config.schema import DirectoryConfig
+from cluster.config.deployment import DirectoryConfig
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 

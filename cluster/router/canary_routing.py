@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from cluster.config.canary import Arm, ArmStats, CanaryJudge
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.telemetry import router_metrics as metrics
 
 log = logging.getLogger(__name__)

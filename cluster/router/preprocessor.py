@@ -21,7 +21,7 @@ from cluster.api import (
 )
 from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.config.stream_mode import StreamDelivery, delivery_of
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain

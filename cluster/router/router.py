@@ -26,7 +26,7 @@ from cluster.api import (
     Summary,
 )
 from cluster.api.gather import together
-from cluster.config.schema import RouterConfig
+from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.placement.decode_capacity import token_capacity
 from cluster.placement.placement import Placement

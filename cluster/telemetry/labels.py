@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from cluster.api import GenerateRequest
 from cluster.api.validation import is_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from engine.kv.prefix_digest import DEFAULT_TENANT
 
 OTHER = "other"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.api.validation import check_tenant
-from cluster.config.schema import KEYS_IN_REDIS
+from cluster.config.router import KEYS_IN_REDIS
 from cluster.discovery.redis_directory import Directory
 from cluster.tenants.api_keys import ApiKeys, FileKeys, is_hash
 from engine.errors import InvalidRequest, Unavailable

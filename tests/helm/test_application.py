@@ -13,7 +13,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.config.schema import ShareConfig, TandemConfig, load_config
+from cluster.config.deployment import ShareConfig
+from cluster.config.schema import TandemConfig, load_config
 from tests.helm.chart import EXAMPLES, POOLS, example, example_objects, groups, objects, one
 from tests.helm.chart import serve_config as served
 

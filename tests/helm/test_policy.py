@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import helm_python
 import pytest
 
-from cluster.config.schema import RouterConfig
+from cluster.config.router import RouterConfig
 from tests.helm.chart import (
     EXAMPLES,
     POOLS,

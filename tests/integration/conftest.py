@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster.config.schema import EndpointConfig, TandemConfig
+from cluster.config.endpoints import EndpointConfig
+from cluster.config.schema import TandemConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from tests import tiny
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from engine.errors import Overloaded
 from tests.integration.local import cluster
 

@@ -11,7 +11,7 @@ from cluster.batch.http_client import BatchServer
 from cluster.batch.lines import read_input
 from cluster.batch.output import BatchOutput
 from cluster.batch.run import BatchRun, endpoint_for
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from tests.integration.local import LocalCluster, cluster
 
 LINES = 16

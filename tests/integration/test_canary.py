@@ -9,7 +9,7 @@ from dataclasses import replace
 from cluster.cli.status_table import as_data, as_table
 from cluster.client.admin_client import fetch_status
 from cluster.config.canary import CanaryConfig, GuardConfig
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.router.server import RouterServer
 from engine.errors import Internal, TandemError
 from tests.integration.local import cluster

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.config.version import config_version
 from cluster.replica import replica
 from decode_pool.scheduler import DecodeScheduler

@@ -7,7 +7,7 @@ from dataclasses import replace
 import httpx
 
 from cluster.client.admin_client import fetch_status
-from cluster.config.schema import RayConfig
+from cluster.config.deployment import RayConfig
 from cluster.deploy.launcher import Launcher
 from tests.integration.local import cluster
 

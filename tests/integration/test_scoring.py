@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from engine.errors import Cancelled, InvalidRequest, NotFound, PromptTooLong
 from tests import tiny
 from tests.integration.local import LocalCluster, cluster

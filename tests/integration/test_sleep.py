@@ -9,7 +9,7 @@ from dataclasses import replace
 from cluster.api import Progress, Summary, Tokens
 from cluster.client import Client
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.replica import Replica
 from cluster.router.server import RouterServer

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cluster.api import Progress, Started, Summary, Tokens
-from cluster.config.schema import FlushConfig
+from cluster.config.endpoints import FlushConfig
 from cluster.router import decode_progress
 from protos import prompt_reports
 from tests.integration.local import cluster

@@ -17,7 +17,7 @@ from bench.router.stream_load import (
     Taken,
     one_hop_s,
 )
-from cluster.config.schema import DirectoryConfig
+from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.router.server import RouterServer

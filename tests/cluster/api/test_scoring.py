@@ -18,7 +18,7 @@ from cluster.api import (
 from cluster.api.event_streams import closing
 from cluster.api.scoring import score_all
 from cluster.client import Client
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.gateway.grpc_server import start
 from cluster.placement.placement import Placement
 from cluster.placement.types import PlacementRequest

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.config.schema import EndpointConfig, TandemConfig, load_config, parse_config
+from cluster.config.endpoints import EndpointConfig
+from cluster.config.schema import TandemConfig, load_config, parse_config
 from engine.errors import ConfigError
 
 

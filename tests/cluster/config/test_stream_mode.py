@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.api import Progress, Tokens
-from cluster.config.schema import EndpointConfig, FlushConfig, parse_config
+from cluster.config.endpoints import EndpointConfig, FlushConfig
+from cluster.config.schema import parse_config
 from cluster.config.stream_mode import delivery_of
 from cluster.router.decode_progress import EVERY_S, DecodeProgress
 from engine.errors import ConfigError

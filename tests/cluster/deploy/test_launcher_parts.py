@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from cluster.cli.main import DEFAULT_ADDRESS
+from cluster.config.deployment import RayConfig
 from cluster.config.reserved_ports import Ports, reachable, stop_command
-from cluster.config.schema import RayConfig, RouterConfig, TandemConfig, load_config
+from cluster.config.router import RouterConfig
+from cluster.config.schema import TandemConfig, load_config
 from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
-from cluster.config.schema import DirectoryConfig, RayConfig, ShareConfig, TandemConfig, load_config
+from cluster.config.deployment import DirectoryConfig, RayConfig, ShareConfig
+from cluster.config.schema import TandemConfig, load_config
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError
 from prefill_pool.config import PrefillConfig

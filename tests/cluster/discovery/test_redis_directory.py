@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import redis.asyncio
 
-from cluster.config.schema import DirectoryConfig
+from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory

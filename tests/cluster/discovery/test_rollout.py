@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.config.schema import DirectoryConfig, RouterConfig, TandemConfig
+from cluster.config.deployment import DirectoryConfig
+from cluster.config.router import RouterConfig
+from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.healthy_replicas import HealthyReplicas

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cluster.config.schema import DirectoryConfig
+from cluster.config.deployment import DirectoryConfig
 from cluster.config.tenant_limits import Need, TenantConfig, caps_of
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, TextPrompt, TokenPrompt
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.router.preprocessor import Preprocessor
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.text.tokenizer import Tokenizer

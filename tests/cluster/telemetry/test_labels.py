@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.api import GenerateRequest, TextPrompt
-from cluster.config.schema import EndpointConfig
+from cluster.config.endpoints import EndpointConfig
 from cluster.telemetry.labels import Labels, RequestLabels
 
 ENDPOINTS = {"chat": EndpointConfig(), "report": EndpointConfig(lane="batch")}

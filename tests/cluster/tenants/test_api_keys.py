@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cluster.client import Client
-from cluster.config.schema import RouterConfig
+from cluster.config.router import RouterConfig
 from cluster.gateway.grpc_server import start
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import ConfigError, Unauthenticated

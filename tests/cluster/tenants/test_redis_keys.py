@@ -9,7 +9,8 @@ import pytest
 import redis.asyncio
 
 from cluster.cli import main as cli
-from cluster.config.schema import DirectoryConfig, load_config
+from cluster.config.deployment import DirectoryConfig
+from cluster.config.schema import load_config
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.tenants.api_keys import FileKeys, hash_of
