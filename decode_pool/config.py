@@ -12,26 +12,29 @@ BatchingName = Literal["continuous", "static", "window"]
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """How many replicas generate, and how many sequences share a step.
-
-    `max_batch` bounds the sequences of one step; the bound falls while steps take longer than
-    `itl_budget_ms`. `max_waiting` bounds the queue before the batch. A replica cuts the prompts
-    that it computes beside its steps between layers. So the time from one step to the next is at
-    most `itl_budget_ms`, and at most `itl_factor` undisturbed steps (None: the budget alone
-    counts). Beside urgent prompts this time may be longer, within the budget.
-
-    `batching` other than `continuous` exists to be compared with it. A batch then runs until all
-    of its requests have ended, and only then the next batch is formed. `window` forms it when it
-    is full, or when a request has waited for `window_ms` or its endpoint's `batch_window_ms`.
-    """
+    """How many replicas generate, and how many sequences share a step."""
 
     replicas: int = 1
+    """Replicas that generate."""
     max_batch: int = 64
+    """Sequences of one step; fewer while a step of so many takes longer than `itl_budget_ms`."""
     max_waiting: int = 256
+    """Requests that wait for blocks at a replica; more are refused."""
     itl_budget_ms: float = 60.0
+    """The longest time between two tokens of a stream that prompts and restarted requests beside
+    the steps may cause.
+    """
     itl_factor: float | None = 2.0
+    """The same bound in undisturbed steps: beside prompts a step ends at most so many of them after
+    the step before; the tighter bound counts, except for urgent prompts; null means the budget
+    alone.
+    """
     batching: BatchingName = "continuous"
+    """How a batch forms: `static` and `window` form the next batch when the last has ended, and are
+    there for comparisons.
+    """
     window_ms: float = 50.0
+    """How long a request may wait for its batch to fill, with `batching: window`."""
 
     def __post_init__(self) -> None:
         require(self.replicas >= 1, "replicas must be at least 1")

@@ -27,21 +27,25 @@ def is_hub_name(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model is served, and in which precision.
-
-    `forward` picks the forward: `compact` is Tandem's own for the main families, `transformers` is
-    the model's module. `auto` takes the compact forward where there is one. `operations` picks the
-    operations of the compact forward. `auto` takes Triton on CUDA, and C++ for bfloat16 on a CPU;
-    until the C++ code is built, at the first start, it takes torch. `flashinfer` is Triton with
-    FlashInfer's attention.
-    """
+    """Which model is served, and in which precision."""
 
     path: str = "demo"
+    """A folder, a name on the hub, or `demo`, the bundled model."""
     name: str | None = None
+    """What the APIs call the model; without it, the name of its folder."""
     dtype: Dtype = "auto"
+    """The precision of the weights; `auto` takes what is stored."""
     context_tokens: int | None = None
+    """A smaller context than the model's own."""
     forward: ForwardName = "auto"
+    """Who computes: `compact` is our own forward for Llama, Mistral, Qwen 2 and 3, Phi, Phi 3 and
+    Gemma 1 to 3; `transformers` is the model's module; `auto` takes the first where it can.
+    """
     operations: OperationsName = "auto"
+    """What the compact forward is made of: `triton` (CUDA), `cpp` (bfloat16 on a CPU, compiled at
+    the first start), `torch`, or `flashinfer` (Triton's with FlashInfer's attention, unverified);
+    `auto` takes the fastest that device and model allow.
+    """
 
     def __post_init__(self) -> None:
         require(bool(self.path), "path must not be empty")
@@ -53,26 +57,35 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class KvConfig:
-    """The pool of KV blocks of each replica, and how blocks travel.
-
-    `blocks` fixes the pool's size. Without it a replica uses `memory_fraction` of the free memory,
-    at most what it can ever need. The default fraction is 0.9 of a GPU's memory and 0.5 of a
-    host's, which other processes need too. A link whose peer is silent for `silence_s` is broken.
-    `prefix_cache` keeps the KV of finished requests until its blocks are needed. Prefill replicas
-    compute the texts in `warm_prefixes` once they serve, so the first prompts that begin with
-    these texts find them cached.
-    """
+    """The pool of KV blocks of each replica, and how blocks travel."""
 
     block_size: int = 16
+    """Tokens per block."""
     blocks: int | None = None
+    """Blocks per replica; without it, `max_batch` contexts, fewer where memory is short."""
     memory_fraction: float | None = None
+    """The part of the free memory that the replicas on a device share; without it, 0.9 of a GPU's
+    and 0.5 of a host's.
+    """
     # Its names are in kv_transfer/transports/registry.py; cluster/config/schema.py checks them.
     transport: str = "auto"
+    """How KV travels between two replicas; `auto` picks a transport for each pair and logs why."""
     parked_fraction: float = 0.5
+    """The part of a prefill pool's blocks that may wait to be pulled; beyond it no new prompt
+    starts.
+    """
     lease_s: float = 120.0
+    """How long finished KV waits to be pulled."""
     silence_s: float = 1.0
+    """How long the other end of a link may say nothing before it counts as dead; more where cores
+    are crowded.
+    """
     prefix_cache: bool = True
+    """Whether finished requests' KV is kept until its blocks are needed, for prompts of the same
+    tenant that begin alike.
+    """
     warm_prefixes: tuple[str, ...] = ()
+    """Texts that each prefill replica computes for the tenant `default` when it starts."""
 
     def __post_init__(self) -> None:
         require(1 <= self.block_size <= 1024, "block_size must be between 1 and 1024")

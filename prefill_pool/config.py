@@ -10,20 +10,22 @@ from engine.scheduling.prompt_order import LaneShares
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """How many replicas compute prompts, and how many prompt tokens a pass has.
-
-    With 0 `replicas` there is one pool: decode replicas take role `both` and compute every prompt
-    themselves. `chunk_tokens` bounds the prompt tokens of one pass; `max_waiting` bounds the queue.
-    A decode replica computes at most `local_prefill_tokens` of a prompt itself, where the prompt is
-    short or the other tokens are cached there; 0: none. `lanes` has each lane's share of the
-    tokens while several lanes have prompts.
-    """
+    """How many replicas compute prompts, and how many prompt tokens a pass has."""
 
     replicas: int = 1
+    """Replicas that compute prompts; with 0 there is one pool, and decode replicas take the role
+    `both`.
+    """
     chunk_tokens: int = 512
+    """Prompt tokens of one pass, over all prompts in it."""
     max_waiting: int = 256
+    """Prompts that wait at a replica; more are refused."""
     local_prefill_tokens: int = 256
+    """The most tokens of a prompt that a decode replica computes itself, where it has the rest
+    cached or the prompt is short; 0 means none.
+    """
     lanes: LaneShares = field(default_factory=LaneShares)
+    """The share of the prompt tokens of each lane while several lanes want some."""
 
     def __post_init__(self) -> None:
         require(self.replicas >= 0, "replicas must not be negative")

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
+from cluster.config.descriptions import all_sections, descriptions
 from cluster.config.schema import TandemConfig
 from kv_transfer.transports.registry import configurable_names
 
@@ -28,8 +29,12 @@ def application_schema() -> dict[str, dict[str, Any]]:
     whole = TypeAdapter(TandemConfig).json_schema(ref_template=_REFERENCE)
     sections: dict[str, dict[str, Any]] = whole.pop("$defs")
     sections["KvConfig"]["properties"]["transport"]["enum"] = list(configurable_names())
+    sections[TandemConfig.__name__] = whole
+    for section in set(all_sections(TandemConfig)):
+        for key, meaning in descriptions(section).items():
+            sections[section.__name__]["properties"][key]["description"] = meaning
     # A section inside the whole takes the whole's strictness; its own schema does not say so.
-    return {name: _closed(part) for name, part in {**sections, "TandemConfig": whole}.items()}
+    return {name: _closed(part) for name, part in sections.items()}
 
 
 def chart_schema(base: Path = BASE) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from engine.config import require
 
 @dataclass(frozen=True, slots=True)
 class PoolBounds:
-    """The fewest and the most replicas that a pool may have; with `min` 0 it sleeps when idle."""
+    """How many replicas a pool may have."""
 
     min: int = 1
+    """The fewest replicas; with 0 the pool sleeps when it is idle."""
     max: int = 1
+    """The most replicas."""
 
     def __post_init__(self) -> None:
         require(self.min >= 0, "min must not be negative")
@@ -22,28 +24,35 @@ class PoolBounds:
 
 @dataclass(frozen=True, slots=True)
 class ScalingConfig:
-    """When `flip_roles` lends replicas between the pools, and the bounds of pools that scale.
-
-    Both are off unless asked for. Prefill is pressed when a prompt would wait for `queue_s`, decode
-    when `in_use` of its blocks or of its batch is taken, or tokens come too far apart. A pool gets
-    at most `step` replicas at a time. `batch`: work of the batch lane is pressure, too. One whose
-    `min` is 0 loses its last replica after `idle_s` without work; until a start was measured it is
-    taken to need `start_s`.
-    """
+    """When replicas change pools, and the bounds of pools that scale; both are off by default."""
 
     flip_roles: bool = False
+    """Whether a pressed pool gets a replica of the other pool by a role flip."""
     prefill: PoolBounds | None = None
+    """The bounds of the prefill pool; without them it keeps its size."""
     decode: PoolBounds | None = None
+    """The bounds of the decode pool; without them it keeps its size."""
     step: int = 1
+    """Replicas that a pool gets at a time."""
     batch: bool = False
+    """Whether work of the lane `batch` presses a pool too."""
     queue_s: float = 1.0
+    """Prefill is pressed when a prompt would wait so long."""
     in_use: float = 0.9
+    """Decode is pressed when that part of its blocks or of its batch is taken."""
     pressure_hold_s: float = 2.0
+    """How long pressure lasts before a pool changes."""
     calm_s: float = 20.0
+    """How long calm lasts before a pool changes."""
     rest_s: float = 5.0
+    """The least time between two changes."""
     spare_s: float = 120.0
+    """How long the others must be at most half pressed without a replica before it is taken away.
+    """
     idle_s: float = 300.0
+    """A pool with `min: 0` loses its last replica after so long without work."""
     start_s: float = 30.0
+    """What a start from zero is taken to need until one was measured; a longer start is logged."""
 
     def __post_init__(self) -> None:
         require(self.queue_s > 0, "queue_s must be positive")

@@ -18,16 +18,18 @@ _PERCENT = 95
 
 @dataclass(frozen=True, slots=True)
 class GuardConfig:
-    """What a canary may do worse than the rest, judged once both had `min_requests` in `window_s`.
-
-    The 95th percentile of its TTFT may be `ttft_p95_ratio` times the other's, and of its requests
-    a share of `error_rate` more may fail.
-    """
+    """What a canary may do worse than the stable arm."""
 
     ttft_p95_ratio: float = 1.5
+    """The canary's 95th percentile of TTFT over that of the stable arm; above it the canary is
+    rolled back.
+    """
     error_rate: float = 0.02
+    """The share of failed requests that the canary may have beyond that of the stable arm."""
     min_requests: int = 50
+    """Requests of each arm, per router, before the arms are compared."""
     window_s: float = 600.0
+    """The time over which the arms are compared."""
 
     def __post_init__(self) -> None:
         require(self.ttft_p95_ratio >= 1, "ttft_p95_ratio must be at least 1")
@@ -38,11 +40,14 @@ class GuardConfig:
 
 @dataclass(frozen=True, slots=True)
 class CanaryConfig:
-    """A `share` of an endpoint's requests that is served as those of another `endpoint` are."""
+    """A share of an endpoint's requests that is served with another endpoint's settings."""
 
     endpoint: str
+    """The endpoint whose settings are tried."""
     share: float = 0.05
+    """The share of the requests that get them."""
     guard: GuardConfig = field(default_factory=GuardConfig)
+    """When the canary is rolled back."""
 
     def __post_init__(self) -> None:
         require(bool(self.endpoint), "endpoint must name an endpoint")

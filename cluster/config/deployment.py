@@ -14,16 +14,16 @@ DeploymentName = Literal["router", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class ShareConfig:
-    """What one replica of a deployment gets of its node, and asks of Ray to be placed there.
-
-    `per_device` replicas share the memory of a device. `resources` are Ray's custom resources:
-    a node that offers `{tandem_decode: 1}` takes one replica that asks for it.
-    """
+    """What one replica of a deployment gets of its node, and asks of Ray to be placed there."""
 
     threads: int = 1
+    """CPU threads of a replica."""
     gpus: float = 0.0
+    """GPUs of a replica; a fraction shares one."""
     per_device: int = 1
+    """Replicas that share the memory of a device."""
     resources: dict[str, float] = field(default_factory=dict)
+    """Ray's custom resources that a replica asks for."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be at least 1")
@@ -34,21 +34,26 @@ class ShareConfig:
 
 @dataclass(frozen=True, slots=True)
 class RayConfig:
-    """The Ray cluster that runs the replicas; `address` null starts a local one.
-
-    `drain_s` is what a replica that ends leaves its requests. For another version a deployment has
-    `surge_percent` more replicas for a while; 0 replaces them one after the other. `shares` says
-    what the replicas of a deployment get, in place of an even share of the cluster as it is at the
-    start.
-    """
+    """The Ray cluster that runs the replicas."""
 
     address: str | None = None
+    """A Ray cluster that runs already; without it, a local one is started."""
     dashboard_host: str = "127.0.0.1"
+    """The address on which Ray's dashboard listens."""
     dashboard_port: int = 8265
+    """The port of Ray's dashboard; 0 takes a free port."""
     ready_timeout_s: float = 300.0
+    """How long `tandem serve` and a rollout wait for the replicas."""
     drain_s: float = 10.0
+    """How long a replica or router that ends waits for its requests."""
     surge_percent: int = 100
+    """Replicas beyond its number that a deployment may have while a version replaces another; 0
+    stops the old ones first.
+    """
     shares: dict[DeploymentName, ShareConfig] = field(default_factory=dict)
+    """What a replica of `router`, `prefill` or `decode` gets; without it, an even share of the
+    cluster.
+    """
 
     def __post_init__(self) -> None:
         require(self.drain_s >= 0, "drain_s must not be negative")
@@ -60,15 +65,16 @@ class RayConfig:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryConfig:
-    """The Redis that replicas share; `url` null starts a private one.
-
-    Clusters of different namespaces in one Redis know nothing of each other.
-    """
+    """The Redis that replicas share."""
 
     url: str | None = None
+    """A Redis, as `redis://HOST:PORT/DB`; without it a private one is started."""
     namespace: str = ""
+    """Clusters of different namespaces in one Redis know nothing of each other."""
     lease_s: float = 3.0
+    """A replica that is silent for so long is gone."""
     heartbeat_s: float = 1.0
+    """How often a replica renews its lease."""
 
     def __post_init__(self) -> None:
         require(

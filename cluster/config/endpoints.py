@@ -15,13 +15,12 @@ StreamMode = Literal["tokens", "chunks", "progress", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """A token after the first two is held for `ms`, to be sent with those after it.
-
-    At most `tokens` are sent together. One that comes `ms` after what was sent last is not held.
-    """
+    """How tokens are merged; neither the first two nor one behind a longer pause waits."""
 
     ms: float = 40.0
+    """How long a token waits to be sent with the tokens after it."""
     tokens: int = 24
+    """Tokens that are sent together at most."""
 
     def __post_init__(self) -> None:
         require(self.ms > 0, "ms must be positive; stream: tokens sends each token by itself")
@@ -30,24 +29,30 @@ class FlushConfig:
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """What one kind of traffic may expect and may ask for.
-
-    Requests are admitted where first tokens come within `ttft_budget_ms` and the others at most
-    `itl_budget_ms` apart; those of the `batch` lane wait, however late they are. With
-    `decode.batching: window` alone, a decode batch may wait for `batch_window_ms` to fill; None:
-    for `decode.window_ms`. `stream` says in which pieces a streamed answer comes
-    (`cluster/config/stream_mode.py`); `flush` makes `chunks`. A `canary` serves a share of them as
-    those of another endpoint.
-    """
+    """What one kind of traffic may expect and may ask for."""
 
     lane: Lane = "interactive"
+    """The priority class, which has a share of the prompt tokens; work of the lane `batch` waits
+    for room and is never refused for being late.
+    """
     ttft_budget_ms: float = 500.0
+    """When the first token is due after the arrival; a request that is predicted to miss it is
+    refused.
+    """
     itl_budget_ms: float = 60.0
+    """The longest decode step of a batch that a request of the endpoint joins."""
     batch_window_ms: float | None = None
+    """With `decode.batching: window`, how long a request waits for its batch to fill; without it,
+    `decode.window_ms`.
+    """
     max_output_tokens: int = 1024
+    """The most that `max_tokens` may be."""
     stream: StreamMode = "chunks"
+    """In which pieces a streamed answer comes."""
     flush: FlushConfig = field(default_factory=FlushConfig)
+    """How tokens are merged with `stream: chunks`."""
     canary: CanaryConfig | None = None
+    """Another endpoint whose settings a share of the requests gets."""
 
     def __post_init__(self) -> None:
         require(self.ttft_budget_ms > 0, "ttft_budget_ms must be positive")

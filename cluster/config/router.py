@@ -13,28 +13,38 @@ KEYS_IN_REDIS = "redis"
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """Where the router listens and how much it takes on. Port 0 means a free one.
-
-    `max_requests` bounds the requests in flight; `max_waiting` those of them that wait here for
-    room; `max_message_bytes` one message or body. The metrics tell `metric_tenants` tenants apart
-    and count the others together. Requests are promised `kv_overcommit` times the
-    decode pool's blocks. One whose replica was lost waits for another for `failover_timeout_s`;
-    with 0 it fails. `api_keys` is a file of hashed keys (`cluster/tenants/api_keys.py`),
-    or `redis`, where the directory has them.
-    """
+    """Where the router listens and how much it takes on."""
 
     host: str = "127.0.0.1"
+    """The address on which the front ends listen."""
     http_port: int = 8000
+    """The port of HTTP and WebSocket; 0 takes a free port."""
     grpc_port: int = 50051
+    """The port of gRPC; 0 takes a free port."""
     max_message_bytes: int = 4 * 1024 * 1024
+    """The size of one message or body."""
     max_requests: int = 1024
+    """Choices in flight; more are refused with a retry time."""
     max_waiting: int = 256
+    """Requests that wait in the router for room; more are refused."""
     kv_overcommit: float = 1.0
+    """Blocks that are promised to requests, over the blocks of the decode pool; above 1 a request
+    can be preempted.
+    """
     api_keys: str | None = None
+    """A file of hashed API keys, or `redis` for keys in the Redis of `directory.url`."""
     request_timeout_s: float = 600.0
+    """One request, from arrival to its last token."""
     failover_timeout_s: float = 60.0
+    """How long a request whose replica or KV was lost waits for another replica; 0 means that it
+    fails at once.
+    """
     tokenizer_threads: int = 2
+    """Threads that tokenise."""
     metric_tenants: int = 16
+    """Tenants that the metrics tell apart, `default` and the configured ones first; the others are
+    `other`.
+    """
 
     def __post_init__(self) -> None:
         require(bool(self.host), "host must not be empty")

@@ -40,22 +40,34 @@ def _with_known_transport(kv: KvConfig) -> KvConfig:
 
 @dataclass(frozen=True, slots=True)
 class TandemConfig:
-    """The whole configuration. The first endpoint is the default one."""
+    """The whole configuration."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False
     )
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    """Which model is served, and in what precision."""
     kv: Annotated[KvConfig, AfterValidator(_with_known_transport)] = field(default_factory=KvConfig)
+    """The KV blocks of each replica, and how they travel."""
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
+    """The pool that computes prompts."""
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    """The pool that generates."""
     router: RouterConfig = field(default_factory=RouterConfig)
+    """Where the router listens, and how much it takes on."""
     ray: RayConfig = field(default_factory=RayConfig)
+    """The Ray cluster that runs the replicas."""
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: dict(ENDPOINTS))
+    """The kinds of traffic by name; the first is the default one. Without this section there are
+    `chat`, `score` and `batch`.
+    """
     tenants: dict[str, TenantConfig] = field(default_factory=lambda: {"default": TenantConfig()})
+    """What tenants may have, by name; `default` stands for every tenant without a section."""
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+    """The Redis that replicas and routers share."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
+    """How pools follow the load."""
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")

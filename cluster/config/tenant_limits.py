@@ -12,17 +12,18 @@ CONCURRENT, WAITING_TOKENS, KV_TOKENS = "concurrent", "waiting_tokens", "kv_toke
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """What one tenant may have in all routers together.
-
-    Requests at once, prompt tokens that wait, and tokens whose KV its admitted requests may come
-    to need (None: as many as there is room for). Those of twice the `weight` are served twice as
-    much while both have requests waiting.
-    """
+    """What one tenant may have in all routers together."""
 
     max_concurrent: int = 1024
+    """Choices that run at the same time, over all routers."""
     max_waiting_tokens: int = 1_000_000
+    """Prompt tokens that wait in routers for room."""
     max_kv_tokens: int | None = None
+    """KV tokens that the admitted requests may come to need, prompt and longest answer of each
+    choice; without it there is no bound.
+    """
     weight: float = 1.0
+    """The share of the tenant while others wait too."""
 
     def __post_init__(self) -> None:
         require(self.max_concurrent >= 1, "max_concurrent must be at least 1")

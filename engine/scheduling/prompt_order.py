@@ -35,9 +35,13 @@ class LaneShares:
     """What each lane gets of the prompt tokens while the others want them too."""
 
     interactive: float = 60.0
+    """The share of the lane `interactive`."""
     streaming: float = 25.0
+    """The share of the lane `streaming`."""
     scoring: float = 10.0
+    """The share of the lane `scoring`."""
     batch: float = 5.0
+    """The share of the lane `batch`."""
 
     def __post_init__(self) -> None:
         for lane in LANES:

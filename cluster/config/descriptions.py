@@ -1,0 +1,44 @@
+"""What each key means: the docstring below its field. Generators read it; what serves does not."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
+
+
+def descriptions(section: type[Any]) -> dict[str, str]:
+    """The meaning of each key of a section; ValueError names keys that have none."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for item, below in pairwise(node.body):
+        match item, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    if silent := [item.name for item in fields(section) if item.name not in found]:
+        raise ValueError(f"{section.__name__} does not say what {', '.join(silent)} mean")
+    return found
+
+
+def section_in(hint: Any) -> type[Any] | None:
+    """The section that a key of this type holds: by itself, by name, or where it is given."""
+    for part in (hint, *get_args(hint)):
+        if is_dataclass(part) and isinstance(part, type):
+            return part
+    return None
+
+
+def all_sections(root: type[Any]) -> Iterator[type[Any]]:
+    """A section and all that are in it; one that stands in several places comes as often."""
+    yield root
+    for hint in get_type_hints(root).values():
+        if (inner := section_in(hint)) is not None:
+            yield from all_sections(inner)
