@@ -7,6 +7,7 @@ import math
 from collections import Counter
 
 from cluster.admission.policy import Reason, Refuse
+from cluster.admission.refusal_reasons import REASONS
 from engine.errors import (
     Cancelled,
     InvalidRequest,
@@ -19,18 +20,6 @@ from engine.errors import (
 log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 5.0
-_WHY: dict[Reason, str] = {
-    "ttft": "the first token would be late",
-    "itl": "tokens would be too far apart",
-    "kv_blocks": "its answer might find no room in the KV cache",
-    "decode_batch": "the decode batch has no place for it",
-    "batch_prompts": "prompts of the batch lane wait already",
-    "queue_full": "too many requests wait already",
-    "tenant_concurrent": "this tenant has as many requests running as it may",
-    "tenant_waiting": "this tenant has as many prompt tokens waiting as it may",
-    "tenant_kv": "this tenant holds as much of the KV cache as it may",
-    "starting": "a replica is being started",
-}
 
 
 class Refused(Overloaded):
@@ -55,7 +44,7 @@ class Refused(Overloaded):
     def by(cls, refusal: Refuse, decided_s: float) -> Refused:
         """What a refused client is told."""
         wait_s = refusal.retry_after_s
-        message = f"no room now: {_WHY[refusal.reason]}; try again in {wait_s:.1f} s"
+        message = f"no room now: {REASONS[refusal.reason].message}; try again in {wait_s:.1f} s"
         reason = refusal.reason
         return cls(message, retry_after_s=wait_s, reason=reason, decided_s=decided_s)
 
