@@ -101,7 +101,7 @@ def read_budgets(options: argparse.Namespace) -> Budgets:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=float, default=1.0, help="requests per second in the calm")
-    load.add_argument("--burst-factor", type=float, default=10.0)
+    load.add_argument("--burst-factor", type=float, default=10.0, help="times the calm rate")
     load.add_argument("--before", type=float, default=50.0, metavar="S", help="calm before")
     load.add_argument("--burst", type=float, default=5.0, metavar="S", help="how long it bursts")
     load.add_argument(
@@ -109,7 +109,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument("--after", type=float, default=0.0, metavar="S", help="calm afterwards")
     load.add_argument("--prompt-tokens", default="64:1024", metavar="A:B", help="drawn evenly")
-    load.add_argument("--new-tokens", type=int, default=32)
+    load.add_argument("--new-tokens", type=int, default=32, help="of an answer")
     load.add_argument("--vocabulary", type=int, default=1000, help="prompts are ids below this")
     load.add_argument(
         "--rates", type=_rates, default="0.5,1,2,3,4", metavar="A,B", help="of a sweep, by commas"
@@ -120,13 +120,27 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     trace = parser.add_argument_group("trace, instead of Poisson")
     trace.add_argument("--trace", type=Path, metavar="FILE", help="arrivals and lengths as CSV")
-    trace.add_argument("--trace-start", dest="trace_start_s", type=float, metavar="S")
+    trace.add_argument(
+        "--trace-start", dest="trace_start_s", type=float, metavar="S", help="what is left out"
+    )
     trace.add_argument("--trace-seconds", type=float, metavar="S", help="of our time")
     trace.add_argument("--trace-speed", type=float, metavar="X", help="2 is twice as fast")
     trace.add_argument("--trace-shrink", type=float, metavar="X", help="lengths are divided by it")
     trace.add_argument("--trace-share", type=float, metavar="X", help="requests kept, up to 1")
-    trace.add_argument("--trace-spread", dest="trace_spread_s", type=float, metavar="S")
-    trace.add_argument("--trace-block", dest="trace_block_tokens", type=int, metavar="TOKENS")
+    trace.add_argument(
+        "--trace-spread",
+        dest="trace_spread_s",
+        type=float,
+        metavar="S",
+        help="arrivals are spread over it, where the clock of the trace is coarse",
+    )
+    trace.add_argument(
+        "--trace-block",
+        dest="trace_block_tokens",
+        type=int,
+        metavar="TOKENS",
+        help="tokens of a block of the trace",
+    )
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +150,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--retry", type=int, default=0, metavar="N", help="times the refused come back when told"
     )
     rules.add_argument("--stop-at-eos", action="store_true", help="do not send ignore_eos")
-    rules.add_argument("--ttft-ms", type=float, default=1000.0)
+    rules.add_argument("--ttft-ms", type=float, default=1000.0, help="of the first token")
     rules.add_argument("--itl-ms", type=float, default=60.0, help="of the mean between tokens")
     rules.add_argument("--stall-ms", type=float, default=250.0, help="of the longest silence")
     rules.add_argument(

@@ -24,7 +24,7 @@ from cluster.chart.dashboard_queries import (
     quantile,
     share,
 )
-from cluster.chart.metrics_page import RAY_PREFIX
+from cluster.chart.metric_catalogue import RAY_PREFIX
 from cluster.telemetry import replica_metrics as replica
 from cluster.telemetry import router_metrics as router
 from decode_pool import metrics as decode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.chart.metrics_page import RAY_PREFIX
+from cluster.chart.metric_catalogue import RAY_PREFIX
 from engine.telemetry import Counter, Gauge, Histogram, Metric
 
 # The variables above the panels, which are labels of what they choose.

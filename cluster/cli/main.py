@@ -33,7 +33,7 @@ _SERVE_FLAGS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         from cluster.telemetry.logging_setup import configure_logging
 
@@ -196,7 +196,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """All commands with their arguments."""
     parser = _Parser(
         prog="tandem",
         description="Serve a language model from a prefill pool and a decode pool.",
@@ -210,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", help="a system message to begin with")
     _add_sampling(chat)
     generate = _add_client(commands, "generate", _generate, "Continue a text.")
-    generate.add_argument("prompt", metavar="PROMPT")
+    generate.add_argument("prompt", metavar="PROMPT", help="the text to continue")
     generate.add_argument("--timing", action="store_true", help="print timings to stderr")
     _add_sampling(generate)
     status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
@@ -235,8 +236,8 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--config", metavar="FILE", help="the YAML configuration")
     serve.add_argument("--model", metavar="PATH", help="folder of the model (default: demo)")
     serve.add_argument("--dtype", help="auto, float32, bfloat16 or float16")
-    serve.add_argument("--prefill-replicas", type=int, metavar="N")
-    serve.add_argument("--decode-replicas", type=int, metavar="N")
+    serve.add_argument("--prefill-replicas", type=int, metavar="N", help="0: one pool")
+    serve.add_argument("--decode-replicas", type=int, metavar="N", help="replicas that generate")
     serve.add_argument("--host", help="where the router listens (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, help="HTTP port (default: 8000; 0: a free one)")
     serve.add_argument("--grpc-port", type=int, metavar="PORT", help="gRPC port (default: 50051)")
@@ -265,7 +266,7 @@ def _add_keys(commands: Any) -> None:
     text = "Make, list and remove API keys, while routers run."
     keys = commands.add_parser("keys", help=text, description=text)
     keys.set_defaults(run=_keys)
-    keys.add_argument("action", choices=("add", "list", "remove"))
+    keys.add_argument("action", choices=("add", "list", "remove"), help="what to do")
     keys.add_argument(
         "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
     )
@@ -285,13 +286,13 @@ def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.Argum
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-tokens", type=int, metavar="N")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument("--top-k", type=int, metavar="K")
-    parser.add_argument("--top-p", type=float, metavar="P")
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--top-k", type=int, metavar="K", help="of the K likeliest")
+    parser.add_argument("--top-p", type=float, metavar="P", help="of the likeliest, together P")
+    parser.add_argument("--seed", type=int, help="equal seeds draw equal tokens")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="may be given repeatedly")
-    parser.add_argument("--endpoint", metavar="NAME")
+    parser.add_argument("--endpoint", metavar="NAME", help="default: the first one")
     text = "show how far it is, on a terminal, until the answer comes"
     parser.add_argument("--progress", action="store_const", const=True, help=text)
     parser.add_argument("--tenant", metavar="NAME", help="whose prompts it may share KV with")

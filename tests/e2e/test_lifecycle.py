@@ -18,7 +18,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.api import Tokens
-from cluster.chart.metrics_page import all_metrics, samples
+from cluster.chart.metric_catalogue import all_metrics, samples
 from cluster.client import Client
 from tests.e2e.serving import descendants, serve, stop
 

@@ -16,7 +16,7 @@ import yaml
 
 from cluster.chart import dashboard as chart_dashboard
 from cluster.chart.dashboard_queries import per_second
-from cluster.chart.metrics_page import RAY_PREFIX, all_metrics, samples
+from cluster.chart.metric_catalogue import RAY_PREFIX, all_metrics, samples
 from decode_pool import metrics as decode_metrics
 from tests.helm.alert_cases import CALM, CASES, Case, Samples
 from tests.helm.chart import CHART

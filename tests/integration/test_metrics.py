@@ -11,7 +11,7 @@ import pytest
 
 from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import Tokens
-from cluster.chart.metrics_page import all_metrics, samples
+from cluster.chart.metric_catalogue import all_metrics, samples
 from cluster.config.endpoints import EndpointConfig
 from engine.errors import InvalidRequest, NotFound, Overloaded
 from tests.integration.local import LocalCluster, cluster

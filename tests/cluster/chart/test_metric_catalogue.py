@@ -1,21 +1,17 @@
-"""The page about the metrics is what the code says, and the code keeps the rules."""
+"""The catalogue has every metric, and the code keeps the rules for them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from cluster.chart.metrics_page import SOURCES, all_metrics, page, samples, unit
+from cluster.chart.metric_catalogue import SOURCES, all_metrics, samples, unit
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool")
 
 
-def test_the_page_is_what_the_code_says() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text() == page(), "run `make metrics-page`"
-
-
-def test_every_module_that_declares_metrics_is_on_it() -> None:
+def test_every_module_that_declares_metrics_is_in_it() -> None:
     declaring = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for package in PACKAGES
