@@ -23,8 +23,8 @@ BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e te
 GENERATE := -m grpc_tools.protoc -I.
 SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
-.PHONY: help install serve test lint types contracts protos protos-check tests coverage \
-	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard metrics-page image demo-model \
+.PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
+	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router \
 	bench-transfer bench-report soak-transfer clean
 
@@ -36,7 +36,7 @@ install: $(VENV)/.installed  ## set up .venv
 serve: $(VENV)/.installed  ## serve the demo model; ARGS="--model PATH" for another
 	@$(BIN)/tandem serve $(ARGS)
 
-test: lint types contracts protos-check tests  ## lint, types, contracts, protos, tests; CI also does test-cluster
+test: lint types contracts protos-check docs-check tests  ## lint, types, contracts, protos, documentation, tests; CI also does test-cluster
 
 lint: $(VENV)/.installed-dev  ## style
 	$(BIN)/ruff check .
@@ -58,6 +58,9 @@ protos-check: .venv-protos/.installed  ## the generated code is what the protos 
 	.venv-protos/bin/python $(GENERATE) --grpc_python_out=$$folder $(SERVICES) && \
 	for file in $$folder/protos/*; do cmp "$$file" "protos/$$(basename "$$file")" || exit 1; done && \
 	echo "generated code is up to date"
+
+docs-check: $(VENV)/.installed-dev  ## links, generated pages, words and sentences of the documentation
+	$(BIN)/python -m docs.check
 
 tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
 	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS)) $(BESIDE) $(ARGS)
@@ -98,9 +101,8 @@ helm-dashboard: $(VENV)/.installed  ## write the chart's Grafana dashboard from 
 	$(BIN)/python -m cluster.chart.dashboard > dashboard.new
 	@mv dashboard.new helm/tandem/files/dashboards/tandem.json
 
-metrics-page: $(VENV)/.installed  ## write docs/metrics.md from the code
-	$(BIN)/python -m cluster.chart.metrics_page > metrics.new
-	@mv metrics.new docs/metrics.md
+reference: $(VENV)/.installed  ## write the pages of docs/reference that come from the code
+	$(BIN)/python -m cluster.reference docs/reference
 
 image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels
 	docker build --build-arg ACCELERATOR=$(ACCELERATOR) --build-arg TORCH_INDEX=$(TORCH_INDEX) \

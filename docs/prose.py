@@ -90,8 +90,8 @@ def _split(block: list[tuple[int, str]]) -> Iterator[Sentence]:
         lead = len(text[begin:end]) - len(text[begin:end].lstrip())
         part, plain = text[begin:end].strip(), masked[begin:end]
         if words := _words(plain):
-            line = max(number for start, number in starts if start <= begin + lead)
-            yield Sentence(line, part, words)
+            first = max(number for start, number in starts if start <= begin + lead)
+            yield Sentence(first, part, words)
         begin = end
 
 
