@@ -211,7 +211,7 @@ def test_the_dashboard_lies_where_ray_s_grafana_looks(serving):
 
 
 async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
-    """With the command of docs/operations.md, over the files that Ray's dashboard shows."""
+    """As docs/howto/watch-status-logs-metrics.md says, over the files of Ray's dashboard."""
     async with Client(serving.grpc) as client:
         prompt = [1] * 1500
         await client.complete(prompt, max_tokens=4, ignore_eos=True, request_id="followed")

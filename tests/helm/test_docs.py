@@ -1,8 +1,9 @@
-"""Every values snippet in docs/deploy.md is rendered, checked and loaded."""
+"""Every values snippet of the pages about Kubernetes is rendered, checked and loaded."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from tests.helm.chart import CHART, ROOT, objects
 from tests.helm.test_application import loaded
 from tests.helm.test_objects import KUBERNETES, SCHEMAS, faults, is_custom
 
-TEXT = (ROOT / "docs" / "deploy.md").read_text()
-SNIPPETS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]
+PAGES = ("deploy-on-kubernetes", "size-a-cluster", "upgrade", "restore", "lock-down")
+TEXT = "".join((ROOT / "docs" / "howto" / f"{page}.md").read_text() for page in PAGES)
+SNIPPETS = [
+    yaml.safe_load(textwrap.dedent(text))
+    for text in re.findall(r"^ *```yaml\n(.*?)^ *```", TEXT, re.M | re.S)
+]
 
 
 @pytest.mark.parametrize("values", SNIPPETS, ids=lambda values: "+".join(values))

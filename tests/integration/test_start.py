@@ -14,15 +14,15 @@ from engine.model.forward_selection import RecordedSteps
 from tests.integration.local import cluster
 from tests.integration.test_prefixes import PROMPT, ask, expected
 
-OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "scale-to-zero.md"
 # Before the replica's own code, so that only Ray's shell has it.
 BEFORE = {"import"}
 ON_A_GPU = {"improvement"}
 
 
 def described() -> set[str]:
-    """The stages in the table of docs/operations.md."""
-    _, _, section = OPERATIONS.read_text().partition("### A start, stage by stage")
+    """The stages in the table of docs/howto/scale-to-zero.md."""
+    _, _, section = PAGE.read_text().partition("## The stages of a start")
     table = section.partition("| stage | what it is |")[2].partition("\n\n")[0]
     return set(re.findall(r"^\| `(\w+)` \|", table, re.M))
 

@@ -25,7 +25,7 @@ ENDS_S = 60
 
 @pytest.fixture
 def config(cluster, model_folder, tmp_path):
-    """What docs/deploy.md says, for these hosts."""
+    """What docs/howto/several-hosts-without-kubernetes.md says, for these hosts."""
     shares = {pool: {"resources": {f"tandem_{pool}": 1}} for pool in POOLS}
     sections = APPLICATION | {
         "model": {"path": str(model_folder), "dtype": "float32"},
