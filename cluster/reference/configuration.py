@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from cluster.config.descriptions import descriptions, section_in
 from cluster.config.schema import TandemConfig
 from cluster.reference.markdown import code, table
+from kv_transfer.transports.registry import configurable_names
 
 _INTRODUCTION = """\
 # Configuration
@@ -42,6 +43,8 @@ _UNITS = {
     "tokens": "tokens",
     "percent": "percent",
 }
+# What a key may be where its type is text, since the names are in a registry.
+_NAMES = {"kv.transport": configurable_names()}
 _HEAD = ("key", "type", "default", "unit", "meaning")
 
 
@@ -72,7 +75,9 @@ def keys(section: type[Any], prefix: str = "") -> Iterator[Key]:
     for item in fields(section):
         path, hint = f"{prefix}{item.name}", hints[item.name]
         inner = section_in(hint)
-        yield Key(path, _type(hint), _default(item), meanings[item.name])
+        names = _NAMES.get(path, ())
+        kind = ", ".join(map(code, names)) or _type(hint)
+        yield Key(path, kind, _default(item), meanings[item.name])
         if inner is not None:
             name = "NAME." if get_origin(hint) is dict else ""
             yield from keys(inner, f"{path}.{name}")
