@@ -76,27 +76,27 @@ class Serve:
 
 
 async def rolled_out(directory, serve, config, prepare=lambda config: config):
-    said = []
-    rollouts = Rollouts(RUNNING, serve, prepare, said.append)
+    lines = []
+    rollouts = Rollouts(RUNNING, serve, prepare, lines.append)
     await directory.listen_for_stop()
     request = RolloutRequest("id", config if isinstance(config, str) else document_of(config))
     assert await directory.ask_rollout(request.to_json(), RolloutState("id").to_json())
-    await rollouts.look(directory)
-    await rollouts.look(directory)  # once only
+    await rollouts.poll(directory)
+    await rollouts.poll(directory)  # once only
     state = RolloutState.from_json(await directory.rollout_state())
-    return rollouts, state, said
+    return rollouts, state, lines
 
 
 async def test_another_configuration_takes_over_where_the_old_one_was(directory) -> None:
     serve = Serve(directory)
-    rollouts, state, said = await rolled_out(directory, serve, OTHER)
+    rollouts, state, lines = await rolled_out(directory, serve, OTHER)
     (begun,) = serve.begun
     assert begun.decode.max_batch == 7
     assert begun.directory == RUNNING.directory
     assert begun.router.grpc_port == 4711
     assert rollouts.config == begun
     assert (state.state, state.version) == ("serving", config_version(begun))
-    assert said == [f"rollout {state.version}: starting", f"rollout {state.version}: serving"]
+    assert lines == [f"rollout {state.version}: starting", f"rollout {state.version}: serving"]
 
 
 async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(directory) -> None:
@@ -131,7 +131,7 @@ async def test_while_one_is_under_way_another_is_refused(directory) -> None:
         await admin.Rollout(request, context)
     status = await admin.Status(router_pb2.StatusRequest(), context)
     assert (status.rollout.id, status.rollout.state) == (asked.id, "asked")
-    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).look(directory)
+    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).poll(directory)
     assert (await admin.Rollout(request, context)).id != asked.id
 
 
@@ -178,7 +178,7 @@ async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monke
     await directory.listen_for_stop()
     await admin.Rollout(request, Context())
     rollouts = Rollouts(RUNNING, Serve(directory), fetch, print)
-    looking = asyncio.create_task(rollouts.look(directory))
+    looking = asyncio.create_task(rollouts.poll(directory))
     await asyncio.wait_for(fetching.wait(), 10)
     await asyncio.sleep(0.1)
     with pytest.raises(Aborted, match="another rollout is under way"):
@@ -285,5 +285,5 @@ def test_what_clients_and_replicas_know_stays() -> None:
 async def test_a_directory_that_is_gone_is_told_to_the_caller(redis) -> None:
     gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"))
     with pytest.raises(Unavailable):
-        await Rollouts(RUNNING, Serve(gone), lambda c: c, print).look(gone)
+        await Rollouts(RUNNING, Serve(gone), lambda c: c, print).poll(gone)
     await gone.close()
