@@ -41,8 +41,10 @@ class AutoscalingRunner:
         pools: HealthyReplicas,
         directory: Directory,
         wake: Wake | None = None,
+        poll_s: float = _POLL_S,
     ) -> None:
         self._wake = wake
+        self._poll_s = poll_s
         self._config = config
         self._limits = limits
         self._router_id = router_id
@@ -53,7 +55,7 @@ class AutoscalingRunner:
     async def run(self) -> None:
         """Decide and apply for ever."""
         while True:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(self._poll_s)
             try:
                 await self._poll()
             except Unavailable as error:

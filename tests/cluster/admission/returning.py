@@ -62,9 +62,9 @@ class Returning(Burst):
                 at_s += self.chance.expovariate(rate)
         return calls
 
-    def _decide(self, call: Call, ahead_s: float) -> float:
+    def decide(self, call: Call, ahead_s: float) -> float:
         before = call.refused
-        left_s = super()._decide(call, ahead_s)
+        left_s = super().decide(call, ahead_s)
         if call.refused == 1 and not before:
             named_s = self.named_s[-1]
             self.told.append(Told(call, self.now, named_s, self.now - call.arrival_s))

@@ -22,7 +22,16 @@ PRESSED = ReplicaLoad(prompt_tokens_due=5000, prompt_tokens_per_s=1000.0)
 
 
 class Members:
+    """A copy of the directory, which counts its readings."""
+
+    def __init__(self):
+        self.readings = 0
+        self.read = asyncio.Event()
+
     def members(self, role=None):
+        self.readings += 1
+        if self.readings > 20:
+            self.read.set()
         return [
             ReplicaRecord("p", "prefill", "h:1", 1, load=PRESSED, home="prefill"),
             ReplicaRecord("d", "decode", "h:2", 1, home="decode"),
@@ -50,14 +59,9 @@ class Board:
         self.told.set()
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(runner, "_POLL_S", 0.001)
-
-
 async def keep(config, board, until, router="router-a", members=None, identity=None):
     pools = HealthyReplicas(members or Members(), identity=identity)
-    scaler = AutoscalingRunner(config, LoadLimits(), router, pools, board)
+    scaler = AutoscalingRunner(config, LoadLimits(), router, pools, board, poll_s=0.001)
     task = asyncio.create_task(scaler.run())
     await until
     assert not task.done()
@@ -66,7 +70,7 @@ async def keep(config, board, until, router="router-a", members=None, identity=N
 
 
 @pytest.mark.parametrize(("router", "asks"), [("router-a", True), ("router-b", False)])
-async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, quick, router, asks):
+async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, router, asks):
     asked, twice = [], asyncio.Event()
 
     async def refuse(record, role):
@@ -75,12 +79,13 @@ async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, quick, 
         raise Unavailable("gone")
 
     monkeypatch.setattr(runner, "ask_role", refuse)
-    until = asyncio.wait_for(twice.wait(), 10) if asks else asyncio.sleep(0.05)
-    await keep(FLIPS, Board(), until, router)
+    members = Members()
+    until = asyncio.wait_for((twice if asks else members.read).wait(), 10)
+    await keep(FLIPS, Board(), until, router, members)
     assert asked[:2] == ([("d", "both")] * 2 if asks else [])
 
 
-async def test_the_directory_is_told_and_each_decision_has_a_line(quick, caplog):
+async def test_the_directory_is_told_and_each_decision_has_a_line(caplog):
     board = Board(broken=True)
     with caplog.at_level(logging.INFO, logger="cluster.autoscaling.runner"):
         await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))
@@ -91,19 +96,20 @@ async def test_the_directory_is_told_and_each_decision_has_a_line(quick, caplog)
     assert "pressure" in line.reason
 
 
-async def test_another_router_goes_on_where_the_last_one_stopped(quick):
+async def test_another_router_goes_on_where_the_last_one_stopped():
     board = Board({"prefill": 3})
     await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))
     assert board.counts == {"prefill": 3}
 
 
-async def test_the_routers_that_do_not_keep_the_pools_say_nothing(quick):
+async def test_the_routers_that_do_not_keep_the_pools_say_nothing():
     board = Board()
-    await keep(GROWS, board, asyncio.sleep(0.05), "router-b")
+    members = Members()
+    await keep(GROWS, board, asyncio.wait_for(members.read.wait(), 10), "router-b", members)
     assert board.counts == {}
 
 
-async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
+async def test_a_router_that_leaves_keeps_the_pools_no_more():
     """Its last streams may take long; pools go on being woken meanwhile."""
 
     class Leaving(Members):
@@ -116,7 +122,7 @@ async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
     assert board.counts == {"prefill": 2}
 
 
-async def test_what_waits_in_a_router_that_leaves_wakes_a_pool_of_its_weights(quick):
+async def test_what_waits_in_a_router_that_leaves_wakes_a_pool_of_its_weights():
     for identity, woken in (("", 1), ("other", 0)):
         leaving = ReplicaRecord(
             "router-a",

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from redis.asyncio import Redis
 
 from cluster.config.schema import DirectoryConfig, RouterConfig, TandemConfig
 from cluster.config.version import config_version
@@ -40,12 +41,19 @@ def redis():
 
 
 @pytest.fixture
-async def directory(redis):
-    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=f"n{time.time_ns()}"))
+def namespace():
+    return f"n{time.time_ns()}"
+
+
+@pytest.fixture
+async def directory(redis, namespace):
+    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=namespace))
     yield directory
     await directory.close()
 
 
+# What Redis says of a key that does not expire.
+NEVER = -1
 RUNNING = TandemConfig(
     directory=DirectoryConfig(url="unix:///x"), router=RouterConfig(grpc_port=4711)
 )
@@ -64,12 +72,12 @@ class Serve:
     def begin(self, config: TandemConfig) -> None:
         self.begun.append(config)
         if self._fails is None:
-            asyncio.run_coroutine_threadsafe(self._appear(config), self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(self.appear(config), self._loop).result(10)
 
     def failure(self) -> str | None:
         return self._fails
 
-    async def _appear(self, config: TandemConfig) -> None:
+    async def appear(self, config: TandemConfig) -> None:
         for role in ("prefill", "decode", "router"):
             one = replace(record(role, role), config=config_version(config))
             await self._directory.register(one)
@@ -109,7 +117,7 @@ async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(
 
 async def test_a_fault_on_the_way_fails_it_and_brings_the_old_one_back(directory) -> None:
     serve = Serve(directory)
-    serve._appear = lambda config: asyncio.sleep(0)
+    serve.appear = lambda config: asyncio.sleep(0)
 
     def broken():
         raise RuntimeError("the controller died")
@@ -163,8 +171,10 @@ async def test_with_keys_only_calls_from_here_change_anything(directory, peer, a
             await call(request, context)
 
 
-async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monkeypatch) -> None:
-    monkeypatch.setattr("cluster.discovery.redis_directory._STOP_LEASE_MS", 50)
+async def test_one_whose_model_takes_long_to_fetch_is_under_way(
+    directory, redis, namespace
+) -> None:
+    """Its state does not expire once the launcher has taken it, however long that takes."""
     admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
     request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
     fetching, fetched = asyncio.Event(), threading.Event()
@@ -180,7 +190,8 @@ async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monke
     rollouts = Rollouts(RUNNING, Serve(directory), fetch, print)
     looking = asyncio.create_task(rollouts.poll(directory))
     await asyncio.wait_for(fetching.wait(), 10)
-    await asyncio.sleep(0.1)
+    async with Redis.from_url(redis.url) as client:
+        assert await client.pttl(f"tandem:{namespace}:rollout:state") == NEVER
     with pytest.raises(Aborted, match="another rollout is under way"):
         await admin.Rollout(request, Context())
     fetched.set()
@@ -215,7 +226,7 @@ class Context:
 
 async def test_time_has_an_end(directory) -> None:
     serve = Serve(directory)
-    serve._appear = lambda config: asyncio.sleep(0)
+    serve.appear = lambda config: asyncio.sleep(0)
     hasty = replace(OTHER, ray=replace(OTHER.ray, ready_timeout_s=0.3))
     _, state, _ = await rolled_out(directory, serve, hasty)
     assert (state.state, len(serve.begun)) == ("failed", 2)
