@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import get_args
 
 from cluster.admission.assigner import Assigner
 from cluster.admission.assignment import Assignment, FirstTokenTiming
@@ -34,7 +35,6 @@ _POLL_S = 0.025
 _SOONEST_POLL_S = 0.005
 # Bound: requests that one poll decides about, unless they must be decided by now.
 _AT_ONE_POLL = 32
-_BOTH: tuple[Pool, ...] = ("prefill", "decode")
 
 
 class AdmissionQueue:
@@ -79,7 +79,7 @@ class AdmissionQueue:
 
         The batch lane does not count, except where it wakes a pool that sleeps.
         """
-        healthy = {pool: self._pools.healthy(pool) for pool in _BOTH}
+        healthy = {pool: self._pools.healthy(pool) for pool in get_args(Pool)}
         there = {pool: {(r.id, r.generation) for r in found} for pool, found in healthy.items()}
         self._pools.starts.observe(there, now)
         waiting = ((o.request.arrived_s, o.reason) for o in self._waiting if not o.request.batch)
