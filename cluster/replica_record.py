@@ -19,10 +19,10 @@ class ReplicaLoad:
     them included; None before the first); `blocks_promised` is what the requests may come to need.
     Of a replica that decodes: `streams` are the requests that each step gives a token, of which
     `batch_limit` may run; a step usually takes `step_s`, and `itl_s` is the most between two steps
-    beside prompts; `batch_*` of them are the batch lane's. Of a router: `unmet_prefill` and
-    `unmet_decode` are the requests that it just refused, or has held for long, for lack of that
-    pool, `unmet_batch` those of the batch lane; `held_s` is what all prefill replicas together take
-    for the prompts that wait in the router.
+    beside prompts; `batch_*` of them are the batch lane's. Of a router: `unserved_prefill` and
+    `unserved_decode` are the requests that it refused just now, or that wait long, because that
+    pool has no capacity, `unserved_batch` those of the batch lane; `queued_prefill_s` is what all
+    prefill replicas together take for the prompts that wait in the router.
     """
 
     waiting: int = 0
@@ -43,10 +43,10 @@ class ReplicaLoad:
     batch_limit: int = 0
     step_s: float | None = None
     itl_s: float | None = None
-    unmet_prefill: int = 0
-    unmet_decode: int = 0
-    unmet_batch: int = 0
-    held_s: float = 0.0
+    unserved_prefill: int = 0
+    unserved_decode: int = 0
+    unserved_batch: int = 0
+    queued_prefill_s: float = 0.0
     batch_tokens_due: int = 0
     batch_blocks: int = 0
     batch_streams: int = 0

@@ -1,4 +1,4 @@
-"""An admitted choice: where it runs, and its share in the load of those replicas."""
+"""An assignment: the replicas of an admitted choice, and its share of their load. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.types.urgency import Urgency
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenTiming:
-    """What is known when a first token has left: how long computing and the way back took."""
+    """What is known when a first token has left: the seconds of computing and of the way back."""
 
     prefill_s: float
     cached_tokens: int
@@ -22,41 +22,43 @@ class FirstTokenTiming:
 
 @dataclass(slots=True)
 class Assignment:
-    """One admitted choice: its pair, and its share in their load until it is released.
+    """One admitted choice: its replica pair, and its share of their load until it is released.
 
-    One that was `moved` lost the place that it was promised its first token at.
+    `shares` are those of the prompt and of the decode request. `assigned_s` is monotonic. `on_end`
+    is called once, with the number of output tokens. A choice that `failed_over` lost the pair for
+    which its first token was predicted.
     """
 
-    ask: PlacementRequest
+    request: PlacementRequest
     plan: PlacementPlan
-    holds: tuple[LoadShare, LoadShare]
-    placed_s: float
-    end: Callable[[int], None]
-    moved: bool = False
+    shares: tuple[LoadShare, LoadShare]
+    assigned_s: float
+    on_end: Callable[[int], None]
+    failed_over: bool = False
 
     @property
     def urgency(self) -> Urgency:
-        """How long streams beside its prompt are to wait for it.
+        """How long the streams beside its prompt should wait for it.
 
         It is PROMPTS at least, because streams may begin before the prompt is computed.
         """
         return max(Urgency.PROMPTS, self.plan.forecast.urgency)
 
     def prefilled(self) -> None:
-        """The prompt was computed, or never will be. Idempotent."""
-        self.holds[0].release()
+        """Note that the prompt was computed or never will be. Idempotent."""
+        self.shares[0].release()
 
-    def vacate(self) -> None:
-        """Its replicas have nothing of it any more. Idempotent."""
-        for hold in self.holds:
-            hold.release()
+    def release_load(self) -> None:
+        """Give back its share of the load of both replicas. Idempotent."""
+        for share in self.shares:
+            share.release()
 
     def release(self, output_tokens: int = 0) -> None:
-        """The choice has ended, with so many tokens. Idempotent."""
-        self.vacate()
-        end, self.end = self.end, _ended
-        end(output_tokens)
+        """End the choice, which had so many output tokens. Idempotent."""
+        self.release_load()
+        on_end, self.on_end = self.on_end, _ended
+        on_end(output_tokens)
 
 
 def _ended(output_tokens: int) -> None:
-    """Whose end was counted already."""
+    """The end of a choice whose end was counted already."""

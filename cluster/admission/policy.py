@@ -1,20 +1,28 @@
-"""Who is admitted, who is held, who is refused and when to come back. Pure.
+"""Decides whether a request is admitted, waits or is refused. Pure.
 
-The prediction covers the whole path: the first token within its budget (queue, prefill and first
-flush) without making another late, its place in the decode batch and the token gap with it, and
-the blocks that its answer may need. What does not fit is held while it may come to fit, at most
-for half its budget, or refused with a time of its own: when all that is before it will have been
-computed. Those who come back then go first, and nobody is let in who would make one of them late.
+The policy keeps seven promises:
 
-Work of the batch lane is never refused for being late: it waits.
+1. No admitted request is predicted late. A first token must be due a learned margin after the
+   time that is predicted for it (`"ttft"` in `_OBSTACLES`).
+2. No admitted request makes the tokens of others too slow (`"itl"`).
+3. No request is admitted whose KV might find no block or no batch slot (`"kv_blocks"`,
+   `"decode_batch"`).
+4. A verdict comes within half of the TTFT budget (`decided_by`).
+5. A refusal names a time that holds. `RetrySchedule` promises each refused request a time behind
+   the work before it. A request that returns then goes first, and no new request may make it late.
+6. Tenants are fair. The waiting queue serves the tenant first that was served least
+   (`WaitingQueue`), and `FairShare` keeps the caps.
+7. The batch lane waits, and is never refused for lateness. It leaves a quarter of the blocks, the
+   batch slots and the queues to the other lanes (`engine/types/lane_quota.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.admission.retry_schedule import RetrySchedule
+from cluster.admission.retry_schedule import SOONEST_S, RetrySchedule
 from cluster.placement.types import Forecast, PlacementRequest
 
 Reason = Literal[
@@ -29,33 +37,45 @@ Reason = Literal[
     "tenant_kv",
     "starting",
 ]
-# Of a budget: what may be decided in, what a prediction may be over it for a wait to be of use,
-# what is kept for errors of the prediction, and the queue that keeps a replica at work.
+# Promise: the part of a TTFT budget within which a request is admitted or refused.
 _DECIDED_IN = 0.5
-_WORTH_A_WAIT = 1.5
-_LEAST_MARGIN = 0.08
-_MOST_MARGIN = 0.25
-_SHALLOW = 0.1
-_SOONEST_S = 0.05
-# How many that were told to come back may be late for one new arrival, as expected.
-_LATE_PROMISES = 0.5
-# What is decided at the last moment is decided late; of a budget, and in seconds.
+# Bound: how late the last decision may come, as a part of the budget and in seconds.
 _LATENESS = 0.05
 _MOST_LATENESS_S = 0.05
-# The share of admitted requests that may be late, and by how much of a budget one changes the
-# margin.
+# Tuned for few useless waits: a request waits only if it is predicted within so many budgets.
+_WORTH_A_WAIT = 1.5
+# Tuned for goodput under prediction errors: the part of a budget that is kept as margin.
+_LEAST_MARGIN = 0.08
+_MOST_MARGIN = 0.25
+# Tuned for the same: the part of admitted requests that may be late, and how fast the margin moves.
 _LATE = 0.02
 _STEP = 0.05
+# Tuned for short prompts: below so much queued work, in budgets, a request is assigned at once.
+_SHALLOW = 0.1
+# Tuned for retries: the expected number of promised retries that one new request may make late.
+_LATE_PROMISES = 0.5
+
+# Each reason not to admit a request now, in the order in which they are checked. A decode
+# replica without requests takes any request, because no wait would make that one smaller.
+# `step_s` is the decode step with the request; `itl_s` is the least ITL budget of that replica's
+# requests and of this one, whose own budget is `request.itl_s`, as its endpoint is configured.
+_OBSTACLES: tuple[tuple[Reason, Callable[[PlacementRequest, Forecast], bool]], ...] = (
+    ("kv_blocks", lambda request, found: found.requests > 0 and found.blocks_shortfall > 0),
+    ("decode_batch", lambda request, found: found.requests > 0 and found.slots_shortfall > 0),
+    ("itl", lambda request, found: found.requests > 0 and found.step_s > found.itl_s),
+    ("batch_prompts", lambda request, found: request.batch and found.prompts_shortfall > 0),
+    ("ttft", lambda request, found: not request.batch and not found.feasible),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """It may go to the replicas now."""
+    """The request may go to the replicas now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It may come to fit; to be asked again, and to be decided at `until_s`."""
+    """The request may become feasible. It is judged again, and decided at `until_s`."""
 
     reason: Reason
     until_s: float
@@ -63,7 +83,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """There is no room for it; predicted to be admitted in `retry_after_s`."""
+    """There is no capacity for the request. It should be admitted after `retry_after_s`."""
 
     reason: Reason
     retry_after_s: float
@@ -73,74 +93,81 @@ Verdict = Admit | Wait | Refuse
 
 
 class Admission:
-    """Judges forecasts. `replicas` that compute prompts share what is reserved."""
+    """Judges forecasts. The `replicas` that compute prompts share the promised work."""
 
     def __init__(self) -> None:
-        self._reserved = RetrySchedule()
+        self._retries = RetrySchedule()
         self._margins: dict[float, float] = {}  # by budget, of which each endpoint has one
 
+    @property
+    def returned(self) -> int:
+        """Requests that came back at their promised time and are not decided yet."""
+        return self._retries.returned
+
     def margin_s(self, budget_s: float) -> float:
-        """What is kept of a budget for errors of the prediction."""
+        """Seconds of a budget that are kept for errors of the prediction."""
         return max(self._margins.get(budget_s, 0.0), _LEAST_MARGIN) * budget_s
 
     def learn(self, late: bool, budget_s: float) -> None:
-        """A first token of an admitted request with that budget came, in time or late.
+        """Note whether the first token of an admitted request with that budget was late.
 
-        The margin settles where the wanted share is late (Robbins and Monro, 1951). It is learned
-        from 0 up, so that one late token after many that came in time changes nothing.
+        The margin settles where the wanted share is late (Robbins and Monro, 1951). The margin is
+        learned from 0 up, so that one late token after many that were in time changes nothing.
         """
         margin = self._margins.get(budget_s, 0.0) + _STEP * ((1.0 if late else 0.0) - _LATE)
         self._margins[budget_s] = min(max(0.0, margin), _MOST_MARGIN)
 
-    def expected(self, ask: PlacementRequest, now: float) -> bool:
-        """Whether this request was refused before and told to come now. Says so only once.
+    def claim_retry(self, request: PlacementRequest, now: float) -> bool:
+        """Whether the request was refused before and told to come now. True only once.
 
-        Whoever was expected is to be settled when it is decided, or gone.
+        A request that claimed its retry must be settled when it is decided or gone.
         """
-        return self._reserved.claim(ask.key, now)
+        return self._retries.claim(request.key, now)
 
-    def settle(self, ask: PlacementRequest) -> None:
-        """One that was expected waits no longer."""
-        self._reserved.settle(ask.key)
+    def settle_retry(self, request: PlacementRequest) -> None:
+        """Note that a request which claimed its retry waits no longer."""
+        self._retries.settle(request.key)
 
     def judge(
         self,
-        ask: PlacementRequest,
+        request: PlacementRequest,
         forecast: Forecast,
         now: float,
         *,
         replicas: int = 1,
-        expected: bool = False,
+        promised: bool = False,
         ahead_s: float = 0.0,
-        late: bool = True,
+        may_wait: bool = True,
     ) -> Verdict:
-        """What to do with a request. One that was `expected` goes before those that were not.
+        """Judge a request. One with a `promised` retry goes before the others.
 
-        `ahead_s` is the computing of those that wait here and go first. `late`: there is room for
-        it to wait, so it may be given its place later, though it fits.
+        `ahead_s` are the seconds of computing of the waiting requests that go first. `may_wait`:
+        the queue has capacity, so that a feasible request may still be assigned later.
         """
-        reason = self._obstacle(ask, forecast, now, expected, replicas)
-        if reason is None and late and not (ask.batch or expected):
-            reason = self._early(ask, forecast, now, ahead_s)
+        reason = self._obstacle(request, forecast, now, promised, replicas)
+        if reason is None and may_wait and not (request.batch or promised):
+            reason = self._early(request, forecast, now, ahead_s)
         if reason is None:
             return Admit()
-        if ask.batch:
+        if request.batch:
             return Wait(reason, float("inf"))
-        until_s = decided_by(ask)
-        if now < until_s and _worth_a_wait(reason, ask, forecast):
+        until_s = decided_by(request)
+        if now < until_s and _worth_a_wait(reason, request, forecast):
             return Wait(reason, until_s)
-        return self.refuse(reason, ask, forecast, now, replicas=replicas)
+        return self.refuse(reason, request, forecast, now, replicas=replicas)
 
     def wait(
-        self, reason: Reason, ask: PlacementRequest, forecast: Forecast, now: float
+        self, reason: Reason, request: PlacementRequest, forecast: Forecast, now: float
     ) -> Verdict:
-        """What to do with a request that fits but must wait for another reason."""
-        until_s = decided_by(ask)
-        return Wait(reason, until_s) if now < until_s else self.refuse(reason, ask, forecast, now)
+        """Judge a request that is feasible but must wait for another reason."""
+        until_s = decided_by(request)
+        if now < until_s:
+            return Wait(reason, until_s)
+        return self.refuse(reason, request, forecast, now)
 
-    def until_started(self, ask: PlacementRequest, left_s: float, now: float) -> Wait | Refuse:
-        """What to do with a request that nobody is there for yet, for `left_s` as predicted."""
-        until_s = decided_by(ask)
+    def until_started(self, request: PlacementRequest, left_s: float, now: float) -> Wait | Refuse:
+        """Judge a request whose pools sleep and are predicted to be awake in `left_s`."""
+        until_s = decided_by(request)
         if now + left_s <= until_s:
             return Wait("starting", until_s)
         return Refuse("starting", left_s)
@@ -148,91 +175,90 @@ class Admission:
     def refuse(
         self,
         reason: Reason,
-        ask: PlacementRequest,
+        request: PlacementRequest,
         forecast: Forecast,
         now: float,
         *,
         replicas: int = 1,
     ) -> Refuse:
-        """Give a request a time to come back: when what is before it will have been computed.
+        """Refuse a request and promise it a retry when the work before it will be done.
 
-        Whose tenant has all that it may have waits for nobody else, and is in nobody's way.
+        A tenant at its caps waits for its own requests alone, so its retry moves no other one.
         """
         wait_s, seconds = forecast.work_s, forecast.alone_s / replicas
         if reason != "ttft":
-            # A place is free when somebody has ended.
+            # A batch slot is free when another request has ended.
             wait_s = max(wait_s, forecast.interval_s)
         if reason.startswith("tenant_"):
-            return Refuse(reason, max(wait_s, _SOONEST_S))
+            return Refuse(reason, max(wait_s, SOONEST_S))
         if reason not in ("ttft", "queue_full"):
             seconds = max(seconds, forecast.interval_s)
-        left_s = forecast.deadline_s - ask.arrived_s - self.margin_s(ask.budget_s)
-        slack_s = float("inf") if ask.batch else max(0.0, left_s - forecast.alone_s)
-        earliest_s = now + max(wait_s, _SOONEST_S)
-        at_s = self._reserved.reserve(ask.key, seconds, slack_s, earliest_s, now)
+        left_s = forecast.deadline_s - request.arrived_s - self.margin_s(request.budget_s)
+        slack_s = float("inf") if request.batch else max(0.0, left_s - forecast.alone_s)
+        earliest_s = now + max(wait_s, SOONEST_S)
+        at_s = self._retries.promise(request.key, seconds, slack_s, earliest_s, now)
         return Refuse(reason, at_s - now)
 
     def wait_s(
         self,
-        ask: PlacementRequest,
+        request: PlacementRequest,
         forecast: Forecast,
         before: int,
         now: float,
         *,
         replicas: int = 1,
     ) -> float:
-        """For how long a held request is predicted to wait on, behind `before` that are like it."""
-        reason = self._obstacle(ask, forecast, now, False, replicas)
+        """Seconds that a request is predicted to wait, behind `before` requests like itself."""
+        reason = self._obstacle(request, forecast, now, False, replicas)
         first_s, each_s = forecast.interval_s, forecast.interval_s
         if reason == "ttft":
-            room_s = max(ask.budget_s - self.margin_s(ask.budget_s), forecast.alone_s)
-            first_s = forecast.work_s + forecast.alone_s - room_s
+            within_s = max(request.budget_s - self.margin_s(request.budget_s), forecast.alone_s)
+            first_s = forecast.work_s + forecast.alone_s - within_s
             each_s = forecast.alone_s / replicas
-        return (max(first_s, _SOONEST_S) if reason is not None else 0.0) + before * each_s
+        return (max(first_s, SOONEST_S) if reason is not None else 0.0) + before * each_s
 
     def _early(
-        self, ask: PlacementRequest, forecast: Forecast, now: float, ahead_s: float
+        self, request: PlacementRequest, forecast: Forecast, now: float, ahead_s: float
     ) -> Reason | None:
-        """Whether it need not have its place yet, so that shorter ones which come still can."""
-        if ahead_s == 0.0 and forecast.work_s <= _SHALLOW * ask.budget_s:
+        """The reason to assign a feasible request later, so that shorter ones can still pass."""
+        if ahead_s == 0.0 and forecast.work_s <= _SHALLOW * request.budget_s:
             return None
-        # The last moment in which it could still be in time, on a replica that is done by then.
-        last_s = forecast.deadline_s - self.margin_s(ask.budget_s) - forecast.alone_s
-        if now < min(decided_by(ask), last_s):
+        # The last moment at which the request could be in time, on a replica that is idle by then.
+        last_s = forecast.deadline_s - self.margin_s(request.budget_s) - forecast.alone_s
+        if now < min(decided_by(request), last_s):
             return "ttft"
-        end_s = ask.arrived_s + forecast.ttft_s + ahead_s
+        end_s = request.arrived_s + forecast.ttft_s + ahead_s
         return None if end_s <= forecast.deadline_s else "ttft"
 
     def _obstacle(
-        self, ask: PlacementRequest, forecast: Forecast, now: float, expected: bool, replicas: int
+        self,
+        request: PlacementRequest,
+        forecast: Forecast,
+        now: float,
+        promised: bool,
+        replicas: int,
     ) -> Reason | None:
-        if forecast.requests and forecast.blocks_shortfall:
-            return "kv_blocks"
-        if forecast.requests and forecast.slots_shortfall:
-            return "decode_batch"
-        if forecast.requests and forecast.step_s > forecast.itl_s:
-            return "itl"
-        if ask.batch:
-            return "batch_prompts" if forecast.prompts_shortfall else None
-        if not forecast.feasible:
-            return "ttft"
-        if expected:
+        """The first obstacle to the request; a new request must not make promised retries late."""
+        for reason, stands in _OBSTACLES:
+            if stands(request, forecast):
+                return reason
+        if request.batch or promised:
             return None
-        late = self._reserved.late(now + forecast.work_s, forecast.alone_s / replicas, now)
-        return "ttft" if late > _LATE_PROMISES else None
+        begin_s, seconds = now + forecast.work_s, forecast.alone_s / replicas
+        return "ttft" if self._retries.late(begin_s, seconds, now) > _LATE_PROMISES else None
 
 
-def decided_by(ask: PlacementRequest) -> float:
-    """When a request is admitted or refused at the latest; one of the batch lane waits for ever."""
-    if ask.batch:
+def decided_by(request: PlacementRequest) -> float:
+    """When a request is decided at the latest (monotonic seconds); for the batch lane never."""
+    if request.batch:
         return float("inf")
-    late_s = min(_LATENESS * ask.budget_s, _MOST_LATENESS_S)
-    return ask.arrived_s + _DECIDED_IN * ask.budget_s - late_s
+    late_s = min(_LATENESS * request.budget_s, _MOST_LATENESS_S)
+    return request.arrived_s + _DECIDED_IN * request.budget_s - late_s
 
 
-def _worth_a_wait(reason: Reason, ask: PlacementRequest, forecast: Forecast) -> bool:
-    """Whether a wait may help; a queue that is too long gets no shorter than the time left."""
+def _worth_a_wait(reason: Reason, request: PlacementRequest, forecast: Forecast) -> bool:
+    """Whether a wait may help. A prompt queue gets no shorter than the time that passes."""
     if reason != "ttft":
         return forecast.feasible
-    room_s = max(ask.budget_s, forecast.deadline_s - ask.arrived_s)
-    return forecast.ttft_s <= _WORTH_A_WAIT * room_s
+    within_s = max(request.budget_s, forecast.deadline_s - request.arrived_s)
+    return forecast.ttft_s <= _WORTH_A_WAIT * within_s

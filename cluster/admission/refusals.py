@@ -19,13 +19,14 @@ from engine.errors import (
 
 log = logging.getLogger(__name__)
 
+# Bound: the least time between two lines about refusals.
 _LOG_EVERY_S = 5.0
 
 
 class Refused(Overloaded):
-    """Not admitted; `reason` says what stood in the way.
+    """A request was not admitted, for that `reason`.
 
-    `decided_s` is the time from the request's arrival to this decision, where that is known.
+    `decided_s` are the seconds from the request's arrival to this decision, if they are known.
     """
 
     def __init__(
@@ -42,22 +43,22 @@ class Refused(Overloaded):
 
     @classmethod
     def by(cls, refusal: Refuse, decided_s: float) -> Refused:
-        """What a refused client is told."""
+        """The error that a refused client gets."""
         wait_s = refusal.retry_after_s
-        message = f"no room now: {REASONS[refusal.reason].message}; try again in {wait_s:.1f} s"
+        message = f"no capacity now: {REASONS[refusal.reason].message}; try again in {wait_s:.1f} s"
         reason = refusal.reason
         return cls(message, retry_after_s=wait_s, reason=reason, decided_s=decided_s)
 
 
 class RefusalLog:
-    """Tells of refusals by reason: a line in the log at the first, then at most every 5 s."""
+    """Logs refusals by reason: one line at the first, then one every 5 s at most."""
 
     def __init__(self) -> None:
         self._since: Counter[str] = Counter()
         self._logged_s = -math.inf
 
     def note(self, refusal: Refuse, now: float) -> None:
-        """A request was refused."""
+        """Note a refused request."""
         self._since[refusal.reason] += 1
         if now - self._logged_s < _LOG_EVERY_S:
             return
@@ -70,9 +71,10 @@ class RefusalLog:
 
 
 def is_fault(error: TandemError) -> bool:
-    """Whether a request that ended so failed by no fault and no cap of its client.
+    """Whether a request that ended with this error failed by a fault of the service.
 
-    Nor because the pool slept, which is told in time and is no worse for one way of serving.
+    An error of the client and a cap of its tenant are no fault. A pool that sleeps is none either,
+    because the client is told so in time, and both arms of a canary wait for the same start.
     """
     if isinstance(error, Refused):
         return error.reason != "starting" and not error.reason.startswith("tenant_")

@@ -1,13 +1,13 @@
-"""When those that were refused may come back: a queue that exists on paper only. Pure.
+"""Promises refused requests a retry time: a queue that exists on paper only. Pure.
 
-Each refused request is given the time at which what is in front of it will have been computed: all
-that is placed, then the others that were told to come back, at a pace that leaves some room for
-errors. So whoever returns finds next to nothing to wait for, and has nearly its whole budget for
-being computed more slowly than was thought.
+A refused request is told the time at which the work before it will have been computed. That work
+is what is assigned to replicas, and then the promised retries before it. Retry times are further
+apart than the work is long, because predictions have errors. So a request that returns on time
+finds next to nothing to wait for, and has nearly its whole budget for a slow computation.
 
-Who comes back is known by its tenant and prompt, and goes before new arrivals. Those may have what
-is left: a new arrival that would make a promised one late, counted by the share of the promised
-who did come lately, waits or is told to come back itself.
+A returning request is known by its tenant and prompt, and goes before new arrivals. New arrivals
+may have what is left. The schedule counts the promised retries that a new arrival would make late,
+weighted by the share of retries that came lately.
 """
 
 from __future__ import annotations
@@ -16,137 +16,146 @@ from bisect import insort
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+# Bound: the least time after which a retry is worth a request.
+SOONEST_S = 0.05
+# Bound: promised retries in memory.
 _MOST = 4096
-# Predictions are never exact: the times given are that much further apart than the work is long.
-_PACE = 1.3
-# Of the time by which a promised one may begin late, the share that new arrivals may use up.
+# Tuned for retries that are admitted: retry times are so many times further apart than their work.
+_SPACING = 1.3
+# Tuned for the same: the part of a promised retry's slack that new arrivals may use up.
 _SHARED = 0.6
-# A client may be early by this, and late by a header that counts whole seconds.
+# Promise: how early a client may be, and how late, as a header counts whole seconds.
 EARLY_S = 0.1
 LATE_S = 1.5
-# Who has not come so soon after its time is taken to have given up, until it comes.
+# Tuned to free the time early: a client that is so late is taken to have given up, until it comes.
 _NO_SHOW_S = 0.3
-# Who came keeps its place until it is decided, but for the batch lane, which may wait for days.
-_HERE_S = 600.0
+# Bound: how long a returned request keeps its time undecided; the batch lane may wait for days.
+_RETURNED_S = 600.0
+# Tuned to follow a change of clients: weight of the newest retry in the return rate.
 _LEARNING = 0.2
-# More of them may come than did lately.
+# Tuned for errors of the return rate: how many times more retries may come than came lately.
 _MORE = 1.25
-# And surely not so many times more.
+# Tuned for the same, where a request goes behind the others: the most that is believed to come.
 _MOST_MORE = 4.0
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
-    """`seconds` of work that may begin `slack_s` after `at_s`, not later."""
+class _PromisedRetry:
+    """`seconds` of work that may begin between `at_s` and `slack_s` later."""
 
     key: Hashable
     at_s: float
     seconds: float
     slack_s: float
     missed: bool = False
-    here: bool = False
+    returned: bool = False
 
 
 class RetrySchedule:
-    """Times given to refused requests. `returning` is the learned share that comes back."""
+    """The retry times of refused requests. `return_rate` is the learned share that comes back."""
 
     def __init__(self) -> None:
-        self.returning = 1.0
-        self._slots: list[_Slot] = []  # in the order of their times
-        self._by_key: dict[Hashable, list[_Slot]] = {}
+        self.return_rate = 1.0
+        self._retries: list[_PromisedRetry] = []  # in the order of their times
+        self._by_key: dict[Hashable, list[_PromisedRetry]] = {}
         self._end_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._retries)
 
-    def reserve(
+    @property
+    def returned(self) -> int:
+        """Retries that were claimed and are not settled."""
+        return sum(retry.returned for retry in self._retries)
+
+    def promise(
         self, key: Hashable, seconds: float, slack_s: float, earliest_s: float, now: float
     ) -> float:
-        """A time to come back, at `earliest_s` or later, for work of so many seconds.
+        """A retry time, at `earliest_s` or later, for work of so many seconds.
 
-        It may begin as late as `slack_s` after that. Who has a time that is still to come is told
-        that again.
+        The work may begin `slack_s` later. A request whose time is still to come is told the same
+        time again.
         """
         self._expire(now)
-        for slot in self._by_key.get(key, ()):
-            if slot.at_s > now and not slot.here:
-                return slot.at_s
-        # Behind the last, but not behind those of whom it is known by now that they do not come.
-        latest_s = earliest_s + _PACE * (seconds + self._standing_s(key))
+        for retry in self._by_key.get(key, ()):
+            if retry.at_s > now and not retry.returned:
+                return retry.at_s
+        # Behind the last retry, but not behind retries that are known by now not to come.
+        latest_s = earliest_s + _SPACING * (seconds + self._standing_s(key))
         at_s = min(max(self._end_s, earliest_s), latest_s)
-        if len(self._slots) < _MOST:
-            slot = _Slot(key, at_s, seconds, slack_s)
-            insort(self._slots, slot, key=lambda one: one.at_s)
-            self._by_key.setdefault(key, []).append(slot)
-            self._end_s = at_s + _PACE * seconds * min(1.0, _MORE * self.returning)
+        if len(self._retries) < _MOST:
+            retry = _PromisedRetry(key, at_s, seconds, slack_s)
+            insort(self._retries, retry, key=lambda one: one.at_s)
+            self._by_key.setdefault(key, []).append(retry)
+            self._end_s = at_s + _SPACING * seconds * min(1.0, _MORE * self.return_rate)
         return at_s
 
     def claim(self, key: Hashable, now: float) -> bool:
         """Whether this request was told to come about now.
 
-        Its place is kept until `settle`, which whoever claimed must call once.
+        Its time is kept until `settle`, which the caller must call once.
         """
         self._expire(now)
-        for slot in self._by_key.get(key, ()):
-            if slot.at_s - EARLY_S <= now and not slot.here:
-                slot.here = True
+        for retry in self._by_key.get(key, ()):
+            if retry.at_s - EARLY_S <= now and not retry.returned:
+                retry.returned = True
                 self._learn(1.0)
                 return True
         return False
 
     def settle(self, key: Hashable) -> None:
-        """One that claimed its time is decided, or gone: the time is used up."""
-        for slot in self._by_key.get(key, ()):
-            if slot.here:
-                self._drop(slot)
+        """Use up the time of a claimed retry, because its request is decided or gone."""
+        for retry in self._by_key.get(key, ()):
+            if retry.returned:
+                self._drop(retry)
                 return
 
     def late(self, begin_s: float, seconds: float, now: float) -> float:
-        """How many of the promised, as expected, so much more work would make late.
+        """The expected number of promised retries that `seconds` more work would make late.
 
-        It would come in front of them, from `begin_s` on.
+        The work would be done before them, from `begin_s` on.
         """
         self._expire(now)
         late, without_s, with_s = 0, begin_s, begin_s + seconds
-        for slot in self._slots:
-            if with_s <= slot.at_s:
+        for retry in self._retries:
+            if with_s <= retry.at_s:
                 break
-            if slot.missed and not slot.here:
+            if retry.missed and not retry.returned:
                 continue
-            without_s, with_s = max(without_s, slot.at_s), max(with_s, slot.at_s)
-            late += without_s <= slot.at_s + _SHARED * slot.slack_s < with_s
-            took_s = slot.seconds * (1.0 if slot.here else self.returning)
+            without_s, with_s = max(without_s, retry.at_s), max(with_s, retry.at_s)
+            late += without_s <= retry.at_s + _SHARED * retry.slack_s < with_s
+            took_s = retry.seconds * (1.0 if retry.returned else self.return_rate)
             without_s, with_s = without_s + took_s, with_s + took_s
-        return late * self.returning
+        return late * self.return_rate
 
     def _standing_s(self, key: Hashable) -> float:
-        """The most work that is to be expected of the others who have a time."""
-        share = min(1.0, _MOST_MORE * self.returning)
+        """Seconds of work, the most that the other promised retries may bring."""
+        share = min(1.0, _MOST_MORE * self.return_rate)
         return sum(
-            slot.seconds * (1.0 if slot.here else share)
-            for slot in self._slots
-            if slot.key != key and (slot.here or not slot.missed)
+            retry.seconds * (1.0 if retry.returned else share)
+            for retry in self._retries
+            if retry.key != key and (retry.returned or not retry.missed)
         )
 
     def _expire(self, now: float) -> None:
         gone = []
-        for slot in self._slots:
-            if slot.at_s + _NO_SHOW_S >= now:
+        for retry in self._retries:
+            if retry.at_s + _NO_SHOW_S >= now:
                 break
-            if not slot.missed and not slot.here:
-                slot.missed = True
+            if not retry.missed and not retry.returned:
+                retry.missed = True
                 self._learn(0.0)
-            if slot.at_s + (_HERE_S if slot.here else LATE_S) < now:
-                gone.append(slot)
-        for slot in gone:
-            self._drop(slot)
+            if retry.at_s + (_RETURNED_S if retry.returned else LATE_S) < now:
+                gone.append(retry)
+        for retry in gone:
+            self._drop(retry)
 
-    def _drop(self, slot: _Slot) -> None:
-        self._slots.remove(slot)
-        slots = self._by_key[slot.key]
-        slots.remove(slot)
-        if not slots:
-            del self._by_key[slot.key]
+    def _drop(self, retry: _PromisedRetry) -> None:
+        self._retries.remove(retry)
+        retries = self._by_key[retry.key]
+        retries.remove(retry)
+        if not retries:
+            del self._by_key[retry.key]
 
     def _learn(self, came: float) -> None:
-        self.returning += _LEARNING * (came - self.returning)
+        self.return_rate += _LEARNING * (came - self.return_rate)

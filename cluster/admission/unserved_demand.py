@@ -1,4 +1,4 @@
-"""Requests that the pools could not take, as the controller of the pools is told. Pure."""
+"""Counts the requests that the pools could not take, for the autoscaler. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from cluster.admission.policy import Reason
 from cluster.replica_record import Pool
 
-# For so long a refused request counts, and after so long one that is held begins to.
+# Bound: how long a refused request counts, and after how long a waiting one begins to.
 LATELY_S = 1.0
 _POOLS: dict[Reason, Pool] = {
     "ttft": "prefill",
@@ -19,27 +19,28 @@ _POOLS: dict[Reason, Pool] = {
 
 
 class UnservedDemand:
-    """The requests that were refused lately, or wait for long, by the pool that has no room.
+    """Requests that were refused lately or wait long, by the pool that lacks the capacity.
 
-    What a tenant's own cap refuses, or a full router, is no pool's lack. Nor is it one that prompts
-    wait for their turn: how long that is counts by itself (`cluster/autoscaling/load_signals.py`).
+    No pool lacks capacity for what a tenant's own cap or a full router refuses. Prompts that wait
+    for computing are not counted here, because their seconds are a load signal of their own
+    (`cluster/autoscaling/load_signals.py`).
     """
 
     def __init__(self) -> None:
         self._refused: deque[tuple[float, Pool]] = deque()
 
     def refused(self, reason: Reason, now: float) -> None:
-        """A request was refused."""
+        """Note a refused request."""
         pool = _POOLS.get(reason)
         if pool is not None:
             self._refused.append((now, pool))
             self._forget(now)
 
-    def count(self, held: Iterable[tuple[float, Reason | None]], now: float) -> Counter[Pool]:
-        """How many there are; `held` gives each that waits: since when, and for what."""
+    def count(self, waiting: Iterable[tuple[float, Reason | None]], now: float) -> Counter[Pool]:
+        """Unserved requests by pool. `waiting` has each waiting one's arrival and reason."""
         self._forget(now)
         counts = Counter(pool for _, pool in self._refused)
-        for since_s, reason in held:
+        for since_s, reason in waiting:
             pool = _POOLS.get(reason) if reason is not None else None
             if pool == "decode" and now - since_s >= LATELY_S:
                 counts[pool] += 1

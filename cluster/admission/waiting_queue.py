@@ -1,93 +1,180 @@
-"""Those that wait at the gate, and who of them goes first.
+"""The waiting queue: requests that wait for admission, and their order. Pure.
 
-The interactive lanes before the batch lane, of each who was told to come now, then the tenant that
-was served the least, then the shortest or, batch, who came first.
+The order is: the interactive lanes before the batch lane, then promised retries, then the tenant
+that was served least, then the shortest prompt. In the batch lane the oldest request comes first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from cluster.admission.waiting_request import WaitingRequest
+from cluster.admission.assignment import Assignment
+from cluster.admission.policy import Reason
+from cluster.admission.queue_position import QueuePositionListener
+from cluster.config.tenant_limits import Need
+from cluster.placement.types import PlacementRequest
+from engine.errors import TandemError
 from engine.types.urgency import Urgency
+
+# How a wait ends: the assignments of all choices, or the error that the client gets.
+Outcome = list[Assignment] | TandemError
+
+
+@dataclass(slots=True, eq=False)
+class WaitingRequest:
+    """One request that waits for admission, until `decide` is called.
+
+    `tokens_left` are the prompt tokens to compute, less what is known to be cached. A `promised`
+    request was refused before and told to come now. `arrival` counts requests. `on_decided` is
+    called once. `alone_s` are the seconds of all prefill replicas for it, None until one is there
+    to predict them. A `feasible` request would be in time if it were assigned now, and would make
+    no other one late.
+    """
+
+    request: PlacementRequest
+    tokens_left: int
+    promised: bool
+    arrival: int
+    on_decided: Callable[[], None]
+    listener: QueuePositionListener | None = None
+    reason: Reason | None = None
+    alone_s: float | None = None
+    feasible: bool = True
+    outcome: Outcome | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether its wait has ended."""
+        return self.outcome is not None
+
+    @property
+    def capped(self) -> bool:
+        """Whether it waits for requests of its own tenant."""
+        return self.reason is not None and self.reason.startswith("tenant_")
+
+    @property
+    def need(self) -> Need:
+        """What it takes of its tenant's caps."""
+        return need_of(self.request)
+
+    def decide(self, outcome: Outcome) -> None:
+        """End its wait."""
+        self.outcome = outcome
+        self.on_decided()
+
+    def result(self) -> list[Assignment]:
+        """The assignments of a decided request; raises the error where it was not admitted."""
+        if isinstance(self.outcome, TandemError):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
+
+    def withdraw(self) -> None:
+        """Give back what a request was assigned whose client has gone."""
+        if isinstance(self.outcome, list):
+            for assignment in self.outcome:
+                assignment.release()
+
+    def waits_for(self, reason: Reason) -> None:
+        """Note why it waits. Only a request that waits for computing delays the ones behind it."""
+        self.reason = reason
+        known = reason != "starting" or self.alone_s is not None
+        if reason != "ttft" and known:
+            self.alone_s = 0.0
 
 
 class WaitingQueue:
-    """The waiters; `served` says how much a tenant has had."""
+    """The waiting requests; `served` says how much a tenant was served, by weight."""
 
     def __init__(self, served: Callable[[str], float]) -> None:
         self._served = served
-        self._waiters: list[WaitingRequest] = []
+        self._requests: list[WaitingRequest] = []
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[WaitingRequest]:
-        return iter(self._waiters)
+        return iter(self._requests)
 
-    def add(self, waiter: WaitingRequest) -> None:
-        """It waits from now on."""
-        self._waiters.append(waiter)
+    def add(self, request: WaitingRequest) -> None:
+        """Put a request in the queue."""
+        self._requests.append(request)
 
-    def remove(self, waiter: WaitingRequest) -> None:
-        """It waits no longer, if it did."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+    def remove(self, request: WaitingRequest) -> None:
+        """Take a request out of the queue, if it is there."""
+        if request in self._requests:
+            self._requests.remove(request)
 
     def drop_decided(self) -> None:
-        """Those that were decided wait no longer."""
-        self._waiters = [waiter for waiter in self._waiters if not waiter.decided.done()]
+        """Take out the requests that were decided."""
+        self._requests = [one for one in self._requests if not one.decided]
 
-    def gives_way(self, waiter: WaitingRequest) -> WaitingRequest | None:
-        """Who should leave its place to this newcomer: of the batch lane, or of whom has most.
+    def gives_way(self, newcomer: WaitingRequest) -> WaitingRequest | None:
+        """The request that should leave a full queue to this newcomer, if there is one.
 
-        As stochastic fairness queueing has it (McKenney, 1990). Nobody that was told to come for
-        one of its own lane: that would be promised the same again, for ever.
+        It is one of the batch lane, or the last one of the tenant that has most waiting, as in
+        stochastic fairness queueing (McKenney, 1990). A promised retry never leaves for a request
+        of its own lane, because it would be promised the same again, for ever.
         """
-        others = [one for one in self._waiters if not one.decided.done()]
-        if not waiter.ask.batch and (batch := [one for one in others if one.ask.batch]):
+        others = [one for one in self._requests if not one.decided]
+        if not newcomer.request.batch and (batch := [o for o in others if o.request.batch]):
             return max(batch, key=self._order)
-        others = [o for o in others if o.ask.batch == waiter.ask.batch and not o.expected]
-        places = Counter(one.ask.tenant for one in others)
-        if not places:
+        lane = newcomer.request.batch
+        others = [one for one in others if one.request.batch == lane and not one.promised]
+        waiting = Counter(one.request.tenant for one in others)
+        if not waiting:
             return None
-        tenant, most = places.most_common(1)[0]
-        if most <= places[waiter.ask.tenant] + 1:
+        tenant, most = waiting.most_common(1)[0]
+        if most <= waiting[newcomer.request.tenant] + 1:
             return None
-        return max((one for one in others if one.ask.tenant == tenant), key=self._order)
+        return max((one for one in others if one.request.tenant == tenant), key=self._order)
 
     def in_order(self) -> list[WaitingRequest]:
-        """All of them, who goes first to begin with."""
-        return sorted(self._waiters, key=self._order)
+        """All waiting requests, the first one first."""
+        return sorted(self._requests, key=self._order)
 
-    def any_before(self, waiter: WaitingRequest) -> bool:
-        """Whether somebody waits who goes first: a tenant that had less, or batch work before."""
-        ask, served = waiter.ask, self._served(waiter.ask.tenant)
-        return not waiter.expected and any(
-            other.ask.batch if ask.batch else self._served(other.ask.tenant) < served
-            for other in self._waiters
-            if ask.batch or not other.ask.batch
+    def any_before(self, newcomer: WaitingRequest) -> bool:
+        """Whether a request of a tenant that was served less waits, or earlier batch work."""
+        request, served = newcomer.request, self._served(newcomer.request.tenant)
+        return not newcomer.promised and any(
+            other.request.batch if request.batch else self._served(other.request.tenant) < served
+            for other in self._requests
+            if request.batch or not other.request.batch
         )
 
-    def ahead_s(self, waiter: WaitingRequest) -> float:
-        """The computing of those that go before it."""
-        order = self._order(waiter)
-        return sum(other.alone_s or 0.0 for other in self._waiters if self._order(other) < order)
+    def ahead_s(self, newcomer: WaitingRequest) -> float:
+        """Seconds of computing of the requests that go before it."""
+        order = self._order(newcomer)
+        return sum(other.alone_s or 0.0 for other in self._requests if self._order(other) < order)
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds that all prefill replicas together take for the prompts that wait."""
+        return sum(one.alone_s or 0.0 for one in self._requests)
 
     @property
     def least_urgency(self) -> Urgency:
-        """Of prompts that are computed while these wait for it; the batch lane is in no urgency."""
+        """The least urgency of prompts that are computed while others wait for computing.
+
+        Requests of the batch lane raise no urgency.
+        """
         urgencies = (
-            Urgency.PRESSED if one.fits else Urgency.URGENT
-            for one in self._waiters
-            if one.reason == "ttft" and not (one.ask.batch or one.decided.done())
+            Urgency.PRESSED if one.feasible else Urgency.URGENT
+            for one in self._requests
+            if one.reason == "ttft" and not (one.request.batch or one.decided)
         )
         return max(urgencies, default=Urgency.PROMPTS)
 
-    def _order(self, waiter: WaitingRequest) -> tuple[bool, bool, float, int, int]:
-        ask = waiter.ask
-        if ask.batch:
-            return True, not waiter.expected, 0.0, 0, waiter.arrival
-        served = self._served(ask.tenant)
-        return False, not waiter.expected, served, waiter.left, waiter.arrival
+    def _order(self, waiting: WaitingRequest) -> tuple[bool, bool, float, int, int]:
+        request = waiting.request
+        if request.batch:
+            return True, not waiting.promised, 0.0, 0, waiting.arrival
+        served = self._served(request.tenant)
+        return False, not waiting.promised, served, waiting.tokens_left, waiting.arrival
+
+
+def need_of(request: PlacementRequest) -> Need:
+    """What a request takes of its tenant's caps."""
+    return Need(request.choices, request.prompt_tokens, request.choices * request.most_tokens)

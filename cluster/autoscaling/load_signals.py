@@ -1,11 +1,14 @@
-"""How pressed a pool is, from what its replicas and the routers report. Pure.
+"""Measures the pressure on a pool, from the load signals of its replicas and the routers. Pure.
 
-1 is a pool's limit. Of prefill it is the predicted wait of a new prompt, in the routers and behind
-that on the replica, of decode the blocks that are used or promised, the batch, and the token gap;
-neither CPU nor GPU use says when a request would be late. A pool for whose lack routers refuse
-requests is at its limit, whatever else it says: what was refused waits nowhere.
+A pressure of 1 is a pool's limit. The signals are:
 
-Work of the batch lane uses what the others leave and is no pressure, unless it is to count.
+- of prefill the predicted wait of a new prompt, in the routers and then on the replica;
+- of decode the blocks that are used or promised, the batch slots, and the inter-token latency;
+- of both the unserved demand: a pool for which routers refuse requests is at its limit, because
+  what was refused waits nowhere.
+
+CPU and GPU use do not say when a request would be late, so they are no signals. The batch lane uses
+what the other lanes leave, and counts only if `LoadLimits.batch` says so.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from cluster.replica_record import Pool, ReplicaRecord
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What a replica may be given: `queue_s` of prompts, `in_use` of blocks and batch, `itl_s`.
+    """The limits of one replica's load.
 
-    Requests are promised `overcommit` times its blocks. `batch`: the batch lane counts, too.
+    `queue_s` are seconds of queued prompts, `in_use` is the part of its blocks and batch slots, and
+    `itl_s` the time between two tokens. Requests may be promised `overcommit` times its blocks.
+    `batch`: the batch lane counts as well.
     """
 
     queue_s: float = 1.0
@@ -31,7 +36,7 @@ class LoadLimits:
 
 
 def filled(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
-    """The part of its queue, or of its blocks and its batch, that a replica has taken."""
+    """The part of its queue limit, or of its blocks and batch slots, that a replica uses."""
     load = record.load
     if pool == "prefill":
         speed = load.prompt_tokens_per_s
@@ -45,7 +50,7 @@ def filled(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
 
 
 def slow(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
-    """Its token gap in parts of the limit; a single stream is no faster beside a new replica."""
+    """Its inter-token latency over the limit; a new replica makes a single stream no faster."""
     load = record.load
     if pool == "prefill" or load.streams <= 1:
         return 0.0
@@ -55,31 +60,31 @@ def slow(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
 
 
 def used(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
-    """The part of its limit that a replica has reached, in that pool's work."""
+    """The part of its limits that a replica has reached, in that pool's work."""
     return max(filled(pool, record, limits), slow(pool, record, limits))
 
 
-def unmet(pool: Pool, members: Iterable[ReplicaRecord], limits: LoadLimits) -> int:
-    """Requests that routers refused just now, or hold for long, for lack of that pool."""
+def unserved(pool: Pool, members: Iterable[ReplicaRecord], limits: LoadLimits) -> int:
+    """Requests that routers refused just now, or that wait long, for capacity of that pool."""
     routers = [record.load for record in members if record.role == "router"]
     if pool == "prefill":
-        return sum(load.unmet_prefill for load in routers)
-    batch = sum(load.unmet_batch for load in routers) if limits.batch else 0
-    return sum(load.unmet_decode for load in routers) + batch
+        return sum(load.unserved_prefill for load in routers)
+    batch = sum(load.unserved_batch for load in routers) if limits.batch else 0
+    return sum(load.unserved_decode for load in routers) + batch
 
 
 def pressure(pool: Pool, members: Sequence[ReplicaRecord], limits: LoadLimits) -> float:
-    """How pressed the pool is, by its least loaded replica; 1: at its limit."""
+    """The pressure on the pool, by its least loaded replica; 1 is its limit."""
     least = min((used(pool, one, limits) for one in _serving(pool, members)), default=0.0)
-    least += _line(pool, members, limits)
-    return max(least, 1.0) if unmet(pool, members, limits) else least
+    least += _queued(pool, members, limits)
+    return max(least, 1.0) if unserved(pool, members, limits) else least
 
 
 def shared(pool: Pool, members: Sequence[ReplicaRecord], limits: LoadLimits, left: int) -> float:
-    """How pressed each would be if `left` replicas shared what the pool does now."""
+    """The pressure on the pool if `left` replicas shared the work that it has now."""
     serving = _serving(pool, members)
     taken = sum(filled(pool, record, limits) for record in serving)
-    taken += len(serving) * _line(pool, members, limits)
+    taken += len(serving) * _queued(pool, members, limits)
     return max([taken / left, *(slow(pool, record, limits) for record in serving)])
 
 
@@ -87,13 +92,14 @@ def _serving(pool: Pool, members: Iterable[ReplicaRecord]) -> list[ReplicaRecord
     return [record for record in members if record.role != "router" and record.serves(pool)]
 
 
-def _line(pool: Pool, members: Iterable[ReplicaRecord], limits: LoadLimits) -> float:
-    """The part of the limit that prompts have waited for before they come to a replica."""
+def _queued(pool: Pool, members: Iterable[ReplicaRecord], limits: LoadLimits) -> float:
+    """The part of the queue limit that prompts wait in routers, before they reach a replica."""
     if pool == "decode":
         return 0.0
-    return sum(record.load.held_s for record in members if record.role == "router") / limits.queue_s
+    routers = (record.load for record in members if record.role == "router")
+    return sum(load.queued_prefill_s for load in routers) / limits.queue_s
 
 
 def _counted(amount: int, batch: int, limits: LoadLimits) -> int:
-    """An amount, of which the batch lane has so much, as it counts."""
+    """What counts of an amount of which the batch lane has `batch`."""
     return amount if limits.batch else max(0, amount - batch)

@@ -1,7 +1,7 @@
-"""The task that puts the pools' controller to work; of several routers one does it.
+"""The task that applies the decisions of the pools' controller. One router of several runs it.
 
-It lends replicas itself, and leaves in the directory how many each pool should have: the replicas
-tell Ray Serve, which starts and ends them (`cluster/autoscaling/serve_policy.py`).
+The task flips roles itself, and publishes in the directory how many replicas each pool should have.
+The replicas tell Ray Serve, which starts and ends them (`cluster/autoscaling/serve_policy.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from engine.errors import TandemError, Unavailable
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5
+# Bound: the time between two decisions of the controller.
+_POLL_S = 0.5
 
-# Called again and again while a pool that is to have replicas has none.
+# Called at each decision while a pool has none of its desired replicas.
 Wake = Callable[[Pool], None]
 
 
@@ -40,8 +41,10 @@ class AutoscalingRunner:
         pools: HealthyReplicas,
         directory: Directory,
         wake: Wake | None = None,
+        poll_s: float = _POLL_S,
     ) -> None:
         self._wake = wake
+        self._poll_s = poll_s
         self._config = config
         self._limits = limits
         self._router_id = router_id
@@ -50,49 +53,49 @@ class AutoscalingRunner:
         self._controller: PoolController | None = None
 
     async def run(self) -> None:
-        """Look and change for ever."""
+        """Decide and apply for ever."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._poll_s)
             try:
-                await self._look()
+                await self._poll()
             except Unavailable as error:
-                # Replicas and Serve stay with what they were told last.
+                # Replicas and Serve keep what they were told last.
                 log.debug("the pools stay as they are", extra={"reason": error.message})
             except Exception:
-                log.exception("the pools could not be looked at")
+                log.exception("the pools could not be scaled")
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         members = self._pools.members()
-        # One that leaves keeps nothing any more, and its last streams may take long.
+        # A router that leaves decides nothing more, and its last streams may take long.
         routers = [one.id for one in members if one.role == "router" and not one.leaving]
         if min(routers, default=self._router_id) != self._router_id:
             self._step_back()
             return
         if self._controller is None:
-            wanted = await self._directory.wanted() if self._config.bounds else {}
-            self._controller = PoolController(self._config, self._limits, wanted)
+            desired = await self._directory.desired() if self._config.bounds else {}
+            self._controller = PoolController(self._config, self._limits, desired)
         trusted = [self._pools.latest(one) for one in members if self._counts(one)]
         change = self._controller.decide(trusted, time.monotonic())
         if isinstance(change, Flip):
-            await _give(change)
+            await _flip_role(change)
         elif change is not None:
-            _tell(change)
+            _log_resize(change)
         await self._publish(self._controller)
         if self._wake is not None:
             for pool in self._controller.missing:
                 self._wake(pool)
 
     def _step_back(self) -> None:
-        """Another router keeps the pools now; of all that show what is wanted the most counts."""
+        """Leave the pools to another router, and show no count: of all routers the most counts."""
         if self._controller is not None:
-            for pool in self._controller.wanted:
+            for pool in self._controller.desired:
                 metrics.WANTED.set(0, pool=pool)
         self._controller = None
 
     def _counts(self, record: ReplicaRecord) -> bool:
-        """Whether it is one of the replicas that stay, or a router with requests for them.
+        """Whether it is a replica that stays, or a router with requests for these replicas.
 
-        One that leaves has those that it took before, and for no other weights.
+        A router that leaves still has the requests that it took, for its own weights alone.
         """
         pools = self._pools
         if record.leaving and not (record.role == "router" and pools.ours(record)):
@@ -100,23 +103,23 @@ class AutoscalingRunner:
         return pools.trusted(record) and (record.role == "router" or pools.ours(record))
 
     async def _publish(self, controller: PoolController) -> None:
-        """Also where nothing changed: what the directory has ends after a while."""
-        wanted = controller.wanted
-        for pool, count in wanted.items():
+        """Publish also what has not changed, because the directory forgets it after a while."""
+        desired = controller.desired
+        for pool, count in desired.items():
             metrics.WANTED.set(count, pool=pool)
-        if wanted:
-            await self._directory.set_wanted(wanted)
+        if desired:
+            await self._directory.set_desired(desired)
 
 
-def _tell(change: Resize) -> None:
+def _log_resize(change: Resize) -> None:
     fields = {"pool": change.pool, "replicas": change.replicas, "before": change.before}
     log.info("pool resized", extra=fields | {"reason": change.reason})
 
 
-async def _give(flip: Flip) -> None:
+async def _flip_role(flip: Flip) -> None:
     fields = {"replica": flip.replica.id, "role": flip.role, "reason": flip.reason}
     try:
         await ask_role(flip.replica, flip.role)
-        log.info("role given", extra=fields)
+        log.info("role flipped", extra=fields)
     except TandemError as error:
-        log.warning("role not given", extra=fields | {"error": error.message})
+        log.warning("role not flipped", extra=fields | {"error": error.message})

@@ -159,7 +159,7 @@ class Launcher:
         while True:
             await asyncio.sleep(_STOP_INTERVAL_S)
             try:
-                await rollouts.look(directory)
+                await rollouts.poll(directory)
             except Unavailable:
                 pass  # an outage of the directory is ridden out
             except Exception:

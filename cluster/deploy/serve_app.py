@@ -24,7 +24,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import LoggingConfig
 
-from cluster.autoscaling.serve_policy import WANTED, follow_wanted
+from cluster.autoscaling.serve_policy import DESIRED, follow_desired
 from cluster.config.autoscaling import PoolBounds
 from cluster.config.deployment import DeploymentName, RayConfig
 from cluster.config.schema import TandemConfig, load_config
@@ -63,7 +63,7 @@ _PATIENCE = {"GOMP_SPINCOUNT": "1000"}
 
 _ALWAYS = {
     "TQDM_DISABLE": "1",  # a progress bar is no line of a log
-    # Seconds between what a replica tells Serve of its pool's wanted size; 10 by default.
+    # Seconds between what a replica tells Serve of its pool's desired size; 10 by default.
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
 }
 
@@ -101,10 +101,10 @@ class PoolReplica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For Serve, where the pool scales: how many replicas it should have."""
         try:
-            wanted = await self._directory.wanted()
+            desired = await self._directory.desired()
         except Unavailable:
             return {}
-        return {WANTED: wanted[self._pool]} if self._pool in wanted else {}
+        return {DESIRED: desired[self._pool]} if self._pool in desired else {}
 
     async def __del__(self) -> None:
         """Awaited by Serve before the replica ends, also where it never came up."""
@@ -288,7 +288,7 @@ def _replicas(count: int, bounds: PoolBounds | None) -> dict[str, Any]:
         max_replicas=bounds.max,
         upscale_delay_s=0.0,
         downscale_delay_s=0.0,
-        policy=AutoscalingPolicy(policy_function=follow_wanted),
+        policy=AutoscalingPolicy(policy_function=follow_desired),
     )
     return {"autoscaling_config": scaling}
 

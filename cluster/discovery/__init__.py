@@ -1,1 +1,1 @@
-"""Which replicas live, which of them this router trusts, and how versions replace each other."""
+"""The living replicas, the ones that this router trusts, and how versions replace each other."""

@@ -1,7 +1,7 @@
-"""Pools that sleep: who waits for one, and how long it takes until it has a replica. Pure.
+"""Cold starts: the pools that are being woken, and how long that will take. Pure.
 
-A start is measured from the first request that found nobody until a replica was there that had
-not been there before: one that only fell silent for a moment has not been started.
+A start is measured from the first request that found no replica until a new replica is there. A
+replica that was only silent for a moment is not a new one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from cluster.replica_record import Pool
 
 log = logging.getLogger(__name__)
 
-# Of what a start usually takes, the part that one is taken to need yet when its time is over.
+# Start value: the part of the usual time that a start which is late is taken to need yet.
 _LEAST = 0.1
 # A replica's id and generation.
 Life = tuple[str, int]
-# For so long a request that was refused, to come again after the start, keeps it going.
-_CALLED_S = 5.0
+# Bound: how long a refused request keeps a start going, as it will return after the start.
+_REQUESTED_S = 5.0
 
 
 class ColdStarts:
-    """The starts that go on, and what the last ones took; `guess_s` before one was measured.
+    """The starts that go on, and the seconds that the last ones took.
 
-    `sleepers` are the pools that may have no replica.
+    `sleepers` are the pools that may have no replica. `guess_s` is the first guess.
     """
 
     def __init__(self, sleepers: Iterable[Pool] = (), guess_s: float = 30.0) -> None:
@@ -32,22 +32,22 @@ class ColdStarts:
         self._guess_s = guess_s
         self._took_s: dict[Pool, float] = {}
         self._since_s: dict[Pool, float] = {}
-        self._called_s: dict[Pool, float] = {}
+        self._requested_s: dict[Pool, float] = {}
         self._known: dict[Pool, frozenset[Life]] = {}
 
-    def call(self, pools: Collection[Pool], now: float) -> float:
-        """A request found nobody in these pools; returns the seconds until somebody is there."""
+    def request(self, pools: Collection[Pool], now: float) -> float:
+        """Note a request that needs these empty pools; returns the seconds until they are awake."""
         for pool in pools:
             self._since_s.setdefault(pool, now)
-            self._called_s[pool] = now
+            self._requested_s[pool] = now
         return self.left_s(pools, now)
 
-    def called(self, now: float) -> list[Pool]:
-        """The pools that somebody called lately, and nobody has come."""
-        return [pool for pool in self._since_s if now - self._called_s[pool] < _CALLED_S]
+    def requested(self, now: float) -> list[Pool]:
+        """The pools that were requested lately and have no replica yet."""
+        return [pool for pool in self._since_s if now - self._requested_s[pool] < _REQUESTED_S]
 
-    def look(self, there: Mapping[Pool, Collection[Life]], now: float) -> None:
-        """Who is there by pool; where somebody is, a start that went on is over."""
+    def observe(self, there: Mapping[Pool, Collection[Life]], now: float) -> None:
+        """Take the replicas that are there, by pool; the start of a pool with one is over."""
         for pool, lives in there.items():
             if not lives:
                 continue
@@ -58,11 +58,11 @@ class ColdStarts:
             self._known[pool] = frozenset(lives)
 
     def usual_s(self, pool: Pool) -> float:
-        """What a start of this pool is taken to need."""
+        """The seconds that a start of this pool usually takes."""
         return self._took_s.get(pool, self._guess_s)
 
     def left_s(self, pools: Iterable[Pool], now: float) -> float:
-        """For how much longer the last of these pools is taken to need, if it began to start."""
+        """The predicted seconds until the last of these pools is awake."""
         return max((self._left_s(pool, now) for pool in pools), default=0.0)
 
     def _left_s(self, pool: Pool, now: float) -> float:

@@ -1,7 +1,8 @@
-"""The router's view of the pools: who the directory says lives, less whom a call just lost.
+"""The router's view of the pools: the living replicas, less the ones that it does not trust.
 
-And less those that have fallen silent: a frozen replica keeps its lease for a while. What a replica
-reports to this router itself is newer than what the directory has of it.
+A router does not trust a replica to which a call just broke, or which is silent: a frozen replica
+keeps its lease for a while. What a replica reports to the router itself is newer than its record in
+the directory.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from cluster.discovery.cold_start import ColdStarts
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole, served, whole
 from cluster.rpc.load_reports_client import LoadReports
 
+# Bound: how long a broken call keeps a replica from work. By then a dead one has lost its lease.
 SUSPECT_S = 3.0
 
 
 class Members(Protocol):
-    """A copy of the directory; `Watch` is one."""
+    """A copy of the directory; `DirectoryWatch` is one."""
 
     def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
         """The replicas that take work of that role, or all."""
@@ -26,10 +28,10 @@ class Members(Protocol):
 
 
 class HealthyReplicas:
-    """Members by role, without suspects. A suspect comes back after `SUSPECT_S`, or reborn.
+    """Members by role, without suspects. A suspect is trusted again after `SUSPECT_S`, or reborn.
 
-    With an `identity`, only replicas of that model are given work: while a version is rolled out,
-    those of another one are in the directory too. `starts` knows which pools may sleep.
+    With an `identity`, only replicas of that model get work: during a rollout the directory has
+    replicas of another model as well. `starts` knows the pools that may sleep.
     """
 
     def __init__(
@@ -48,30 +50,30 @@ class HealthyReplicas:
         self._suspects: dict[tuple[str, int], float] = {}
 
     def members(self) -> list[ReplicaRecord]:
-        """Everyone the directory knows, suspects too."""
+        """All members of the directory, suspects too."""
         return self._members.members()
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
-        """Who may be given work of a pool; one that leaves, only for want of others."""
+        """The replicas that may get work of a pool; a leaving one only if no other can do it."""
         able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
         if any(one.leaving for one in able) and whole(able, served(able)):
             able = [one for one in able if not one.leaving]
         return [self.latest(one) for one in able if one.serves(pool)]
 
     def ours(self, record: ReplicaRecord) -> bool:
-        """Whether it serves the weights that this router serves."""
+        """Whether a replica serves the weights that this router serves."""
         return self._identity is None or record.model_identity == self._identity
 
     def latest(self, record: ReplicaRecord) -> ReplicaRecord:
-        """The record with what the replica itself said last."""
+        """The record with the newest report of the replica itself."""
         return record if self._reports is None else self._reports.with_report(record)
 
     def stale(self) -> set[str]:
-        """The replicas of which nothing new was heard."""
+        """The ids of the replicas whose last report is old."""
         return self._reports.stale() if self._reports is not None else set()
 
     def missing(self) -> tuple[str, ...]:
-        """The pools without a healthy replica that should have one."""
+        """The pools that should have a healthy replica and have none."""
         return tuple(pool for pool in self.empty() if pool not in self.starts.sleepers)
 
     def empty(self) -> tuple[Pool, ...]:
@@ -80,20 +82,20 @@ class HealthyReplicas:
         return tuple(pool for pool in pools if not self.healthy(pool))
 
     def asleep(self, pools: Collection[Pool]) -> tuple[Pool, ...]:
-        """Those of these pools that have no replica, where all of those may be woken."""
+        """The empty ones of these pools, if all of them may be woken."""
         if not self.starts.sleepers:
             return ()
         empty = tuple(pool for pool in self.empty() if pool in pools)
         return empty if set(empty) <= self.starts.sleepers else ()
 
     def suspect(self, record: ReplicaRecord) -> None:
-        """A call to this replica broke: give it nothing until its lease had time to end."""
+        """Give a replica no work until its lease had time to end, because a call to it broke."""
         now = self._clock()
         self._suspects = {key: until for key, until in self._suspects.items() if until > now}
         self._suspects[(record.id, record.generation)] = now + SUSPECT_S
 
     def trusted(self, record: ReplicaRecord) -> bool:
-        """Whether no call to this replica broke lately, and it is not silent."""
+        """Whether a replica is not silent, and no call to it broke lately."""
         if self._reports is not None and self._reports.silent(record.id):
             return False
         until = self._suspects.get((record.id, record.generation))

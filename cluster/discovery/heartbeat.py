@@ -1,4 +1,4 @@
-"""The two tasks that keep the directory and its readers current: Heartbeat and Watch."""
+"""The two tasks that keep the directory and its readers current: heartbeat and watch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole, Roster
 from engine.errors import Unavailable
 
+# Bound: the time between two readings of the members.
 WATCH_INTERVAL_S = 0.25
-# A busy machine may miss a deadline: how often what is said once is said, and the time between.
+# Bound: how often a join and a leave are tried on a busy machine, and the time between two tries.
 _JOIN_TRIES = 10
 _LEAVE_TRIES = 3
 _TRY_AGAIN_S = 0.5
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseHeartbeat:
-    """Renews one replica's lease with its fresh load, through any outage of the directory."""
+    """Renews one replica's lease with its newest load, through any outage of the directory."""
 
     def __init__(
         self,
@@ -36,43 +37,43 @@ class LeaseHeartbeat:
         self._load = load
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
-        self._link = _DirectoryStatus(f"heartbeat of {record.id}")
+        self._status = _DirectoryStatus(f"heartbeat of {record.id}")
 
     @property
     def connected(self) -> bool:
-        """Whether the last beat arrived."""
-        return self._link.up
+        """Whether the last heartbeat arrived."""
+        return self._status.up
 
     @property
     def directory(self) -> Directory:
-        """Where it beats."""
+        """The directory that has the lease."""
         return self._directory
 
     @property
     def record(self) -> ReplicaRecord:
-        """What it says, but for the load."""
+        """The record that it stores, except for the load."""
         return self._record
 
     @property
     def running(self) -> bool:
-        """Whether it beats, well or not."""
+        """Whether the task runs, with or without success."""
         return self._task is not None and not self._task.done()
 
     def set_role(self, role: ReplicaRole) -> None:
-        """The role to report from the next beat on."""
+        """Store this role from the next heartbeat on."""
         self._record = replace(self._record, role=role)
 
     async def leave(self) -> None:
-        """Say, now and from now on, that this replica is about to go."""
+        """Store at once, and from now on, that this replica is leaving."""
         self._record = replace(self._record, leaving=True)
         await self.beat()
 
     def start(self) -> None:
-        """Begin to beat, at once."""
+        """Begin to renew the lease, at once."""
         self._task = asyncio.create_task(self._run(), name=f"heartbeat {self._record.id}")
 
     async def stop(self, *, remove: bool = True) -> None:
-        """Stop, and leave the directory unless it cannot be reached. Idempotent."""
+        """Stop, and leave the directory if it can be reached. Idempotent."""
         if self._task is None:
             return
         await _cancelled(self._task)
@@ -84,13 +85,13 @@ class LeaseHeartbeat:
                 logger.info("left without telling the directory", extra={"reason": str(error)})
 
     async def beat(self) -> bool:
-        """Renew once; False where the directory could not be reached."""
+        """Renew the lease once; False if the directory could not be reached."""
         try:
             await self._directory.renew(replace(self._record, load=self._load()))
         except Unavailable as error:
-            self._link.failed(error)
+            self._status.failed(error)
             return False
-        self._link.succeeded()
+        self._status.succeeded()
         return True
 
     async def _run(self) -> None:
@@ -98,19 +99,19 @@ class LeaseHeartbeat:
             try:
                 await self.beat()
             except Exception:
-                logger.exception(f"a beat of {self._record.id} failed")
+                logger.exception(f"a heartbeat of {self._record.id} failed")
             await asyncio.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Between beats; in an outage it doubles, within the time that readers forgive."""
-        doubled = self._interval_s * 2 ** min(self._link.failures, 10)
+        """Seconds until the next heartbeat; doubles in an outage, up to what readers forgive."""
+        doubled = self._interval_s * 2 ** min(self._status.failures, 10)
         return float(min(doubled, longest_pause_s(self._directory)))
 
 
 class DirectoryWatch:
     """A copy of the members, read every `interval_s` and kept through an outage.
 
-    `on_change` is called in the event loop after a reading that found a difference.
+    `on_change` is called in the event loop after a reading with a difference.
     """
 
     def __init__(
@@ -122,44 +123,44 @@ class DirectoryWatch:
         self._directory = directory
         self._interval_s = interval_s
         self._on_change = on_change
-        # Whoever lives beats within its longest pause; one lease more covers slow answers.
+        # A living replica renews within its longest pause; one lease more covers slow answers.
         self._roster = Roster(grace_s=longest_pause_s(directory) + directory.lease_s)
         self._task: asyncio.Task[None] | None = None
-        self._link = _DirectoryStatus("watch")
+        self._status = _DirectoryStatus("watch")
 
     @property
     def connected(self) -> bool:
         """Whether the last reading succeeded."""
-        return self._link.up
+        return self._status.up
 
     def members(self, role: ReplicaRole | None = None) -> list[ReplicaRecord]:
         """The replicas that take work of that role, or all, as last known; ordered by id."""
         return self._roster.members(role)
 
     def get(self, replica_id: str) -> ReplicaRecord | None:
-        """One replica by id, or None where it is not known."""
+        """One replica by id, or None if it is not known."""
         return self._roster.get(replica_id)
 
     async def start(self) -> None:
-        """Read once, then keep reading in the background."""
+        """Read once, then go on reading in a task."""
         await self.refresh()
         self._task = asyncio.create_task(self._run(), name="directory watch")
 
     async def stop(self) -> None:
-        """Stop reading; what is known stays. Idempotent."""
+        """Stop reading. The copy stays. Idempotent."""
         if self._task is not None:
             await _cancelled(self._task)
             self._task = None
 
     async def refresh(self) -> bool:
-        """Read once; False where the directory could not be reached."""
+        """Read once; False if the directory could not be reached."""
         try:
             census = await self._directory.census()
         except Unavailable as error:
             self._roster.unreadable(time.monotonic())
-            self._link.failed(error)
+            self._status.failed(error)
             return False
-        self._link.succeeded()
+        self._status.succeeded()
         self._announce(self._roster.update(census, time.monotonic()))
         return True
 
@@ -184,17 +185,17 @@ class DirectoryWatch:
 
 
 async def join_directory(directory: Directory, record: ReplicaRecord) -> None:
-    """Register, patiently; raises Unavailable where the directory does not answer at all."""
+    """Register, with several tries; raises Unavailable if the directory answers none of them."""
     await _insist(lambda: directory.register(record), _JOIN_TRIES)
 
 
 def longest_pause_s(directory: Directory) -> float:
-    """The longest time between two beats of a replica that lives, during an outage."""
+    """The longest time between two heartbeats of a living replica during an outage, in seconds."""
     return directory.lease_s
 
 
 class _DirectoryStatus:
-    """Whether the directory answers: says so once when it is lost and once when it is back."""
+    """Whether the directory answers; logs once that it is lost and once that it is back."""
 
     def __init__(self, who: str) -> None:
         self._who = who

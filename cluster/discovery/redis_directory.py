@@ -1,18 +1,19 @@
-"""The directory: which replicas live, kept in Redis as leases. The only place that knows Redis.
+"""The directory: the living replicas, as leases in Redis. Only this module knows Redis.
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
-    tandem:born           since when there are leases here, ns since the epoch; gone with the data
-    tandem:left           ids that left on purpose, by when (seconds since the epoch)
-    tandem:wanted         how many replicas pools should have, as JSON; expires
-    tandem:routers        what each router last said to the others, by router
+    tandem:born           when the first lease came here, ns since the epoch; lost with the data
+    tandem:left           ids that left on purpose, with the time (seconds since the epoch)
+    tandem:desired        how many replicas pools should have, as JSON; expires
+    tandem:routers        the state that each router published last for its peers, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
-    tandem:rollout        a configuration that is to take over, and :state, how far that is
+    tandem:rollout        a configuration that should take over, and :state, how far that is
 
-With a namespace: tandem:<namespace>:replica:<id>, and so on; the API keys are those of all
-namespaces. Commands of Redis 6.2 only. Every call has a deadline; a failing one raises Unavailable.
+With a namespace the keys are tandem:<namespace>:replica:<id>, and so on. All namespaces share the
+API keys. The commands are those of Redis 6.2. Every call has a deadline, and raises Unavailable if
+it fails.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
-# Of all namespaces: a cluster that takes over from another knows the same keys.
+# All namespaces share these: a cluster that takes over from another knows the same API keys.
 _KEYS = f"{PREFIX}api_keys"
 _KEYS_VERSION = f"{_KEYS}:version"
+# Bound: how long a request to the launcher stands, and how long desired replicas are believed.
 _STOP_LEASE_MS = 60_000
-_WANTED_LEASE_MS = 60_000
-# For how long it is known that a replica left; longer than any reader forgives silence.
+_DESIRED_LEASE_MS = 60_000
+# Bound: how long it is known that a replica left; longer than any reader forgives silence.
 _LEFT_S = 600
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
 
@@ -49,9 +51,10 @@ T = TypeVar("T")
 
 
 class Directory:
-    """Membership by lease, and the stop flag. `timeout_s` bounds every call.
+    """Membership by lease, and what routers, replicas and the launcher tell each other.
 
-    Directories of two namespaces in one Redis know nothing of each other.
+    `timeout_s` bounds every call. Directories of two namespaces in one Redis share the API keys
+    alone.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Directory:
         self._index = f"{self._prefix}replicas"
         self._born = f"{self._prefix}born"
         self._left = f"{self._prefix}left"
-        self._wanted = f"{self._prefix}wanted"
+        self._desired = f"{self._prefix}desired"
         self._routers = f"{self._prefix}routers"
         self._launcher = f"{self._prefix}launcher"
         self._stop = f"{self._prefix}stop"
@@ -124,14 +127,14 @@ class Directory:
         return list((await self.census()).members)
 
     async def census(self) -> Census:
-        """Whose leases hold, ordered by id, who left on purpose, and of which life of the data."""
-        # Not at one instant, which costs a third more: who leaves in between is read last.
+        """The replicas whose leases hold, the ids that left on purpose, and when the data began."""
+        # Not at one instant, which costs a third more. The records are read last.
         pipe = self._client.pipeline(transaction=False)
         pipe.smembers(self._index)
         pipe.zrange(self._left, 0, -1)
         known, left = await self._call(pipe.execute())
         ids = sorted(set(known).difference(left))
-        # At one instant with the records: none of another life can be among them.
+        # At one instant with the records, so that all of them belong to the same data.
         born, *values = await self._call(self._client.mget([self._born, *map(self._key, ids)]))
         # An id dropped here while its replica renews comes back with the next heartbeat.
         if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
@@ -139,29 +142,29 @@ class Directory:
         members = tuple(record for value in values if value and (record := _read(value)))
         return Census(members, frozenset(left), born)
 
-    async def set_wanted(self, wanted: Mapping[Pool, int]) -> None:
-        """Say how many replicas pools should have, to be said again within a minute."""
-        await self._call(self._client.set(self._wanted, json.dumps(wanted), px=_WANTED_LEASE_MS))
+    async def set_desired(self, desired: Mapping[Pool, int]) -> None:
+        """Publish how many replicas pools should have. It expires within a minute."""
+        await self._call(self._client.set(self._desired, json.dumps(desired), px=_DESIRED_LEASE_MS))
 
-    async def wanted(self) -> dict[Pool, int]:
-        """How many replicas pools should have; those of which nobody said so are missing."""
-        text = await self._call(self._client.get(self._wanted))
-        return _read_wanted(text) if text else {}
+    async def desired(self) -> dict[Pool, int]:
+        """How many replicas pools should have; pools without a published number are missing."""
+        text = await self._call(self._client.get(self._desired))
+        return _read_desired(text) if text else {}
 
-    async def exchange(self, router: str, statement: str) -> dict[str, str]:
-        """Say something to the other routers, and read what all say, at one instant."""
+    async def exchange(self, router: str, state: str) -> dict[str, str]:
+        """Publish a router's state, and read the states of all routers, at one instant."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hset(self._routers, router, statement)
+        pipe.hset(self._routers, router, state)
         pipe.hgetall(self._routers)
-        _, said = await self._call(pipe.execute())
-        return dict(said)
+        _, states = await self._call(pipe.execute())
+        return dict(states)
 
-    async def forget_statements(self, routers: Sequence[str]) -> None:
-        """Drop what these routers said."""
+    async def forget_peer_states(self, routers: Sequence[str]) -> None:
+        """Drop the states of these routers."""
         await self._call(self._client.hdel(self._routers, *routers))
 
     async def api_keys_version(self) -> int | None:
-        """Rises with each change of the keys; None where there never were any."""
+        """A number that rises with each change of the keys; None if there never were keys."""
         version = await self._call(self._client.get(_KEYS_VERSION))
         return None if version is None else int(version)
 
@@ -174,62 +177,62 @@ class Directory:
         return None if version is None else int(version), dict(keys)
 
     async def add_api_key(self, digest: str, tenant: str) -> None:
-        """A key of this hash is the tenant's from now on."""
+        """Give the tenant the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
         pipe.hset(_KEYS, digest, tenant)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def remove_api_key(self, digest: str) -> None:
-        """The key of this hash is nobody's from now on."""
+        """Remove the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
         pipe.hdel(_KEYS, digest)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def request_stop(self) -> bool:
-        """Ask the `tandem serve` that started this cluster to end; False where none listens."""
+        """Ask the `tandem serve` that started this cluster to end; False if none listens."""
         if not await self._call(self._client.exists(self._launcher)):
             return False
         await self._call(self._client.set(self._stop, "1", px=_STOP_LEASE_MS))
         return True
 
     async def stop_requested(self) -> bool:
-        """Whether somebody asked the cluster to stop."""
+        """Whether the cluster was asked to stop."""
         return bool(await self._call(self._client.exists(self._stop)))
 
     async def ask_rollout(self, request: str, state: str) -> bool:
-        """Ask the `tandem serve` of this cluster for a rollout; False where none listens."""
+        """Ask the `tandem serve` of this cluster for a rollout; False if none listens."""
         if not await self._call(self._client.exists(self._launcher)):
             return False
         pipe = self._client.pipeline(transaction=True)
         pipe.set(self._rollout, request, px=_STOP_LEASE_MS)
-        # Where nobody takes it, nothing is left of it.
+        # Both expire, so nothing is left of a request that no launcher takes.
         pipe.set(self._rollout_state, state, px=_STOP_LEASE_MS)
         await self._call(pipe.execute())
         return True
 
     async def take_rollout(self) -> str | None:
-        """The rollout that was asked for, once."""
+        """Take the rollout that was asked for; None if there is none."""
         found: str | None = await self._call(self._client.getdel(self._rollout))
         return found
 
     async def set_rollout_state(self, state: str) -> None:
-        """Say how far the last rollout is."""
+        """Publish the state of the last rollout."""
         await self._call(self._client.set(self._rollout_state, state))
 
     async def rollout_state(self) -> str | None:
-        """How far the last rollout is; None where there was none."""
+        """The state of the last rollout; None if there was none."""
         found: str | None = await self._call(self._client.get(self._rollout_state))
         return found
 
     async def listen_for_stop(self) -> bool:
-        """Called by the launcher again and again: says that it listens, and whether to stop."""
+        """Note that the launcher, which calls this often, listens; returns whether to stop."""
         await self._call(self._client.set(self._launcher, "1", px=max(self._lease_ms, 5000)))
         return await self.stop_requested()
 
     async def clear_stop(self) -> None:
-        """Forget earlier requests to the launcher, and who listened for them."""
+        """Forget earlier requests to the launcher, and that one listened for them."""
         keys = (self._stop, self._launcher, self._rollout, self._rollout_state)
         await self._call(self._client.delete(*keys))
 
@@ -263,7 +266,7 @@ class Directory:
                 raise asyncio.CancelledError
 
 
-def _read_wanted(text: str) -> dict[Pool, int]:
+def _read_desired(text: str) -> dict[Pool, int]:
     try:
         found = json.loads(text)
         return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}

@@ -1,11 +1,11 @@
-"""A rollout: another model or configuration takes over from the one that runs. No Ray here.
+"""A rollout: another model or configuration takes over from the running one. No Ray here.
 
     asked → starting → serving | failed
 
 The replicas of the new configuration start beside the old ones. Once all of them serve, Serve ends
-the old ones, which end what they have begun (`cluster/discovery/version_handover.py`). Where the
-new ones do not come
-up the old ones go on, and the old configuration is deployed again, so that it is what Serve keeps.
+the old ones, which finish what they have begun (`cluster/discovery/version_handover.py`). If the
+new ones do not come up, the old ones go on. The old configuration is then deployed again, so that
+Serve keeps that one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Literal, Protocol, get_args
 
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.version import config_version
+from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Pool, ReplicaRecord
 from engine.errors import ConfigError, TandemError, Unavailable
@@ -28,12 +29,11 @@ log = logging.getLogger(__name__)
 
 State = Literal["asked", "starting", "serving", "failed"]
 UNDER_WAY: tuple[State, ...] = ("asked", "starting")
-_LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """What is asked of the launcher; `configuration` is all of it, as JSON."""
+    """A request to the launcher; `configuration` is the whole configuration, as JSON."""
 
     id: str
     configuration: str
@@ -44,14 +44,14 @@ class RolloutRequest:
 
     @classmethod
     def from_json(cls, text: str) -> RolloutRequest:
-        """Read a request; ValueError where it is none."""
+        """Read a request; raises ValueError if the text is none."""
         data = json.loads(text)
         return cls(str(data["id"]), str(data["configuration"]))
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """How far a rollout is; `version` is that of the new configuration, `reason` why it failed."""
+    """How far a rollout is: `version` is the new configuration's, `reason` says why it failed."""
 
     id: str
     version: str = ""
@@ -64,7 +64,7 @@ class RolloutState:
 
     @classmethod
     def from_json(cls, text: str) -> RolloutState:
-        """Read a state; ValueError where it is none."""
+        """Read a state; raises ValueError if the text is none."""
         try:
             state = cls(**json.loads(text))
         except TypeError as error:
@@ -75,58 +75,58 @@ class RolloutState:
 
 
 class Deployer(Protocol):
-    """What puts a configuration on the cluster; `RayCluster` is one."""
+    """Puts a configuration on the cluster; `RayCluster` is one."""
 
     def begin(self, config: TandemConfig) -> None:
-        """Have its replicas started beside those that run. Raises Unavailable."""
+        """Start its replicas beside the running ones. Raises Unavailable."""
         ...
 
     def failure(self) -> str | None:
-        """Why they will not come up; None while they may. Raises Unavailable."""
+        """Why the replicas will not come up; None while they may. Raises Unavailable."""
         ...
 
 
 class Rollouts:
-    """Carries out what is asked for, one after the other. `config` is what runs."""
+    """Carries out the requested rollouts one after the other. `config` is what runs."""
 
     def __init__(
         self,
         config: TandemConfig,
         deployer: Deployer,
         prepare: Callable[[TandemConfig], TandemConfig],
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         self.config = config
         self._deployer = deployer
         self._prepare = prepare
-        self._say = say
-        self._untold: RolloutState | None = None
+        self._print_line = print_line
+        self._unpublished: RolloutState | None = None
 
-    async def look(self, directory: Directory) -> None:
-        """Carry out a rollout if one is asked for; returns when it serves, or failed.
+    async def poll(self, directory: Directory) -> None:
+        """Carry out a rollout if one was requested; returns when it serves or has failed.
 
-        Raises Unavailable where the directory cannot be read, or told how the last one ended.
+        Raises Unavailable if the directory cannot be read, or cannot store how the last one ended.
         """
-        if self._untold is not None:
-            await directory.set_rollout_state(self._untold.to_json())
-            self._untold = None
+        if self._unpublished is not None:
+            await directory.set_rollout_state(self._unpublished.to_json())
+            self._unpublished = None
         text = await directory.take_rollout()
         if text is None:
             return
         state = await self._carry_out(RolloutRequest.from_json(text), directory)
-        what = f"rollout {state.version}".rstrip()  # one that was refused has no version
-        self._say(f"{what}: {state.state} {state.reason}".rstrip())
-        # As long as nobody knows that it is over, no other one can be asked for.
-        self._untold = None if await _tell(directory, state) else state
+        what = f"rollout {state.version}".rstrip()  # a refused rollout has no version
+        self._print_line(f"{what}: {state.state} {state.reason}".rstrip())
+        # Until the directory knows that this rollout is over, no other can be requested.
+        self._unpublished = None if await _publish(directory, state) else state
 
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
-        await _tell(directory, state)  # for longer than it could wait to be taken
+        await _publish(directory, state)  # this state does not expire
         try:
             config = following(self.config, parse_config(json.loads(request.configuration)))
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
-            await _tell(directory, state)
+            await _publish(directory, state)
             if config != self.config:
                 await self._replace(config, state.version, directory)
             return replace(state, state="serving")
@@ -138,7 +138,7 @@ class Rollouts:
         return replace(state, state="failed", reason=reason)
 
     async def _replace(self, config: TandemConfig, version: str, directory: Directory) -> None:
-        self._say(f"rollout {version}: starting")
+        self._print_line(f"rollout {version}: starting")
         until_s = time.monotonic() + config.ray.ready_timeout_s
         try:
             await asyncio.to_thread(self._deployer.begin, config)
@@ -148,7 +148,7 @@ class Rollouts:
                 if time.monotonic() > until_s:
                     timeout_s = config.ray.ready_timeout_s
                     raise Unavailable(f"not ready within {timeout_s:g} s (ray.ready_timeout_s)")
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(WATCH_INTERVAL_S)
         except Exception:
             await asyncio.to_thread(self._deployer.begin, self.config)
             raise
@@ -156,7 +156,7 @@ class Rollouts:
 
 
 def following(running: TandemConfig, asked: TandemConfig) -> TandemConfig:
-    """The configuration that takes over: clients, replicas and Ray are where they were."""
+    """The configuration that takes over, with the addresses that clients and replicas know."""
     router = replace(
         asked.router,
         host=running.router.host,
@@ -173,7 +173,7 @@ def following(running: TandemConfig, asked: TandemConfig) -> TandemConfig:
 
 
 def there(config: TandemConfig, version: str, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether as many replicas of this version serve as it must have, and a router."""
+    """Whether the least number of replicas of this version serves in each pool, and a router."""
     own = [record for record in members if record.config == version and not record.leaving]
     counts: dict[Pool, int] = {pool: sum(r.serves(pool) for r in own) for pool in get_args(Pool)}
     routed = any(record.role == "router" for record in own)
@@ -184,21 +184,21 @@ async def _members(directory: Directory) -> list[ReplicaRecord]:
     try:
         return await directory.members()
     except Unavailable:
-        return []  # looked at again, until the time is over
+        return []  # read again, until the time is over
 
 
-async def _tell(directory: Directory, state: RolloutState) -> bool:
-    """Whoever asks a router hears of it; False where the directory could not be told."""
+async def _publish(directory: Directory, state: RolloutState) -> bool:
+    """Store the state for the routers; False if the directory could not be reached."""
     try:
         await directory.set_rollout_state(state.to_json())
     except Unavailable as error:
-        log.warning("the rollout's state could not be told", extra={"reason": error.message})
+        log.warning("the rollout's state could not be published", extra={"reason": error.message})
         return False
     return True
 
 
 def document_of(config: TandemConfig) -> str:
-    """A configuration as JSON, as a rollout is asked for; ConfigError where that cannot be."""
+    """A configuration as JSON, for a rollout; raises ConfigError if that cannot be."""
     try:
         return json.dumps(config.to_dict())
     except (TypeError, ValueError) as error:

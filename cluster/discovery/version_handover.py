@@ -1,8 +1,9 @@
-"""How one version of the application gives way to another: who waits for whom.
+"""How one version of the application gives way to another.
 
-Serve starts the replicas of a new version beside the old ones and ends an old one when a new one of
-its deployment has started; it knows nothing of pools that need each other. So the new ones say that
-they have started when all of their version is there, and the old ones stay until nobody needs them.
+Serve starts the replicas of a new version beside the old ones, and ends an old replica when a new
+one of its deployment has started. Serve does not know that pools need each other. So a new replica
+reports that it has started when all of its version is there. An old one stays until no router needs
+it.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.1
+# Bound: the time between two readings of the members by a replica that waits for others.
+_POLL_S = 0.1
 
 Condition = Callable[[Sequence[ReplicaRecord]], bool]
 
 
 def needed(identity: str, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether a router of these weights has nobody to turn to but replicas that leave.
+    """Whether a router of these weights has only leaving replicas in a pool.
 
-    For a pool that sleeps nobody is there either way.
+    A pool that sleeps has no replicas either way, and does not count.
     """
     ours = [record for record in members if record.model_identity == identity]
     return any(record.role == "router" for record in ours) and not whole(ours, served(ours))
 
 
 def unready(own: ReplicaRecord, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether a new replica's version is not all there yet, while another version serves.
+    """Whether a new replica's version is not complete yet, while another version serves.
 
-    All: the pools that have replicas at all. One that sleeps does so in the new version, too.
+    A complete version has the pools that have replicas at all, and a router. A pool that sleeps
+    does so in the new version, too.
     """
     staying = [record for record in members if not record.leaving]
     pools = [record for record in staying if record.role != "router"]
@@ -50,38 +53,38 @@ def unready(own: ReplicaRecord, members: Iterable[ReplicaRecord]) -> bool:
 
 
 def elsewhere(router: str, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether another router serves: this one may wait for its pools before it opens its doors."""
+    """Whether another router serves, so that this one may wait for its pools before it starts."""
     return any(r.role == "router" and r.id != router and not r.leaving for r in members)
 
 
 async def take_turn(heartbeat: LeaseHeartbeat, timeout_s: float) -> None:
-    """Wait, where another version serves, until this replica's is all there."""
+    """Wait until this replica's version is complete, if another version serves."""
     own = heartbeat.record
-    if not await while_so(heartbeat.directory, partial(unready, own), timeout_s):
-        log.warning("this version is not all there", extra={"replica": own.id})
+    if not await wait_while(heartbeat.directory, partial(unready, own), timeout_s):
+        log.warning("this version is not complete", extra={"replica": own.id})
 
 
 async def stay_while_needed(heartbeat: LeaseHeartbeat, timeout_s: float) -> None:
-    """Say that this replica leaves, and wait until routers have others to turn to."""
+    """Store that this replica leaves, and wait until no router needs it."""
     await heartbeat.leave()
     identity = heartbeat.record.model_identity
-    await while_so(heartbeat.directory, partial(needed, identity), timeout_s)
+    await wait_while(heartbeat.directory, partial(needed, identity), timeout_s)
 
 
 async def sent_to_sleep(heartbeat: LeaseHeartbeat) -> bool:
-    """Whether this replica's pool is to have none: the next request wakes it."""
+    """Whether this replica's pool should have no replica until a request wakes it."""
     home = heartbeat.record.home
     try:
-        wanted = await heartbeat.directory.wanted()
+        desired = await heartbeat.directory.desired()
     except Unavailable:
         return False
-    return wanted.get("prefill" if home == "prefill" else "decode") == 0
+    return desired.get("prefill" if home == "prefill" else "decode") == 0
 
 
-async def while_so(directory: Directory, condition: Condition, timeout_s: float) -> bool:
-    """Wait as long as the condition holds; False where it held for all of the time.
+async def wait_while(directory: Directory, condition: Condition, timeout_s: float) -> bool:
+    """Wait as long as the condition is true; returns False if it was true all the time.
 
-    Where the directory cannot be read nothing holds.
+    The wait ends if the directory cannot be read.
     """
     until_s = time.monotonic() + timeout_s
     while True:
@@ -93,4 +96,4 @@ async def while_so(directory: Directory, condition: Condition, timeout_s: float)
             return True
         if time.monotonic() >= until_s:
             return False
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)

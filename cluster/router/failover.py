@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.assigner import Assigner
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary
 from cluster.replica_record import ReplicaRecord
@@ -45,12 +45,12 @@ class Failover:
 
     def __init__(
         self,
-        gate: AdmissionQueue,
+        assigner: Assigner,
         streams: CallStreams,
         suspect: Callable[[ReplicaRecord], None],
         patience_s: float,
     ) -> None:
-        self._gate = gate
+        self._assigner = assigner
         self._streams = streams
         self._suspect = suspect
         self._patience_s = patience_s
@@ -75,7 +75,7 @@ class Failover:
                 if not losses or time.monotonic() >= until_s:
                     raise
                 cause = error
-            placed.vacate()
+            placed.release_load()
             if losses > _MOST_LOSSES or not self._patience_s:
                 raise cause
             if isinstance(cause, Overloaded):
@@ -90,7 +90,7 @@ class Failover:
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceStream:
         record.prepared = replace(record.prepared, urgency=placed.urgency)
-        pair, prompt = placed.plan.pair, placed.holds[0]
+        pair, prompt = placed.plan.pair, placed.shares[0]
         streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
         hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)
         return ChoiceStream(record, pair, streams, hooks)
@@ -99,10 +99,10 @@ class Failover:
         self, record: ResumeState, placed: Assignment, cause: TandemError, until_s: float
     ) -> None:
         """Find another place, as soon as there is one; raises the cause where there is none."""
-        ask, sent = record.asks(placed.ask), len(record.output)
+        ask, sent = record.asks(placed.request), len(record.output)
         while True:
             try:
-                self._gate.move(placed, ask, streaming=sent > 0)
+                self._assigner.reassign(placed, ask, streaming=sent > 0)
                 break
             except (Unavailable, PromptTooLong):
                 if time.monotonic() >= until_s:

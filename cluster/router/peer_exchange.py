@@ -77,10 +77,10 @@ class PeerExchange:
 
     async def once(self) -> bool:
         """Tell and read once; False where the directory could not be reached."""
-        uses, charged, here = self._fairness.say()
+        uses, charged, here = self._fairness.publish()
         self._quiet = not uses and charged == self._charged
         self._charged = charged
-        said = self._shares.say(uses, int(time.time() / _TURN_S))
+        said = self._shares.publish(uses, int(time.time() / _TURN_S))
         statement = PeerState(said, charged, here, self._canaries.say())
         alone, routers = self._shares.alone, self._shares.routers
         try:
@@ -90,7 +90,7 @@ class PeerExchange:
             if self._shares.alone and not alone:
                 fields = {"reason": error.message, "routers": routers}
                 log.warning("caps are no longer shared: an even share of each", extra=fields)
-                self._fairness.hear({}, ())
+                self._fairness.receive({}, ())
         else:
             await self._take(texts)
             if alone:
@@ -110,7 +110,7 @@ class PeerExchange:
     async def _take(self, texts: Mapping[str, str]) -> None:
         heard = {name: one for name, text in texts.items() if (one := _read(name, text))}
         said = {name: one.said for name, one in heard.items()}
-        gone = self._shares.hear(said, time.monotonic(), self._dead)
+        gone = self._shares.receive(said, time.monotonic(), self._dead)
         self._heard = set(heard)
         others = {
             name: one
@@ -118,13 +118,13 @@ class PeerExchange:
             if name not in (self._router, *gone) and not one.said.left
         }
         here = {tenant for one in others.values() for tenant in one.here}
-        self._fairness.hear({name: one.charged for name, one in others.items()}, here)
+        self._fairness.receive({name: one.charged for name, one in others.items()}, here)
         for one in others.values():
             self._canaries.hear(one.rolled_back)
         if gone:
             log.info("routers no longer share", extra={"gone": sorted(gone)})
             with suppress(Unavailable):
-                await self._directory.forget_statements(gone)
+                await self._directory.forget_peer_states(gone)
 
     @property
     def pause_s(self) -> float:

@@ -97,7 +97,7 @@ class Router:
         self._labels = labels
         self._streams = CallStreams()
         patience_s = config.failover_timeout_s
-        self._carrier = Failover(self._gate, self._streams, pools.suspect, patience_s)
+        self._carrier = Failover(self._gate.assigner, self._streams, pools.suspect, patience_s)
         # By whom it counts for, and the id, which is that tenant's own.
         self._running: dict[tuple[str, str], _Running] = {}
         self._choices = 0
@@ -116,14 +116,14 @@ class Router:
     def load(self) -> ReplicaLoad:
         """What this router is doing, and what the pools have no room for."""
         now = time.monotonic()
-        unmet = self._gate.unmet(now)
+        unserved = self._gate.unserved(now)
         return ReplicaLoad(
-            waiting=self._gate.held,
+            waiting=self._gate.waiting,
             running=self.running,
-            unmet_prefill=unmet["prefill"],
-            unmet_decode=unmet["decode"],
-            unmet_batch=self._gate.unmet_batch(now),
-            held_s=self._gate.held_s,
+            unserved_prefill=unserved["prefill"],
+            unserved_decode=unserved["decode"],
+            unserved_batch=self._gate.unserved_batch(now),
+            queued_prefill_s=self._gate.queued_prefill_s,
         )
 
     def token_text(self, token: int) -> str:
@@ -371,7 +371,7 @@ class Router:
             # The last token's own KV is never computed, and a first one may be prefill's alone.
             if pair.local or len(output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(output[:-1]))
-            self._gate.release(placed, len(output))
+            self._gate.assigner.release(placed, len(output))
 
 
 def ask_of(prepared: PreparedRequest, began_s: float, tenant: str) -> PlacementRequest:

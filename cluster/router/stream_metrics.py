@@ -48,7 +48,7 @@ class StreamMetrics:
     def tokens(self, tokens: Tokens) -> None:
         """More tokens are on their way to the client."""
         self._emit(tokens)
-        if self._placed.ask.scored_from is not None:
+        if self._placed.request.scored_from is not None:
             return  # it ends the scores, and is no answer
         now = time.monotonic()
         if self._first_s is None:
@@ -63,7 +63,7 @@ class StreamMetrics:
 
     def first(self, first: FirstTokenTiming) -> None:
         """The first token has left, and it is known where its time went."""
-        labels, ask = self._labels, self._placed.ask
+        labels, ask = self._labels, self._placed.request
         metrics.TTFT.observe(first.ttft_s, **labels)
         queue_s = max(0.0, first.ttft_s - first.prefill_s - first.flush_s)
         metrics.STAGE.observe(queue_s, stage="queue", **labels)

@@ -1,13 +1,13 @@
-"""Whose request it is, by the API key that came with it.
+"""Finds the tenant of a request by its API key.
 
-The keys themselves are stored nowhere: the file has their SHA-256, several per tenant.
+The keys themselves are stored nowhere. A file has their SHA-256, several per tenant.
 
     tenants:
       acme: [9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08]
 
-`tandem keys add` makes one, or `printf %s KEY | sha256sum`. The file is read again when it changes,
-without a restart; one that is wrong leaves the keys as they were. `cluster/tenants/redis_keys.py`
-has the same in Redis.
+`tandem keys add` makes a key, and `printf %s KEY | sha256sum` gives the hash of one. The file is
+read again when it changes, without a restart. A file that is wrong leaves the keys as they were.
+`cluster/tenants/redis_keys.py` has the same in Redis.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from engine.errors import ConfigError, InvalidRequest, Unauthenticated
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
+# Promise: how soon a change of the keys counts, in a file and in Redis.
+POLL_S = 1.0
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class ApiKeys:
-    """Hashed keys and whose they are; where they come from is the subclasses' part."""
+    """Tenants by hashed key; the subclasses know where the keys come from."""
 
     def __init__(self, tenants: Mapping[str, str]) -> None:
         self._tenants = tenants
@@ -47,24 +48,24 @@ class ApiKeys:
         return tenant
 
     def _refresh(self) -> None:
-        """Look whether the keys are others now, where that is quick."""
+        """Read the keys again if they changed and if that is quick."""
 
 
 class FileKeys(ApiKeys):
-    """The tenants of a file of hashed keys; ConfigError where it is wrong at the start."""
+    """The tenants of a file of hashed keys; raises ConfigError if the file is wrong at first."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._version = _version(path)
         super().__init__(read_keys(path))
         self._path = path
         self._clock = clock
-        self._looked_s = clock()
+        self._polled_s = clock()
 
     def _refresh(self) -> None:
         now = self._clock()
-        if now - self._looked_s < _LOOK_S:
+        if now - self._polled_s < POLL_S:
             return
-        self._looked_s = now
+        self._polled_s = now
         version = _version(self._path)
         if version == self._version:
             return
@@ -77,17 +78,17 @@ class FileKeys(ApiKeys):
 
 
 def hash_of(key: str) -> str:
-    """What is stored of a key."""
+    """The hash of a key, which is what is stored."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def is_hash(text: object) -> bool:
-    """Whether this is a key's hash."""
+    """Whether this text is the hash of a key."""
     return isinstance(text, str) and _HASH.fullmatch(text) is not None
 
 
 def identify(keys: ApiKeys | None, authorization: str | None, named: str) -> str:
-    """The tenant of a request: its key's, or where there are no keys the one it names."""
+    """The tenant of a request: that of its key, or without keys the tenant that it names."""
     return named if keys is None else keys.tenant(authorization)
 
 

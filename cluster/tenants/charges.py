@@ -1,44 +1,44 @@
 """What tenants were charged, by router, so that each router's counters are those of all. Pure.
 
-A grow-only counter per router and tenant (Shapiro et al., "Conflict-free Replicated Data Types",
-2011): a router publishes what it has charged so far, whoever reads it adds what is new since it
-read last. Readings that were lost, came twice or late change nothing of the sum.
+There is a grow-only counter for each router and tenant (Shapiro et al., "Conflict-free Replicated
+Data Types", 2011). A router publishes what it has charged so far. Its peers add what is new since
+they read last. A reading that is lost, late or repeated does not change the sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# A total that has not grown for so many sayings is forgotten; by then all have read it.
+# Bound: publications after which a total that has not grown is forgotten. All have read it then.
 _KEPT = 1200
 
 
 class Charges:
-    """This router's totals, and the last ones that were read of each other router."""
+    """This router's totals, and the totals that were read last of each peer."""
 
     def __init__(self) -> None:
         self._totals: dict[str, float] = {}
         self._grown: dict[str, int] = {}
-        self._sayings = 0
+        self._publications = 0
         self._read: dict[str, Mapping[str, float]] = {}
 
     def add(self, tenant: str, amount: float) -> None:
-        """This router has charged the tenant so much."""
+        """Charge the tenant an amount here."""
         self._totals[tenant] = self._totals.get(tenant, 0.0) + amount
-        self._grown[tenant] = self._sayings
+        self._grown[tenant] = self._publications
 
-    def say(self) -> dict[str, float]:
+    def publish(self) -> dict[str, float]:
         """The totals to publish."""
-        self._sayings += 1
-        old = [name for name, at in self._grown.items() if self._sayings - at > _KEPT]
+        self._publications += 1
+        old = [name for name, at in self._grown.items() if self._publications - at > _KEPT]
         for name in old:
             del self._totals[name], self._grown[name]
         return dict(self._totals)
 
-    def hear(self, others: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """What the others charged since they were heard last, by tenant.
+    def receive(self, others: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """What the peers charged since they were read last, by tenant.
 
-        One that is new counts from now on. One that was forgotten, or is less than it was, began
+        A new peer counts from now on. A total that was forgotten, or is smaller than before, began
         at 0 again.
         """
         new: dict[str, float] = {}

@@ -1,12 +1,13 @@
-"""Who goes first among tenants, and how much one may have. Pure.
+"""Says which tenant goes first, and how much a tenant may have. Pure.
 
-A virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", 2024): each
-tenant is charged the tokens it is served, divided by its weight, and the one with the smallest
-counter goes first. A tenant that comes back is lifted to the smallest of those that are here, as
-nobody saves up service by staying away.
+This is a virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", 2024).
+Each tenant is charged the tokens that it is served, divided by its weight. The tenant with the
+smallest counter goes first. The counter of a tenant that comes back is lifted to the smallest
+counter of the present tenants, because no tenant may save up service while it is away.
 
-Counters are those of all routers: this one's own at once, the others' as they are heard of. Caps
-are this router's limits (`cluster/tenants/cap_shares.py`), which add up to the tenant's over all.
+The counters are those of all routers: this router's charges count at once, those of its peers as
+they are received. The caps are this router's limits (`cluster/tenants/cap_shares.py`), which add up
+to the tenant's caps over all routers.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from cluster.tenants.cap_shares import CapUse, Key
 from cluster.tenants.charges import Charges
 from engine.errors import InvalidRequest
 
-# An output token costs about that many prompt tokens (the paper's weights).
+# Promise: the prompt tokens that one output token is charged as (the paper's weights).
 _OUTPUT_COST = 2.0
-# For how many statements a request that was refused for a share's sake is still wanted.
-_UNMET_FOR = 10
+# Bound: publications for which a request that exceeded this router's share still counts.
+_UNSERVED_FOR = 10
 
 Cap = Literal["tenant_concurrent", "tenant_waiting", "tenant_kv"]
 
 
 class CapLimits(Protocol):
-    """How much of a cap may be used here."""
+    """How much of each cap this router may use."""
 
     def limit(self, key: Key, whole: int) -> int:
-        """The limit, of a cap that is `whole` over all routers."""
+        """This router's limit of a cap that is `whole` over all routers."""
         ...
 
 
@@ -54,8 +55,8 @@ class _Tenant:
     served: float = 0.0
     running: int = 0
     kv_tokens: int = 0
-    held: int = 0
-    waiting: int = 0
+    waiting_requests: int = 0
+    waiting_choices: int = 0
     waiting_tokens: int = 0
     waiting_kv: int = 0
     elsewhere: bool = False
@@ -63,7 +64,7 @@ class _Tenant:
     @property
     def present(self) -> bool:
         """Whether it has requests in this router."""
-        return self.running > 0 or self.held > 0
+        return self.running > 0 or self.waiting_requests > 0
 
     @property
     def here(self) -> bool:
@@ -72,7 +73,7 @@ class _Tenant:
 
 
 class FairShare:
-    """Counters and caps by tenant; one without an entry in `tenants` has that of `default`."""
+    """Counters and caps by tenant. A tenant without an entry in `tenants` has that of `default`."""
 
     def __init__(
         self, tenants: Mapping[str, TenantConfig], limits: CapLimits | None = None
@@ -81,31 +82,31 @@ class FairShare:
         self._limits = limits or _Undivided()
         self._charges = Charges()
         self._tenants: dict[str, _Tenant] = {}
-        self._unmet: dict[str, tuple[int, int]] = {}
+        self._unserved: dict[str, tuple[int, int]] = {}
         self._floor = 0.0
 
     def __len__(self) -> int:
         return len(self._tenants)
 
     def config(self, tenant: str) -> TenantConfig:
-        """What the tenant may have."""
+        """The configuration of the tenant."""
         return config_of(self._configs, tenant)
 
     def check(self, tenant: str, need: Need) -> None:
-        """Raise InvalidRequest for a request that exceeds its tenant's caps even alone."""
+        """Raise InvalidRequest for a request that exceeds its tenant's caps by itself."""
         config = self.config(tenant)
         if need.requests > config.max_concurrent:
             most = config.max_concurrent
             raise InvalidRequest(f"this tenant may have {most} choices running", field="n")
         if config.max_kv_tokens is not None and need.kv_tokens > config.max_kv_tokens:
             raise InvalidRequest(
-                f"prompt and answer may come to {need.kv_tokens} tokens; this tenant may hold "
+                f"prompt and answer may come to {need.kv_tokens} tokens; this tenant may use "
                 f"{config.max_kv_tokens}",
                 field="max_tokens",
             )
 
     def served(self, tenant: str) -> float:
-        """What the tenant was served, by weight; the smallest goes first."""
+        """Tokens that the tenant was served, over its weight. The smallest goes first."""
         known = self._tenants.get(tenant)
         return self._floor if known is None else known.served
 
@@ -121,30 +122,30 @@ class FairShare:
         return None
 
     def wait(self, tenant: str, need: Need) -> Cap | None:
-        """A request begins to wait, unless it exceeds the cap."""
+        """Let a request wait; returns the cap that it would exceed instead, if there is one."""
         known = self._enter(tenant)
         most = self._limit(tenant, WAITING_TOKENS, known.config.max_waiting_tokens)
         if known.waiting_tokens + need.tokens > most:
-            self._unmet[tenant] = need.tokens, _UNMET_FOR
+            self._unserved[tenant] = need.tokens, _UNSERVED_FOR
             self._tidy(tenant)
             return "tenant_waiting"
-        known.held += 1
-        known.waiting += need.requests
+        known.waiting_requests += 1
+        known.waiting_choices += need.requests
         known.waiting_tokens += need.tokens
         known.waiting_kv += need.kv_tokens
         return None
 
     def leave(self, tenant: str, need: Need) -> None:
-        """A request no longer waits."""
+        """End the wait of a request."""
         known = self._tenants[tenant]
-        known.held -= 1
-        known.waiting -= need.requests
+        known.waiting_requests -= 1
+        known.waiting_choices -= need.requests
         known.waiting_tokens -= need.tokens
         known.waiting_kv -= need.kv_tokens
         self._tidy(tenant)
 
     def start(self, tenant: str, tokens: int, kv_tokens: int = 0) -> None:
-        """A choice is served: it is charged so many tokens of its prompt, and holds KV."""
+        """Begin to serve a choice: charge its prompt `tokens`, and count its KV."""
         known = self._enter(tenant)
         known.running += 1
         known.kv_tokens += kv_tokens
@@ -152,38 +153,38 @@ class FairShare:
         self._lift()
 
     def end(self, tenant: str, output_tokens: int, kv_tokens: int = 0) -> None:
-        """A choice has ended: it is charged its answer."""
+        """End a choice, and charge its output tokens."""
         known = self._tenants[tenant]
         known.running -= 1
         known.kv_tokens -= kv_tokens
         self._charge(tenant, known, _OUTPUT_COST * output_tokens)
         self._tidy(tenant)
 
-    def say(self) -> tuple[dict[Key, CapUse], dict[str, float], frozenset[str]]:
-        """For the other routers: what is used, what was charged in all, and who is here."""
+    def publish(self) -> tuple[dict[Key, CapUse], dict[str, float], frozenset[str]]:
+        """For the peers: the uses of the caps, the total charges, and the tenants that are here."""
         uses: dict[Key, CapUse] = {}
         for name, one in self._tenants.items():
             if not one.present:
                 continue
-            uses[name, CONCURRENT] = CapUse(one.running, one.running + one.waiting)
+            uses[name, CONCURRENT] = CapUse(one.running, one.running + one.waiting_choices)
             uses[name, WAITING_TOKENS] = CapUse(one.waiting_tokens, one.waiting_tokens)
             uses[name, KV_TOKENS] = CapUse(one.kv_tokens, one.kv_tokens + one.waiting_kv)
-        for name, (tokens, left) in list(self._unmet.items()):
+        for name, (tokens, left) in list(self._unserved.items()):
             use = uses.get((name, WAITING_TOKENS), CapUse())
             uses[name, WAITING_TOKENS] = CapUse(use.used, use.wants + tokens)
-            self._unmet[name] = tokens, left - 1
+            self._unserved[name] = tokens, left - 1
             if left <= 1:
-                del self._unmet[name]
+                del self._unserved[name]
         here = frozenset(name for name, one in self._tenants.items() if one.present)
-        return uses, self._charges.say(), here
+        return uses, self._charges.publish(), here
 
-    def hear(self, charged: Mapping[str, Mapping[str, float]], here: Collection[str]) -> None:
-        """What the other routers have charged in all, by router, and which tenants are there."""
+    def receive(self, charged: Mapping[str, Mapping[str, float]], here: Collection[str]) -> None:
+        """Take the total charges of the peers, by router, and the tenants that are there."""
         for name, one in self._tenants.items():
             one.elsewhere = name in here
         for name in here:
             self._enter(name).elsewhere = True
-        for name, amount in self._charges.hear(charged).items():
+        for name, amount in self._charges.receive(charged).items():
             self._enter(name).served += amount
         self._forget()
 
@@ -204,18 +205,18 @@ class FairShare:
         return known
 
     def _lift(self) -> None:
-        """The floor rises with the smallest counter of those that are here."""
+        """Lift the floor to the smallest counter of the present tenants."""
         here = [one.served for one in self._tenants.values() if one.here]
         self._floor = max(self._floor, min(here, default=self._floor))
 
     def _tidy(self, tenant: str) -> None:
-        """Forget who has gone, where this tenant has."""
+        """Forget tenants that have gone, if this tenant has."""
         self._lift()
         if not self._tenants[tenant].here:
             self._forget()
 
     def _forget(self) -> None:
-        """Forget those that have gone and have had no more than one that is new."""
+        """Forget tenants that have gone and were served no more than a new tenant."""
         self._lift()
         here = any(one.here for one in self._tenants.values())
         self._tenants = {

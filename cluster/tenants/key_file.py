@@ -1,4 +1,4 @@
-"""Changing a file of hashed keys: whole and at once, so that a router never reads half of it."""
+"""Changes a file of hashed keys in one step, so that a router never reads half of it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from engine.errors import ConfigError
 
 
 class KeyFile:
-    """Tenant by hash, in a file; changed by one process at a time."""
+    """Tenant by hash, in a file that one process changes at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def keys(self) -> dict[str, str]:
-        """Tenant by hash; ConfigError where the file is wrong."""
+        """Tenant by hash; raises ConfigError if the file is wrong."""
         return read_keys(self._path)
 
     def add(self, digest: str, tenant: str) -> None:
-        """A key of this hash is the tenant's; a file that is not there is made."""
+        """Give the tenant the key of this hash; makes the file if there is none."""
         with self._locked():
             found = self.keys() if self._path.exists() else {}
             self._write({**found, digest: tenant})
 
     def remove(self, digest: str) -> None:
-        """The key of this hash is nobody's."""
+        """Remove the key of this hash."""
         with self._locked():
             self._write({key: tenant for key, tenant in self.keys().items() if key != digest})
 

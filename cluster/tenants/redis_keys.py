@@ -1,4 +1,4 @@
-"""API keys in Redis: hashed like those in a file, the same for all routers, changed as they run."""
+"""API keys in Redis: hashed as in a file, the same for all routers, changed while they run."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from pathlib import Path
 from cluster.api.validation import check_tenant
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.discovery.redis_directory import Directory
-from cluster.tenants.api_keys import ApiKeys, FileKeys, is_hash
+from cluster.tenants.api_keys import POLL_S, ApiKeys, FileKeys, is_hash
 from engine.errors import InvalidRequest, Unavailable
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
-
 
 def keys_of(setting: str | None, directory: Directory) -> ApiKeys | None:
-    """The keys that `router.api_keys` names; None: nobody needs one."""
+    """The keys that `router.api_keys` names; None if requests need no key."""
     if setting is None:
         return None
     return SharedKeys(directory) if setting == KEYS_IN_REDIS else FileKeys(Path(setting))
 
 
 class SharedKeys(ApiKeys):
-    """The directory's keys, read by a task once a second where they changed.
+    """The directory's keys. A task reads them again within a second of a change.
 
-    Through an outage they stay as they were, and so they do where Redis has lost them: that there
-    are none any more counts only where somebody removed them.
+    The keys stay as they were through an outage, and also if Redis has lost its data. Keys that are
+    missing count as removed only if the version says so.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -40,25 +38,25 @@ class SharedKeys(ApiKeys):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the keys, and go on looking; raises Unavailable."""
+        """Read the keys, and poll for changes; raises Unavailable."""
         await self._read()
         if not self._tenants:
-            log.warning("there are no API keys yet: nobody is let in")
+            log.warning("there are no API keys yet: every request is refused")
         self._task = asyncio.create_task(self._run(), name="API keys")
 
     async def stop(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop polling. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def look(self) -> None:
-        """Read the keys where they changed."""
+    async def poll(self) -> None:
+        """Read the keys if they changed."""
         try:
             version = await self._directory.api_keys_version()
             if version is None and self._version is not None:
-                # Whatever comes next is read, though it may have the number of what was here.
+                # The next keys are read, even if their version is the one that was lost.
                 self._version = 0
                 self._note("Redis has lost them")
                 return
@@ -81,15 +79,15 @@ class SharedKeys(ApiKeys):
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(POLL_S)
             try:
-                await self.look()
+                await self.poll()
             except Exception:
                 log.exception("the API keys could not be read")
 
 
 def _sound(found: Mapping[str, str]) -> dict[str, str]:
-    """The entries that are a hash and a tenant's name."""
+    """The entries that have a hash and the name of a tenant."""
     sound = {}
     for digest, tenant in found.items():
         try:

@@ -94,7 +94,7 @@ async def test_an_endpoints_itl_is_what_its_streams_are_admitted_by(config):
         slow_steps(local.decode[0], 0.005)
         events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)
         await anext(events)
-        with pytest.raises(Overloaded, match="tokens would be too far apart"):
+        with pytest.raises(Overloaded, match="inter-token latency would be too long"):
             await local.client.complete([2] * 50, max_tokens=3, endpoint="hasty")
         await local.client.complete([3] * 50, max_tokens=3)
         await events.aclose()
@@ -113,7 +113,7 @@ async def test_what_steps_take_is_learned_from_what_replicas_report(config):
                 await local.client.complete([2] * 50, max_tokens=1, endpoint="hasty")
                 await asyncio.sleep(0.05)
 
-        with pytest.raises(Overloaded, match="tokens would be too far apart"):
+        with pytest.raises(Overloaded, match="inter-token latency would be too long"):
             async with asyncio.timeout(20):
                 await until_refused()
         await events.aclose()

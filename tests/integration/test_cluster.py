@@ -168,7 +168,7 @@ async def test_nobody_is_let_in_who_has_no_place_in_the_decode_batch(config):
         ended = await asyncio.gather(*running, return_exceptions=True)
         refused = [one for one in ended if isinstance(one, Overloaded)]
         assert 0 < len(refused) <= 4
-        assert all("no place for it" in one.message for one in refused)
+        assert all("no slot for it" in one.message for one in refused)
         assert all(one.retry_after_s > 0 for one in refused)
         others = [one for one in ended if one not in refused]
         assert all(one.summary.completion_tokens == 400 for one in others)

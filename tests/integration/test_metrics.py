@@ -163,7 +163,7 @@ async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(conf
         def ended(self, stayed_s):
             ended.append(stayed_s)
 
-    monkeypatch.setattr("cluster.router.router.Vacancies", Noted)
+    monkeypatch.setattr("cluster.router.router.RouterCapacity", Noted)
     config = replace(
         config,
         endpoints={**config.endpoints, "report": replace(config.endpoints["chat"], lane="batch")},

@@ -138,7 +138,7 @@ async def test_a_request_that_waits_and_is_refused_tells_both(config, lines):
                 [4] * 100, max_tokens=200, ignore_eos=True, request_id="late"
             )
         await events.aclose()
-    assert lines.of("late") == ["request accepted", "request held", "request ended"]
+    assert lines.of("late") == ["request accepted", "request queued", "request ended"]
     ended = lines.last("late", "request ended")
     assert ended["outcome"] == "Refused"
-    assert "no room now" in str(ended["reason"])
+    assert "no capacity now" in str(ended["reason"])

@@ -44,7 +44,7 @@ class Serve:
         replica = await Replica.start(self.config, pool, name, HOST, self.directory)
         self.running[pool] = replica
         try:
-            while not self._over and (await self.directory.wanted()).get(pool) != 0:
+            while not self._over and (await self.directory.desired()).get(pool) != 0:
                 await asyncio.sleep(0.05)
             await replica.drain(0 if self._over else 30)
         finally:

@@ -23,7 +23,7 @@ CAP = 3
 
 def running(*routers: RouterServer) -> int:
     """Requests that the routers have admitted for everyone."""
-    uses = [router._fairness.say()[0] for router in routers]
+    uses = [router._fairness.publish()[0] for router in routers]
     return sum(found.get(("default", "concurrent")).used if found else 0 for found in uses)
 
 
@@ -122,6 +122,6 @@ async def test_a_tenant_is_charged_its_prompts_and_its_answers(config):
     async with cluster(config) as local:
         await local.client.complete([1] * 50, max_tokens=20, ignore_eos=True)
         await local.idle()
-        _, charged, _ = local.router._fairness.say()
+        _, charged, _ = local.router._fairness.publish()
     # A token of an answer costs two of a prompt.
     assert charged == {"default": 50 + 2 * 20}

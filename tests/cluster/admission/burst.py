@@ -1,8 +1,9 @@
 """A small simulator of a burst on two pools: a prefill and a decode replica in ticks of 5 ms.
 
-The policies are those of the router; only the replicas are made up. Speeds are those measured with
-one thread each on two cores, for a model of 135 M parameters; a prompt beside streams that keep the
-gap that they have, or wait longer, is computed at `SHARES` of them.
+The policies are those of the router. The replicas are simulated and have a queue of their own, by
+earliest deadline first, so that the simulator can contradict the policy. The speeds were measured
+with one thread each on two cores, for a model of 135 M parameters. A prompt beside streams is
+computed at `SHARES` of that speed, more of it if the streams wait longer for it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,15 @@ from dataclasses import dataclass, field
 
 from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
-from cluster.placement.edf_forecast import EdfPrompt
 from cluster.placement.placement import Placement
 from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
-from engine.scheduling.edf import most_on_time, shortest_first
 from engine.types.urgency import Urgency
 
 TICK_S = 0.005
 BUDGET_S = 1.0
-GAP_S = 0.06
+ITL_S = 0.06
 ANSWER = 32
 SHARES = {Urgency.PROMPTS: 0.6, Urgency.PRESSED: 0.8, Urgency.URGENT: 1.0}
 BLOCKS = 4096
@@ -41,28 +40,28 @@ class Call:
     first_s: float | None = None
     done_s: float | None = None
     began_s: float | None = None
-    expected: bool = False
+    promised: bool = False
     refused: int = 0
     predicted_s: float = 0.0
     alone_s: float | None = None
     waits_for: str = ""
-    fits: bool = True
+    feasible: bool = True
     deadline_s: float = 0.0
     urgency: Urgency = Urgency.NONE
     learned: bool = False
-    holds: tuple[LoadShare, LoadShare] | None = None
+    shares: tuple[LoadShare, LoadShare] | None = None
 
     @property
-    def good(self) -> bool:
+    def in_goals(self) -> bool:
         if self.first_s is None or self.done_s is None:
             return False
         itl_s = (self.done_s - self.first_s) / (ANSWER - 1)
-        return self.first_s - self.arrival_s <= BUDGET_S and itl_s <= GAP_S
+        return self.first_s - self.arrival_s <= BUDGET_S and itl_s <= ITL_S
 
 
 @dataclass
 class Burst:
-    """Arrivals, the two replicas, and who decides: the policy, or nobody (`admit_all`)."""
+    """Arrivals and two replicas; the policy decides, or all are admitted (`admit_all`)."""
 
     prefill_rate: float = 1300.0
     step_s: tuple[float, float] = (0.010, 0.0012)
@@ -76,7 +75,7 @@ class Burst:
     returns: list[bool] = field(default_factory=list)
     prompts: list[Call] = field(default_factory=list)
     streams: list[Call] = field(default_factory=list)
-    held: list[Call] = field(default_factory=list)
+    waiting: list[Call] = field(default_factory=list)
     finished: list[Call] = field(default_factory=list)
     _step_done_s: float = 0.0
 
@@ -84,7 +83,7 @@ class Burst:
         self.chance = random.Random(self.seed)
         self.placement = Placement(overcommit=4.0)
         self.admission = Admission()
-        self.demand = OfferedLoad()
+        self.offered = OfferedLoad()
         self.arrivals = sorted(self._arrivals(), key=lambda call: call.arrival_s)
         self.calls = list(self.arrivals)
 
@@ -100,78 +99,78 @@ class Burst:
     def run(self) -> Burst:
         """Until everything has ended."""
         reported_s = 0.0
-        while self.arrivals or self.prompts or self.streams or self.held:
+        while self.arrivals or self.prompts or self.streams or self.waiting:
             self.now += TICK_S
             while self.arrivals and self.arrivals[0].arrival_s <= self.now:
                 self._arrive(self.arrivals.pop(0))
-            self._look()
+            self._poll()
             self._prefill()
             self._decode()
             if self.now - reported_s >= 0.05:
                 reported_s = self.now
-                self._report()
+                self.report()
         return self
 
-    def _records(self) -> tuple[ReplicaRecord, ReplicaRecord]:
+    def records(self) -> tuple[ReplicaRecord, ReplicaRecord]:
         load = ReplicaLoad(blocks_total=BLOCKS, block_size=16)
         return (
             ReplicaRecord("p0", "prefill", "", 1, load=load),
             ReplicaRecord("d0", "decode", "", 1, load=load),
         )
 
-    def _ask(self, call: Call) -> PlacementRequest:
+    def _request(self, call: Call) -> PlacementRequest:
         return PlacementRequest(
             call.prompt,
             call.prompt + ANSWER,
             arrived_s=call.arrival_s,
             budget_s=BUDGET_S,
-            itl_s=GAP_S,
+            itl_s=ITL_S,
             key=call.number,
         )
 
     def _arrive(self, call: Call) -> None:
-        call.expected = self.admission.expected(self._ask(call), self.now)
-        self.held.append(call)
+        call.promised = self.admission.claim_retry(self._request(call), self.now)
+        self.waiting.append(call)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         ahead_s = 0.0
-        for call in sorted(self.held, key=lambda call: (not call.expected, call.prompt)):
-            ahead_s += self._decide(call, ahead_s)
+        for call in sorted(self.waiting, key=lambda call: (not call.promised, call.prompt)):
+            ahead_s += self.decide(call, ahead_s)
 
-    def _decide(self, call: Call, ahead_s: float) -> float:
-        """What it takes of the time of those that are behind it."""
-        ask = self._ask(call)
-        prefill, decode = self._records()
+    def decide(self, call: Call, ahead_s: float) -> float:
+        """The seconds that it takes of the requests behind it."""
+        request = self._request(call)
+        prefill, decode = self.records()
         plan = self.placement.plan(
             [prefill],
             [decode],
-            ask,
+            request,
             self.now,
             margin_s=self.admission.margin_s(BUDGET_S),
             least=self._least_urgency(),
         )
         if call.alone_s is None:
-            self.demand.add(plan.forecast.alone_s, self.now, BUDGET_S)
-        call.alone_s, call.fits = plan.forecast.alone_s, plan.forecast.feasible
+            self.offered.add(plan.forecast.alone_s, self.now, BUDGET_S)
+        call.alone_s, call.feasible = plan.forecast.alone_s, plan.forecast.feasible
         verdict = self.admission.judge(
-            ask, plan.forecast, self.now, expected=call.expected, ahead_s=ahead_s
+            request, plan.forecast, self.now, promised=call.promised, ahead_s=ahead_s
         )
         call.waits_for = verdict.reason if isinstance(verdict, Wait) else ""
-        if call.expected and not isinstance(verdict, Wait):
-            call.expected = False
-            self.admission.settle(ask)
+        if call.promised and not isinstance(verdict, Wait):
+            call.promised = False
+            self.admission.settle_retry(request)
         if self.admit_all or isinstance(verdict, Admit):
-            self.held.remove(call)
+            self.waiting.remove(call)
             if call.refused:
                 self.returns.append(True)
-            call.holds = self.placement.add_load(plan, ask, self.now)
+            call.shares = self.placement.add_load(plan, request, self.now)
             call.predicted_s, call.remaining = plan.forecast.ttft_s, call.prompt
             call.deadline_s, call.urgency = plan.forecast.deadline_s, plan.forecast.urgency
             call.learned = plan.forecast.learned
             self.prompts.append(call)
         elif isinstance(verdict, Refuse):
             assert self.now - call.arrival_s <= BUDGET_S / 2 + TICK_S
-            self.held.remove(call)
+            self.waiting.remove(call)
             if call.refused:
                 self.returns.append(False)
             self.named_s.append(verdict.retry_after_s)
@@ -180,13 +179,13 @@ class Burst:
                 call.arrival_s = self.now + verdict.retry_after_s
                 self.arrivals.append(call)
                 self.arrivals.sort(key=lambda call: call.arrival_s)
-        return plan.forecast.alone_s if call in self.held else 0.0
+        return plan.forecast.alone_s if call in self.waiting else 0.0
 
     def _least_urgency(self) -> Urgency:
-        if self.demand.pressed(self.now):
+        if self.offered.overloaded(self.now):
             return Urgency.URGENT
-        waiting = [call for call in self.held if call.waits_for == "ttft"]
-        urgencies = (Urgency.PRESSED if call.fits else Urgency.URGENT for call in waiting)
+        waiting = [call for call in self.waiting if call.waits_for == "ttft"]
+        urgencies = (Urgency.PRESSED if call.feasible else Urgency.URGENT for call in waiting)
         return max(urgencies, default=Urgency.PROMPTS)
 
     def _rate(self) -> float:
@@ -197,7 +196,7 @@ class Burst:
         return self.prefill_rate * SHARES[max(most, Urgency.PROMPTS)]
 
     def _prefill(self) -> None:
-        """As many in time as can be, the shortest of them first; then the late ones."""
+        """The replica's own queue, which knows nothing of the router's policy."""
         budget = self._rate() * TICK_S
         while self.prompts and budget > 0:
             call = self._next_prompt()
@@ -210,15 +209,14 @@ class Burst:
                 self._first(call)
 
     def _next_prompt(self) -> Call:
-        calls = {
-            id(due): (due, call)
-            for call in self.prompts
-            if (due := EdfPrompt(call.remaining / self._rate(), call.deadline_s))
-        }
-        due = [one for one, _ in calls.values()]
-        kept = most_on_time(due, self.now)
-        best = next(shortest_first(kept, self.now), None) or min(due, key=lambda one: one.length)
-        return calls[id(best)][1]
+        """Of the prompts that can still be in time the one that is due first; else the shortest."""
+        rate = self._rate()
+        in_time = [
+            call for call in self.prompts if self.now + call.remaining / rate <= call.deadline_s
+        ]
+        if in_time:
+            return min(in_time, key=lambda call: call.deadline_s)
+        return min(self.prompts, key=lambda call: call.remaining)
 
     def _first(self, call: Call) -> None:
         self.prompts.remove(call)
@@ -229,7 +227,7 @@ class Burst:
         self.placement.costs.learn_flush(0.0)
         if call.learned:
             self.admission.learn(self.now > call.deadline_s, BUDGET_S)
-        call.holds[0].release()
+        call.shares[0].release()
 
     def _decode(self) -> None:
         if self.now < self._step_done_s or not self.streams:
@@ -239,13 +237,13 @@ class Burst:
             if call.tokens == ANSWER - 1:
                 self.streams.remove(call)
                 call.done_s = self.now
-                call.holds[1].release()
+                call.shares[1].release()
                 self.finished.append(call)
                 self.placement.costs.learn_stream("d0", self.now - call.arrival_s)
         took_s = self.step_s[0] + self.step_s[1] * len(self.streams)
         self._step_done_s = self.now + took_s
 
-    def _report(self) -> None:
+    def report(self) -> None:
         holds, batch = self.placement.load_tracker, len(self.streams)
         step_s = self.step_s[0] + self.step_s[1] * batch if batch else 0.0
         tokens = round(sum(call.remaining for call in self.prompts))
@@ -258,6 +256,6 @@ class Burst:
         holds.report("d0", ReplicaLoad(running=running, blocks_promised=promised), self.now)
 
     @property
-    def good(self) -> int:
-        """Requests within both budgets, those that came back not counted."""
-        return sum(call.good and not call.refused for call in self.finished)
+    def in_goals(self) -> int:
+        """The goodput: requests within both budgets, without those that came back."""
+        return sum(call.in_goals and not call.refused for call in self.finished)

@@ -1,9 +1,13 @@
-"""What stands behind a gate in tests: a replica of each pool, and a placement with its pace."""
+"""What is behind an admission queue in tests: replicas, learned costs, and a clock."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from cluster.discovery.cold_start import ColdStarts
 from cluster.placement.placement import Placement
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 
 LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
@@ -12,7 +16,7 @@ LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
 class Pools:
     """Replicas "p0" and "d0" in `records`, which a test may change; those of `starts` may sleep.
 
-    The state of those in `old` is old.
+    The state of the replicas in `old` is old.
     """
 
     def __init__(self, starts=None):
@@ -37,6 +41,16 @@ class Pools:
         return self.old
 
 
+class Clock:
+    """Monotonic seconds that a test sets."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
 def make_placement():
     """The prefill replica computes 1,000 tokens a second."""
     placement, now = Placement(), 0.0
@@ -44,3 +58,23 @@ def make_placement():
         now += 2.0
         placement.costs.prefill("p0").learn(tokens, 0, tokens / 1000, now)
     return placement
+
+
+def request(tokens=5000, most=0, **more):
+    """One that arrives now and has 10 s for its first token."""
+    values = {"arrived_s": time.monotonic(), "budget_s": 10.0, "key": object(), **more}
+    return PlacementRequest(tokens, most or tokens + 10, **values)
+
+
+def enter(queue, *given, tell=None, **more):
+    """A task that enters the queue with such a request."""
+    return asyncio.create_task(queue.enter(request(*given, **more), tell))
+
+
+async def end(*tasks):
+    """Cancel them, and release what they were assigned."""
+    for task in tasks:
+        task.cancel()
+    for entered in await asyncio.gather(*tasks, return_exceptions=True):
+        for assigned in entered if isinstance(entered, list) else []:
+            assigned.release()

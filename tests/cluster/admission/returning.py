@@ -32,7 +32,7 @@ class Told:
 
 @dataclass
 class Returning(Burst):
-    """Of those refused the share `faithful` returns, once, at its time."""
+    """The share `faithful` of the refused requests returns, once, at its time."""
 
     prefill_rate: float = 1850.0
     noise: float = 0.2
@@ -54,17 +54,17 @@ class Returning(Burst):
 
     def _arrivals(self) -> list[Call]:
         calls: list[Call] = []
-        for place, (begin_s, end_s) in enumerate(_PHASES):
-            rate = self.burst_rate if place == 1 else self.calm_rate
+        for phase, (begin_s, end_s) in enumerate(_PHASES):
+            rate = self.burst_rate if phase == 1 else self.calm_rate
             at_s = begin_s + self.chance.expovariate(rate)
             while at_s < end_s:
                 calls.append(Call(len(calls), at_s, self.chance.randint(64, 1024), at_s))
                 at_s += self.chance.expovariate(rate)
         return calls
 
-    def _decide(self, call: Call, ahead_s: float) -> float:
+    def decide(self, call: Call, ahead_s: float) -> float:
         before = call.refused
-        left_s = super()._decide(call, ahead_s)
+        left_s = super().decide(call, ahead_s)
         if call.refused == 1 and not before:
             named_s = self.named_s[-1]
             self.told.append(Told(call, self.now, named_s, self.now - call.arrival_s))

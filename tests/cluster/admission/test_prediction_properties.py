@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
-from cluster.admission.retry_schedule import _MOST, RetrySchedule
+from cluster.admission.retry_schedule import RetrySchedule
 from cluster.config.tenant_limits import Need, TenantConfig
 from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt
 from cluster.placement.placement import Placement
@@ -90,7 +90,7 @@ forecasts = st.builds(
 
 @settings(deadline=None)
 @given(forecasts, forecasts, st.floats(0, 1), st.booleans(), st.booleans())
-def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, expected):
+def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, promised):
     worse = Forecast(
         max(one.ttft_s, other.ttft_s),
         1.0,
@@ -105,18 +105,18 @@ def test_a_worse_forecast_gets_no_better_verdict(one, other, now, batch, expecte
     )
     ask = PlacementRequest(100, 132, budget_s=1.0, itl_s=0.06, batch=batch)
     ranks = [
-        _RANK[type(Admission().judge(ask, found, now, expected=expected))] for found in (one, worse)
+        _RANK[type(Admission().judge(ask, found, now, promised=promised))] for found in (one, worse)
     ]
     assert ranks[0] <= ranks[1]
 
 
-# The queue of those refused.
+# The retries of refused requests.
 
 
-def test_the_times_given_away_are_bounded():
-    reserved = RetrySchedule()
-    times = [reserved.reserve(number, 0.01, 0.3, 1.0, 0.0) for number in range(_MOST + 50)]
-    assert len(reserved) == _MOST
+def test_the_promised_retries_are_bounded():
+    retries = RetrySchedule()
+    times = [retries.promise(number, 0.01, 0.3, 1.0, 0.0) for number in range(10_000)]
+    assert len(retries) < len(times)
     assert times == sorted(times)
 
 
@@ -124,7 +124,7 @@ def test_the_times_given_away_are_bounded():
 
 
 class TenantMachine(RuleBasedStateMachine):
-    """Requests of two tenants wait, start and end; the caps are asked as the gate asks."""
+    """Requests of two tenants wait, start and end; the caps are asked as the queue asks."""
 
     caps = TenantConfig(max_concurrent=3, max_waiting_tokens=1000)
 
@@ -138,8 +138,8 @@ class TenantMachine(RuleBasedStateMachine):
         if self.fairness.wait(tenant, Need(tokens=tokens)) is None:
             self.waiting.append((tenant, tokens))
         else:
-            held = sum(size for who, size in self.waiting if who == tenant)
-            assert held + tokens > self.caps.max_waiting_tokens
+            waiting = sum(size for who, size in self.waiting if who == tenant)
+            assert waiting + tokens > self.caps.max_waiting_tokens
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -167,8 +167,8 @@ class TenantMachine(RuleBasedStateMachine):
     def no_cap_is_exceeded_and_nothing_is_kept_of_nobody(self):
         for tenant in "ab":
             assert Counter(self.running)[tenant] <= self.caps.max_concurrent
-            held = sum(size for who, size in self.waiting if who == tenant)
-            assert held <= self.caps.max_waiting_tokens
+            waiting = sum(size for who, size in self.waiting if who == tenant)
+            assert waiting <= self.caps.max_waiting_tokens
         if not self.waiting and not self.running:
             assert len(self.fairness) == 0
 
@@ -203,7 +203,7 @@ def replica(name, role, blocks=60):
     return ReplicaRecord(name, role, "", 1, load=load)
 
 
-def place(placement, prefill, decode, ask, now=0.0):
+def assign(placement, prefill, decode, ask, now=0.0):
     plan = placement.plan(prefill, decode, ask, now)
     return plan, placement.add_load(plan, ask, now)
 
@@ -219,7 +219,7 @@ def test_prompts_spread_over_idle_replicas_of_every_lane(batch):
             seconds = 0.1 + 0.001 * number
             placement.costs.prefill(record.id).learn(300, 0, seconds, float(second))
     ask = PlacementRequest(300, 320, budget_s=60.0, batch=batch)
-    where = Counter(place(placement, prefill, decode, ask)[0].pair.prefill.id for _ in range(9))
+    where = Counter(assign(placement, prefill, decode, ask)[0].pair.prefill.id for _ in range(9))
     assert where == {"p0": 3, "p1": 3, "p2": 3}
 
 
@@ -236,7 +236,7 @@ def test_what_is_admitted_stays_within_the_blocks_that_may_be_promised(asks, ove
         plan = placement.plan(prefill, decode, ask, 0.0)
         if isinstance(admission.judge(ask, plan.forecast, 0.0), Admit):
             placement.add_load(plan, ask, 0.0)
-        # One alone is let in whatever it needs: what no pool could hold was refused before.
+        # One alone is admitted whatever it needs: what fits no pool was refused before.
         if placement.load_tracker.requests(decode[0]) > 1:
             assert placement.load_tracker.blocks(decode[0]) <= overcommit * 60
 
@@ -247,15 +247,15 @@ def test_what_is_admitted_stays_within_the_blocks_that_may_be_promised(asks, ove
     st.integers(1, 800),
     st.booleans(),
 )
-def test_more_that_is_held_makes_no_forecast_better(held, tokens, batch):
+def test_more_that_is_assigned_makes_no_forecast_better(waiting, tokens, batch):
     """Of one pair of replicas, for prompts that all can be in time, so that none is given up."""
     prefill, decode = [replica("p0", "prefill", 1000)], [replica("d0", "decode", 1000)]
     placement = Placement()
     ask = PlacementRequest(tokens, tokens + 20, budget_s=600.0, itl_s=0.06, batch=batch)
     before = placement.plan(prefill, decode, ask, 0.0).forecast
-    for prompt, is_batch in held:
+    for prompt, is_batch in waiting:
         other = PlacementRequest(prompt, prompt + 20, budget_s=600.0, itl_s=0.06, batch=is_batch)
-        place(placement, prefill, decode, other)
+        assign(placement, prefill, decode, other)
         after = placement.plan(prefill, decode, ask, 0.0).forecast
         assert after.work_s >= before.work_s - 1e-9
         assert after.step_s >= before.step_s and after.blocks_shortfall >= before.blocks_shortfall

@@ -1,4 +1,4 @@
-"""Lending replicas between pools: by example, and as a machine that is loaded at random."""
+"""Role flips between the pools: by example, and as a machine that is loaded at random."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_single_decode_replica_takes_prompts_of_any_length_while_they_wait():
     assert watch(members, 10) == ("d", "both", 2.0)
 
 
-def test_one_of_several_is_lent_wholly_where_the_others_can_carry_its_work():
+def test_one_of_several_flips_wholly_if_the_others_can_carry_its_work():
     pressed = replica("p", "prefill", queue_s=1.5)
     idle = [pressed, replica("d0", "decode", used=20), replica("d1", "decode", used=10)]
     assert watch(idle, 10) == ("d1", "prefill", 2.0)
@@ -52,7 +52,7 @@ def test_one_of_several_is_lent_wholly_where_the_others_can_carry_its_work():
     assert watch(busy, 10) == ("d1", "both", 2.0)
 
 
-def test_prefill_is_lent_to_a_full_decode_pool():
+def test_prefill_flips_for_a_full_decode_pool():
     members = [replica("p", "prefill"), replica("d", "decode", used=95)]
     assert watch(members, 10) == ("p", "both", 2.0)
 
@@ -70,7 +70,7 @@ def test_nothing_is_changed_without_need_or_means(prefill, decode):
     assert watch(members, 100) is None
 
 
-def test_a_peak_shorter_than_the_hold_changes_nothing():
+def test_a_peak_shorter_than_pressure_hold_s_changes_nothing():
     controller = PoolController(CONFIG, LoadLimits())
     pressed = [replica("p", "prefill", queue_s=5), replica("d", "decode")]
     calm = [replica("p", "prefill"), replica("d", "decode")]
@@ -79,9 +79,9 @@ def test_a_peak_shorter_than_the_hold_changes_nothing():
         assert watch(calm, 0.5, controller, start_s + 2) is None
 
 
-def test_what_was_lent_goes_home_when_it_was_calm_for_long():
-    lent = replica("d1", "decode", role="prefill")
-    members = [replica("p", "prefill"), replica("d0", "decode"), lent]
+def test_a_flipped_replica_goes_home_when_it_was_calm_for_long():
+    flipped = replica("d1", "decode", role="prefill")
+    members = [replica("p", "prefill"), replica("d0", "decode"), flipped]
     assert watch(members, 60) == ("d1", "decode", 20.0)
     busy = replica("d1", "decode", role="prefill", queue_s=0.6)
     members = [replica("p", "prefill", queue_s=0.6), replica("d0", "decode"), busy]
@@ -89,25 +89,25 @@ def test_what_was_lent_goes_home_when_it_was_calm_for_long():
 
 
 class ScalingMachine(RuleBasedStateMachine):
-    """Any loads at any time; what the controller says is done."""
+    """Any loads at any time; what the controller decides is done."""
 
     def __init__(self):
         super().__init__()
         self.controller = PoolController(CONFIG, LoadLimits())
         homes = ["prefill", "prefill", "decode", "decode", "decode"]
-        self.members = [replica(f"r{place}", home) for place, home in enumerate(homes)]
+        self.members = [replica(f"r{number}", home) for number, home in enumerate(homes)]
         self.now = 0.0
         self.changes = []
 
     @rule(
-        place=st.integers(0, 4),
+        number=st.integers(0, 4),
         queue_s=st.sampled_from([0.0, 0.4, 0.9, 3.0]),
         used=st.sampled_from([0, 30, 60, 95]),
         seconds=st.integers(1, 60),
     )
-    def go_on(self, place, queue_s, used, seconds):
+    def go_on(self, number, queue_s, used, seconds):
         load = replica("x", "decode", queue_s=queue_s, used=used).load
-        self.members[place] = replace(self.members[place], load=load)
+        self.members[number] = replace(self.members[number], load=load)
         self._watch(seconds)
 
     @rule()

@@ -1,4 +1,4 @@
-"""How pressed a pool is: wherever its work waits, and whoever it is for."""
+"""The pressure on a pool: wherever its work waits, and of whichever lane."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def decode(**load):
 
 
 @given(st.lists(waits, min_size=1, max_size=5), st.lists(waits, max_size=3), st.floats(0.1, 5))
-def test_the_wait_of_a_prompt_is_that_in_the_routers_and_that_on_the_replica(queues, held, limit):
-    members = prefill(*queues) + [router(f"r{n}", held_s=s) for n, s in enumerate(held)]
-    wait_s = min(queues) + sum(held)
+def test_the_wait_of_a_prompt_is_that_in_the_routers_and_that_on_the_replica(queues, queued, limit):
+    members = prefill(*queues) + [router(f"r{n}", queued_prefill_s=s) for n, s in enumerate(queued)]
+    wait_s = min(queues) + sum(queued)
     assert pressure("prefill", members, LoadLimits(limit)) == pytest.approx(
         wait_s / limit, abs=0.02
     )
@@ -45,9 +45,9 @@ def test_the_wait_of_a_prompt_is_that_in_the_routers_and_that_on_the_replica(que
 
 @given(st.integers(1, 5), waits, waits, st.integers(1, 5))
 def test_it_is_no_matter_where_prompts_wait(replicas, queue_s, moved_s, left):
-    """Held in a router, `moved_s` of all replicas is as much as so much in each of their queues."""
+    """`moved_s` of all replicas, queued in a router, is as much as in each of their queues."""
     there = prefill(*[queue_s + moved_s] * replicas)
-    here = [*prefill(*[queue_s] * replicas), router(held_s=moved_s)]
+    here = [*prefill(*[queue_s] * replicas), router(queued_prefill_s=moved_s)]
     limits = LoadLimits()
     for measure in (pressure, lambda *of: shared(*of, left)):
         assert measure("prefill", here, limits) == pytest.approx(
@@ -56,13 +56,13 @@ def test_it_is_no_matter_where_prompts_wait(replicas, queue_s, moved_s, left):
 
 
 @given(waits, waits, st.integers(0, 3))
-def test_a_longer_line_and_more_refusals_never_press_less(held_s, more_s, unmet):
-    def pressed(held_s, unmet):
-        members = [*prefill(0.3), router(held_s=held_s, unmet_prefill=unmet)]
+def test_a_longer_line_and_more_refusals_never_press_less(queued_s, more_s, unserved):
+    def pressed(queued_s, unserved):
+        members = [*prefill(0.3), router(queued_prefill_s=queued_s, unserved_prefill=unserved)]
         return pressure("prefill", members, LoadLimits())
 
-    assert pressed(held_s + more_s, unmet) >= pressed(held_s, unmet)
-    assert pressed(held_s, unmet + 1) >= max(1, pressed(held_s, unmet))
+    assert pressed(queued_s + more_s, unserved) >= pressed(queued_s, unserved)
+    assert pressed(queued_s, unserved + 1) >= max(1, pressed(queued_s, unserved))
 
 
 @given(counts, counts, counts, counts, st.booleans())
@@ -81,7 +81,7 @@ def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch,
             batch_blocks=batch,
         ),
     )
-    # As a step with others in it is slower, the token gap is looked at by itself.
+    # A step with others in it is slower, so the ITL is tested by itself.
     loose = replace(limits, itl_s=1e9)
     with_it, without = (pressure("decode", [one], loose) for one in (beside, alone))
     assert (with_it > without) == (counted and batch > 0)
@@ -92,11 +92,11 @@ def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch,
 
 @pytest.mark.parametrize(("counted", "expected"), [(False, 0.0), (True, 1.0)])
 def test_a_backlog_of_the_batch_lane_is_no_lack_of_a_pool(counted, expected):
-    members = [decode(), router(unmet_batch=7)]
+    members = [decode(), router(unserved_batch=7)]
     assert pressure("decode", members, LoadLimits(batch=counted)) == expected
 
 
-def test_steps_that_only_batch_work_shares_are_nobody_s_gap():
+def test_steps_of_batch_work_alone_count_for_no_itl():
     slow = {"streams": 8, "step_s": 1.0}
     assert pressure("decode", [decode(**slow)], LoadLimits()) > 1
     assert pressure("decode", [decode(**slow, batch_streams=8)], LoadLimits()) == 0

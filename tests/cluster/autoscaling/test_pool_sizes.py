@@ -20,17 +20,17 @@ from tests.cluster.autoscaling.test_controller import replica
 SCALES = ScalingConfig(prefill=PoolBounds(1, 4), decode=PoolBounds(1, 4))
 
 
-def router(**unmet):
-    return ReplicaRecord("router", "router", "h:1", 1, load=ReplicaLoad(**unmet))
+def router(**unserved):
+    return ReplicaRecord("router", "router", "h:1", 1, load=ReplicaLoad(**unserved))
 
 
 def pools(prefill=1, decode=1, *, queue_s=0.0, used=0):
-    first = [replica(f"p{place}", "prefill", queue_s=queue_s) for place in range(prefill)]
-    return first + [replica(f"d{place}", "decode", used=used) for place in range(decode)]
+    first = [replica(f"p{number}", "prefill", queue_s=queue_s) for number in range(prefill)]
+    return first + [replica(f"d{number}", "decode", used=used) for number in range(decode)]
 
 
 def resized(members, seconds, controller, began_s=0.0):
-    """The sizes that were wanted in that time, and when; nobody comes or goes."""
+    """The sizes that were desired in that time, and when; no replica comes or goes."""
     changes = []
     for tick in range(round(seconds * 2) + 1):
         change = controller.decide(members, began_s + tick / 2)
@@ -44,14 +44,14 @@ def resized(members, seconds, controller, began_s=0.0):
     [
         (pools(queue_s=1.5), "prefill"),
         (pools(used=95), "decode"),
-        ([*pools(), router(unmet_prefill=1)], "prefill"),
-        ([*pools(), router(unmet_decode=1)], "decode"),
+        ([*pools(), router(unserved_prefill=1)], "prefill"),
+        ([*pools(), router(unserved_decode=1)], "decode"),
     ],
 )
-def test_a_pressed_pool_gets_one_more_and_no_second_before_that_is_there(members, pool):
+def test_a_pool_under_pressure_gets_one_more_and_no_second_before_that_is_there(members, pool):
     controller = PoolController(SCALES, LoadLimits())
     assert resized(members, 600, controller) == [(pool, 2, 2.0)]
-    assert controller.wanted[pool] == 2
+    assert controller.desired[pool] == 2
 
 
 def test_pressure_counts_anew_when_a_replica_has_come():
@@ -75,16 +75,16 @@ def test_a_replica_to_spare_is_given_back_after_a_while_one_at_a_time():
 def test_what_the_others_could_not_carry_is_kept():
     controller = PoolController(SCALES, LoadLimits())
     assert resized(pools(3, 2, queue_s=0.4, used=30), 600, controller) == []
-    assert resized([*pools(3), router(unmet_prefill=1)], 600, controller, 601)[0][1] == 4
+    assert resized([*pools(3), router(unserved_prefill=1)], 600, controller, 601)[0][1] == 4
 
 
-def test_a_lender_comes_before_a_new_replica():
+def test_a_role_flip_comes_before_a_new_replica():
     config = replace(SCALES, flip_roles=True)
     controller = PoolController(config, LoadLimits())
     change = next(filter(None, (controller.decide(pools(queue_s=3), t / 2) for t in range(20))))
     assert isinstance(change, Flip)
-    lent = [replica("p0", "prefill", queue_s=3), replica("d0", "decode", role="both", queue_s=3)]
-    assert resized(lent, 20, controller, 10)[0][:2] == ("prefill", 2)
+    flipped = [replica("p0", "prefill", queue_s=3), replica("d0", "decode", role="both", queue_s=3)]
+    assert resized(flipped, 20, controller, 10)[0][:2] == ("prefill", 2)
 
 
 def test_in_one_pool_waiting_prompts_are_a_lack_of_replicas_that_do_both():
@@ -150,12 +150,12 @@ def test_more_load_never_makes_a_pool_smaller(history, one, other, count):
     controller = PoolController(config, LoadLimits())
     for tick, load in enumerate(history):
         controller.decide(pools(count, queue_s=load), tick / 2)
-    wanted = []
+    desired = []
     for load in sorted((one, other)):
         copied = deepcopy(controller)
         copied.decide(pools(count, queue_s=load), len(history) / 2)
-        wanted.append(copied.wanted["prefill"])
-    assert wanted[0] <= wanted[1]
+        desired.append(copied.desired["prefill"])
+    assert desired[0] <= desired[1]
 
 
 class SizingMachine(RuleBasedStateMachine):
@@ -180,19 +180,19 @@ class SizingMachine(RuleBasedStateMachine):
         return replica(f"r{next(self.names)}", pool)
 
     @rule(
-        place=st.integers(0, 9),
+        number=st.integers(0, 9),
         queue_s=st.sampled_from([0.0, 0.4, 3.0]),
         used=st.sampled_from([0, 30, 95]),
         refused=st.integers(0, 2),
         seconds=st.integers(1, 60),
     )
-    def go_on(self, place, queue_s, used, refused, seconds):
-        place %= len(self.members)
+    def go_on(self, number, queue_s, used, refused, seconds):
+        number %= len(self.members)
         load = replica("x", "decode", queue_s=queue_s, used=used).load
-        self.members[place] = replace(self.members[place], load=load)
+        self.members[number] = replace(self.members[number], load=load)
         for _ in range(seconds * 2):
             self.now += 0.5
-            seen = [*self.members, router(unmet_prefill=refused)]
+            seen = [*self.members, router(unserved_prefill=refused)]
             change = self.controller.decide(seen, self.now)
             if change is not None:
                 assert change.reason
@@ -209,9 +209,9 @@ class SizingMachine(RuleBasedStateMachine):
     @rule(pool=st.sampled_from(["prefill", "decode"]))
     def serve_does_as_it_was_told(self, pool):
         mine = [record for record in self.members if record.home == pool]
-        wanted = self.controller.wanted.get(pool, len(mine))
-        self.members += [self.new(pool) for _ in range(wanted - len(mine))]
-        for record in mine[wanted:]:
+        desired = self.controller.desired.get(pool, len(mine))
+        self.members += [self.new(pool) for _ in range(desired - len(mine))]
+        for record in mine[desired:]:
             self.members.remove(record)
 
     @rule(pool=st.sampled_from(["prefill", "decode"]))
@@ -222,7 +222,7 @@ class SizingMachine(RuleBasedStateMachine):
 
     @invariant()
     def bounds_are_kept(self):
-        for pool, size in self.controller.wanted.items():
+        for pool, size in self.controller.desired.items():
             bounds = self.CONFIG.bounds[pool]
             assert bounds.min <= size <= bounds.max
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.autoscaling import runner as pool_keeper
+from cluster.autoscaling import runner
 from cluster.autoscaling.load_signals import LoadLimits
 from cluster.autoscaling.runner import AutoscalingRunner
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
@@ -16,13 +16,22 @@ from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import Unavailable
 
-LENDS = ScalingConfig(flip_roles=True, pressure_hold_s=0, rest_s=0)
+FLIPS = ScalingConfig(flip_roles=True, pressure_hold_s=0, rest_s=0)
 GROWS = ScalingConfig(prefill=PoolBounds(1, 3), pressure_hold_s=0, rest_s=0)
 PRESSED = ReplicaLoad(prompt_tokens_due=5000, prompt_tokens_per_s=1000.0)
 
 
 class Members:
+    """A copy of the directory, which counts its readings."""
+
+    def __init__(self):
+        self.readings = 0
+        self.read = asyncio.Event()
+
     def members(self, role=None):
+        self.readings += 1
+        if self.readings > 20:
+            self.read.set()
         return [
             ReplicaRecord("p", "prefill", "h:1", 1, load=PRESSED, home="prefill"),
             ReplicaRecord("d", "decode", "h:2", 1, home="decode"),
@@ -34,31 +43,26 @@ class Members:
 class Board:
     """A directory's counts."""
 
-    def __init__(self, wanted=None, broken=False):
-        self.counts = dict(wanted or {})
+    def __init__(self, desired=None, broken=False):
+        self.counts = dict(desired or {})
         self.broken = broken
         self.told = asyncio.Event()
 
-    async def wanted(self):
+    async def desired(self):
         return dict(self.counts)
 
-    async def set_wanted(self, wanted):
+    async def set_desired(self, desired):
         if self.broken:
             self.broken = False
             raise Unavailable("gone")
-        self.counts = dict(wanted)
+        self.counts = dict(desired)
         self.told.set()
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(pool_keeper, "_LOOK_S", 0.001)
 
 
 async def keep(config, board, until, router="router-a", members=None, identity=None):
     pools = HealthyReplicas(members or Members(), identity=identity)
-    keeper = AutoscalingRunner(config, LoadLimits(), router, pools, board)
-    task = asyncio.create_task(keeper.run())
+    scaler = AutoscalingRunner(config, LoadLimits(), router, pools, board, poll_s=0.001)
+    task = asyncio.create_task(scaler.run())
     await until
     assert not task.done()
     task.cancel()
@@ -66,21 +70,22 @@ async def keep(config, board, until, router="router-a", members=None, identity=N
 
 
 @pytest.mark.parametrize(("router", "asks"), [("router-a", True), ("router-b", False)])
-async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, quick, router, asks):
-    asked, looked = [], asyncio.Event()
+async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, router, asks):
+    asked, twice = [], asyncio.Event()
 
     async def refuse(record, role):
         asked.append((record.id, role))
-        looked.set() if len(asked) > 1 else None
+        twice.set() if len(asked) > 1 else None
         raise Unavailable("gone")
 
-    monkeypatch.setattr(pool_keeper, "ask_role", refuse)
-    until = asyncio.wait_for(looked.wait(), 10) if asks else asyncio.sleep(0.05)
-    await keep(LENDS, Board(), until, router)
+    monkeypatch.setattr(runner, "ask_role", refuse)
+    members = Members()
+    until = asyncio.wait_for((twice if asks else members.read).wait(), 10)
+    await keep(FLIPS, Board(), until, router, members)
     assert asked[:2] == ([("d", "both")] * 2 if asks else [])
 
 
-async def test_the_directory_is_told_and_each_decision_has_a_line(quick, caplog):
+async def test_the_directory_is_told_and_each_decision_has_a_line(caplog):
     board = Board(broken=True)
     with caplog.at_level(logging.INFO, logger="cluster.autoscaling.runner"):
         await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))
@@ -88,22 +93,23 @@ async def test_the_directory_is_told_and_each_decision_has_a_line(quick, caplog)
     assert board.counts == {"prefill": 2}
     (line,) = [record for record in caplog.records if record.message == "pool resized"]
     assert (line.pool, line.before, line.replicas) == ("prefill", 1, 2)
-    assert "pressed" in line.reason
+    assert "pressure" in line.reason
 
 
-async def test_another_router_goes_on_where_the_last_one_stopped(quick):
+async def test_another_router_goes_on_where_the_last_one_stopped():
     board = Board({"prefill": 3})
     await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))
     assert board.counts == {"prefill": 3}
 
 
-async def test_the_routers_that_do_not_keep_the_pools_say_nothing(quick):
+async def test_the_routers_that_do_not_keep_the_pools_say_nothing():
     board = Board()
-    await keep(GROWS, board, asyncio.sleep(0.05), "router-b")
+    members = Members()
+    await keep(GROWS, board, asyncio.wait_for(members.read.wait(), 10), "router-b", members)
     assert board.counts == {}
 
 
-async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
+async def test_a_router_that_leaves_keeps_the_pools_no_more():
     """Its last streams may take long; pools go on being woken meanwhile."""
 
     class Leaving(Members):
@@ -116,21 +122,21 @@ async def test_a_router_that_leaves_keeps_the_pools_no_more(quick):
     assert board.counts == {"prefill": 2}
 
 
-async def test_what_waits_in_a_router_that_leaves_wakes_a_pool_of_its_weights(quick):
+async def test_what_waits_in_a_router_that_leaves_wakes_a_pool_of_its_weights():
     for identity, woken in (("", 1), ("other", 0)):
-        held = ReplicaRecord(
+        leaving = ReplicaRecord(
             "router-a",
             "router",
             "h:3",
             1,
             identity,
-            load=ReplicaLoad(waiting=1, unmet_prefill=1),
+            load=ReplicaLoad(waiting=1, unserved_prefill=1),
             leaving=True,
         )
 
         class Asleep:
-            def members(self, role=None, held=held):
-                return [held, ReplicaRecord("router-b", "router", "h:4", 1)]
+            def members(self, role=None, leaving=leaving):
+                return [leaving, ReplicaRecord("router-b", "router", "h:4", 1)]
 
         board, config = Board({"prefill": 0}), ScalingConfig(prefill=PoolBounds(0, 3))
         told = asyncio.wait_for(board.told.wait(), 5)

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -16,15 +17,10 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
-from cluster.replica_record import Change, ReplicaLoad, Roster
+from cluster.replica_record import Change, ReplicaLoad
 from engine.errors import ConfigError, Unavailable
 from tests.cluster.discovery.members import record
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
+from tests.cluster.scripted_generator import eventually
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +53,36 @@ class Frozen:
         os.kill(self._pid, signal.SIGCONT)
 
 
+class Beats:
+    """The load of a replica, which says how often it was asked for: once for each heartbeat."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> ReplicaLoad:
+        self.count += 1
+        return ReplicaLoad(waiting=self.count)
+
+    async def more(self, beats: int) -> None:
+        """Wait until so many more heartbeats were begun."""
+        enough = self.count + beats
+        await eventually(lambda: self.count >= enough, 10)
+
+
+def missed_deadline(call: Callable[..., Awaitable[None]]) -> tuple[Any, asyncio.Event]:
+    """The same call, and an event that is set when it first fails."""
+    missed = asyncio.Event()
+
+    async def watched(*arguments: object) -> None:
+        try:
+            await call(*arguments)
+        except Unavailable:
+            missed.set()
+            raise
+
+    return watched, missed
+
+
 async def test_members_come_and_go(directory: Directory) -> None:
     assert await directory.members() == []
     await directory.register(record("b", "decode"))
@@ -72,10 +98,11 @@ async def test_a_lease_that_is_not_renewed_runs_out(
 ) -> None:
     await directory.register(record("kept"))
     await directory.register(record("dead"))
-    for _ in range(6):
-        await asyncio.sleep(0.1)
-        await directory.renew(record("kept"))
-    assert await directory.members() == [record("kept")]
+    began_s = time.monotonic()
+    async with asyncio.timeout(5):
+        while await directory.members() != [record("kept")]:
+            await directory.renew(record("kept"))
+    assert time.monotonic() - began_s > directory.lease_s / 2
     async with redis.asyncio.Redis.from_url(server.url) as client:
         assert await client.smembers("tandem:replicas") == {b"kept"}
 
@@ -131,19 +158,13 @@ async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
 
 
 async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory) -> None:
-    beats = 0
-
-    def load() -> ReplicaLoad:
-        nonlocal beats
-        beats += 1
-        return ReplicaLoad(waiting=beats)
-
-    heart = LeaseHeartbeat(directory, record(), load, interval_s=0.1)
+    beats = Beats()
+    heart = LeaseHeartbeat(directory, record(), beats, interval_s=0.1)
     heart.start()
-    await asyncio.sleep(0.8)  # two leases
+    await beats.more(8)  # two leases
     (first,) = await directory.members()
     heart.set_role("both")
-    await asyncio.sleep(0.25)
+    await beats.more(2)
     (second,) = await directory.members()
     assert second.load.waiting > first.load.waiting > 1
     assert (first.role, second.role) == ("prefill", "both")
@@ -157,17 +178,18 @@ async def test_an_outage_is_survived_and_told_once(
 ) -> None:
     caplog.set_level(logging.WARNING)
     changes: list[Change] = []
-    heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    beats = Beats()
+    heart = LeaseHeartbeat(directory, record(), beats, interval_s=0.1)
     watch = DirectoryWatch(directory, interval_s=0.05, on_change=changes.append)
     heart.start()
     await watch.start()
-    await until(lambda: bool(watch.members("prefill")))
+    await eventually(lambda: bool(watch.members("prefill")))
     with Frozen(server):
-        await until(lambda: not heart.connected and not watch.connected)
-        await asyncio.sleep(1.0)  # more than two leases
+        await eventually(lambda: not heart.connected and not watch.connected)
+        await beats.more(3)  # more than two leases, as the pauses grow
         assert [member.id for member in watch.members("prefill")] == ["prefill#a"]
-    await until(lambda: heart.connected and watch.connected)
-    await asyncio.sleep(1.0)
+    await eventually(lambda: heart.connected and watch.connected)
+    await beats.more(8)
     assert [member.id for member in watch.members()] == ["prefill#a"]
     assert [member.id for member in await directory.members()] == ["prefill#a"]
     assert len(changes) == 1
@@ -192,9 +214,9 @@ async def test_a_replica_that_dies_leaves_the_watch_when_its_lease_ends(
     await watch.start()
     heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
     heart.start()
-    await until(lambda: watch.get("prefill#a") is not None)
+    await eventually(lambda: watch.get("prefill#a") is not None)
     await heart.stop(remove=False)
-    await until(lambda: watch.members() == [], seconds=2)
+    await eventually(lambda: watch.members() == [], within_s=2)
     assert [bool(change.lost) for change in changes] == [False, True]
     await watch.stop()
 
@@ -208,7 +230,7 @@ async def test_a_listener_that_fails_does_not_stop_the_watch(
     watch = DirectoryWatch(directory, interval_s=0.02, on_change=fail)
     await watch.start()
     await directory.register(record())
-    await until(lambda: bool(watch.members()))
+    await eventually(lambda: bool(watch.members()))
     assert "listener" in caplog.text
     await watch.stop()
     await watch.stop()
@@ -228,11 +250,12 @@ async def test_a_watch_may_start_before_the_directory_answers() -> None:
     await nowhere.close()
 
 
-@pytest.mark.parametrize("delay_s", [0, 0.0001, 0.0003, 0.001])
-async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, delay_s: float) -> None:
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8, 13])
+async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, steps: int) -> None:
     heart = LeaseHeartbeat(directory, record(), ReplicaLoad)
     heart.start()
-    await asyncio.sleep(delay_s)
+    for _ in range(steps):
+        await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await heart.stop()
     assert not heart.running
@@ -253,35 +276,40 @@ async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
     hearts = [LeaseHeartbeat(directory, record(name), ReplicaLoad, 0.1) for name in ("a", "b")]
-    watch = DirectoryWatch(directory, interval_s=0.05)
-    watch._roster = Roster(grace_s=60)
+    patient = Directory.connect(DirectoryConfig(url=server.url, lease_s=30))
+    watch = DirectoryWatch(patient, interval_s=0.05)
     for heart in hearts:
         heart.start()
     await watch.start()
-    await until(lambda: len(watch.members()) == 2)
+    await eventually(lambda: len(watch.members()) == 2)
     with Frozen(server):
-        await until(lambda: not watch.connected)
-    await until(lambda: watch.connected)
+        await eventually(lambda: not watch.connected)
+    await eventually(lambda: watch.connected)
     await hearts[1].stop()
-    await until(lambda: [one.id for one in watch.members()] == ["a"], seconds=1)
+    await eventually(lambda: [one.id for one in watch.members()] == ["a"], within_s=1)
     await hearts[0].stop()
     await watch.stop()
+    await patient.close()
 
 
 async def test_a_join_and_a_leave_outlast_a_missed_deadline(
-    directory: Directory, server: EmbeddedRedis
+    directory: Directory, server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=0.1)
+    register, join_missed = missed_deadline(directory.register)
+    remove, leave_missed = missed_deadline(directory.remove)
+    monkeypatch.setattr(directory, "register", register)
+    monkeypatch.setattr(directory, "remove", remove)
     with Frozen(server):
         joining = asyncio.create_task(join_directory(directory, record()))
-        await asyncio.sleep(0.3)
+        await asyncio.wait_for(join_missed.wait(), 5)
         assert not joining.done()
     await asyncio.wait_for(joining, 5)
     heart.start()
     with Frozen(server):
-        await until(lambda: not heart.connected)
+        await eventually(lambda: not heart.connected)
         leaving = asyncio.create_task(heart.stop())
-        await asyncio.sleep(0.3)
+        await asyncio.wait_for(leave_missed.wait(), 5)
     await asyncio.wait_for(leaving, 5)
     assert "prefill#a" in (await directory.census()).left
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from redis.asyncio import Redis
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import RouterConfig
@@ -42,12 +43,19 @@ def redis():
 
 
 @pytest.fixture
-async def directory(redis):
-    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=f"n{time.time_ns()}"))
+def namespace():
+    return f"n{time.time_ns()}"
+
+
+@pytest.fixture
+async def directory(redis, namespace):
+    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=namespace))
     yield directory
     await directory.close()
 
 
+# What Redis says of a key that does not expire.
+NEVER = -1
 RUNNING = TandemConfig(
     directory=DirectoryConfig(url="unix:///x"), router=RouterConfig(grpc_port=4711)
 )
@@ -66,39 +74,39 @@ class Serve:
     def begin(self, config: TandemConfig) -> None:
         self.begun.append(config)
         if self._fails is None:
-            asyncio.run_coroutine_threadsafe(self._appear(config), self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(self.appear(config), self._loop).result(10)
 
     def failure(self) -> str | None:
         return self._fails
 
-    async def _appear(self, config: TandemConfig) -> None:
+    async def appear(self, config: TandemConfig) -> None:
         for role in ("prefill", "decode", "router"):
             one = replace(record(role, role), config=config_version(config))
             await self._directory.register(one)
 
 
 async def rolled_out(directory, serve, config, prepare=lambda config: config):
-    said = []
-    rollouts = Rollouts(RUNNING, serve, prepare, said.append)
+    lines = []
+    rollouts = Rollouts(RUNNING, serve, prepare, lines.append)
     await directory.listen_for_stop()
     request = RolloutRequest("id", config if isinstance(config, str) else document_of(config))
     assert await directory.ask_rollout(request.to_json(), RolloutState("id").to_json())
-    await rollouts.look(directory)
-    await rollouts.look(directory)  # once only
+    await rollouts.poll(directory)
+    await rollouts.poll(directory)  # once only
     state = RolloutState.from_json(await directory.rollout_state())
-    return rollouts, state, said
+    return rollouts, state, lines
 
 
 async def test_another_configuration_takes_over_where_the_old_one_was(directory) -> None:
     serve = Serve(directory)
-    rollouts, state, said = await rolled_out(directory, serve, OTHER)
+    rollouts, state, lines = await rolled_out(directory, serve, OTHER)
     (begun,) = serve.begun
     assert begun.decode.max_batch == 7
     assert begun.directory == RUNNING.directory
     assert begun.router.grpc_port == 4711
     assert rollouts.config == begun
     assert (state.state, state.version) == ("serving", config_version(begun))
-    assert said == [f"rollout {state.version}: starting", f"rollout {state.version}: serving"]
+    assert lines == [f"rollout {state.version}: starting", f"rollout {state.version}: serving"]
 
 
 async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(directory) -> None:
@@ -111,7 +119,7 @@ async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(
 
 async def test_a_fault_on_the_way_fails_it_and_brings_the_old_one_back(directory) -> None:
     serve = Serve(directory)
-    serve._appear = lambda config: asyncio.sleep(0)
+    serve.appear = lambda config: asyncio.sleep(0)
 
     def broken():
         raise RuntimeError("the controller died")
@@ -133,7 +141,7 @@ async def test_while_one_is_under_way_another_is_refused(directory) -> None:
         await admin.Rollout(request, context)
     status = await admin.Status(router_pb2.StatusRequest(), context)
     assert (status.rollout.id, status.rollout.state) == (asked.id, "asked")
-    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).look(directory)
+    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).poll(directory)
     assert (await admin.Rollout(request, context)).id != asked.id
 
 
@@ -165,8 +173,10 @@ async def test_with_keys_only_calls_from_here_change_anything(directory, peer, a
             await call(request, context)
 
 
-async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monkeypatch) -> None:
-    monkeypatch.setattr("cluster.discovery.redis_directory._STOP_LEASE_MS", 50)
+async def test_one_whose_model_takes_long_to_fetch_is_under_way(
+    directory, redis, namespace
+) -> None:
+    """Its state does not expire once the launcher has taken it, however long that takes."""
     admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
     request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
     fetching, fetched = asyncio.Event(), threading.Event()
@@ -180,9 +190,10 @@ async def test_one_whose_model_takes_long_to_fetch_is_under_way(directory, monke
     await directory.listen_for_stop()
     await admin.Rollout(request, Context())
     rollouts = Rollouts(RUNNING, Serve(directory), fetch, print)
-    looking = asyncio.create_task(rollouts.look(directory))
+    looking = asyncio.create_task(rollouts.poll(directory))
     await asyncio.wait_for(fetching.wait(), 10)
-    await asyncio.sleep(0.1)
+    async with Redis.from_url(redis.url) as client:
+        assert await client.pttl(f"tandem:{namespace}:rollout:state") == NEVER
     with pytest.raises(Aborted, match="another rollout is under way"):
         await admin.Rollout(request, Context())
     fetched.set()
@@ -217,7 +228,7 @@ class Context:
 
 async def test_time_has_an_end(directory) -> None:
     serve = Serve(directory)
-    serve._appear = lambda config: asyncio.sleep(0)
+    serve.appear = lambda config: asyncio.sleep(0)
     hasty = replace(OTHER, ray=replace(OTHER.ray, ready_timeout_s=0.3))
     _, state, _ = await rolled_out(directory, serve, hasty)
     assert (state.state, len(serve.begun)) == ("failed", 2)
@@ -287,5 +298,5 @@ def test_what_clients_and_replicas_know_stays() -> None:
 async def test_a_directory_that_is_gone_is_told_to_the_caller(redis) -> None:
     gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"))
     with pytest.raises(Unavailable):
-        await Rollouts(RUNNING, Serve(gone), lambda c: c, print).look(gone)
+        await Rollouts(RUNNING, Serve(gone), lambda c: c, print).poll(gone)
     await gone.close()

@@ -73,7 +73,7 @@ class Rig:
     def __init__(self, patience_s=5.0):
         self.cluster, self.placement, self.emitted = Cluster(), Placement(), []
         self.gate = AdmissionQueue(self.cluster, self.placement, max_waiting=2)
-        self.carrier = Failover(self.gate, self.cluster, self.cluster.suspect, patience_s)
+        self.carrier = Failover(self.gate.assigner, self.cluster, self.cluster.suspect, patience_s)
         sampling = SamplingParams(max_tokens=4, seed=1)
         self.record = ResumeState(
             PreparedRequest("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0)
@@ -154,7 +154,7 @@ async def test_later_one_decode_replica_goes_on_behind_what_was_sent(rig, error)
     rest.say(retired=Retired())
     await rig.task
     assert rig.ids == [10, 11, 12, 13]
-    rig.gate.release(rig.placed, 4)
+    rig.gate.assigner.release(rig.placed, 4)
     assert not any(rig.requests.values())
 
 

@@ -23,8 +23,8 @@ CHAT = {"messages": [{"role": "user", "content": "a b"}]}
 
 def write(path, keys):
     lines = [
-        f"  {tenant}: [{', '.join(hashlib.sha256(key.encode()).hexdigest() for key in held)}]\n"
-        for tenant, held in keys.items()
+        f"  {tenant}: [{', '.join(hashlib.sha256(key.encode()).hexdigest() for key in own)}]\n"
+        for tenant, own in keys.items()
     ]
     path.write_text("tenants:\n" + "".join(lines))
 

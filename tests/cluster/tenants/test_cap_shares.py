@@ -16,11 +16,11 @@ class Store:
     """What Redis does: publish and read at one instant."""
 
     def __init__(self):
-        self.said = {}
+        self.published = {}
 
-    def exchange(self, name, said):
-        self.said[name] = said
-        return dict(self.said)
+    def exchange(self, name, published):
+        self.published[name] = published
+        return dict(self.published)
 
 
 class Router:
@@ -42,16 +42,16 @@ class Router:
 
     def exchange(self, store, now, turn=0):
         use = CapUse(self.used, self.used + self.waiting)
-        said = self.shares.say({KEY: use} if use.wants else {}, turn)
-        for name in self.shares.hear(store.exchange(self.name, said), now):
-            store.said.pop(name, None)
+        published = self.shares.publish({KEY: use} if use.wants else {}, turn)
+        for name in self.shares.receive(store.exchange(self.name, published), now):
+            store.published.pop(name, None)
 
     def lose(self, store, now, arrives):
-        """An exchange whose answer is lost; what was said may have arrived."""
+        """An exchange whose answer is lost; what was published may have arrived."""
         use = CapUse(self.used, self.used + self.waiting)
-        said = self.shares.say({KEY: use} if use.wants else {})
+        published = self.shares.publish({KEY: use} if use.wants else {})
         if arrives:
-            store.exchange(self.name, said)
+            store.exchange(self.name, published)
         self.shares.miss(now)
 
 
@@ -81,8 +81,8 @@ def test_a_cap_is_never_exceeded_while_exchanges_come_through_in_time(whole, cou
     store, now = Store(), 0.0
     routers = [Router(name, whole) for name in NAMES[:count]]
     heard = dict.fromkeys(NAMES, 0.0)
-    for what, place, amount in steps:
-        router = routers[place % count]
+    for what, number, amount in steps:
+        router = routers[number % count]
         now += 0.05
         for other in routers:
             if now - heard[other.name] > ALONE_S - 0.1 and other.shares.routers > 1:
@@ -162,8 +162,8 @@ def test_without_a_store_each_goes_on_and_then_has_an_even_share(whole, count, d
             if now <= ALONE_S:
                 assert router.limit() == before[router.name]
     assert [one.limit() for one in routers] == [max(1, whole // count)] * count
-    # It is back, and has forgotten everything: nobody takes the others for gone.
-    store.said.clear()
+    # It is back, and has forgotten everything: no router takes the others for gone.
+    store.published.clear()
     for router in data.draw(st.permutations(routers)):
         router.waiting = whole
         router.exchange(store, now)
@@ -186,8 +186,8 @@ def test_fair_shares_are_max_min(whole, wants, turn):
     assert sum(given_.values()) <= whole
     if sum(wants.values()) >= whole:
         assert sum(given_.values()) == whole
-        short = [given_[name] for name in wants if given_[name] < wants[name]]
-        assert all(given_[name] <= min(short, default=whole) + 1 for name in wants)
+        unserved = [given_[name] for name in wants if given_[name] < wants[name]]
+        assert all(given_[name] <= min(unserved, default=whole) + 1 for name in wants)
     else:
         assert all(given_[name] >= wants[name] for name in wants)
 
@@ -206,7 +206,7 @@ def test_who_leaves_gives_its_share_back_at_once_and_who_dies_after_a_while():
     store = Store()
     a, b, c = settled("abc", 9, store)
     b.waiting = c.waiting = 1
-    store.said["c"] = PeerCapUse(99, left=True)
+    store.published["c"] = PeerCapUse(99, left=True)
     for router in (a, b, a, b, a, b):
         router.exchange(store, 1.0)
     assert a.shares.routers == b.shares.routers == 2 and a.limit() + b.limit() >= 8
@@ -214,11 +214,11 @@ def test_who_leaves_gives_its_share_back_at_once_and_who_dies_after_a_while():
     for now in (2.0, 2.0 + GONE_S, 2.1 + GONE_S, 2.2 + GONE_S):
         a.exchange(store, now)
         assert (a.limit() == 9) == (now > 2.15 + GONE_S)
-    assert set(store.said) == {"a"}
+    assert set(store.published) == {"a"}
 
 
 @pytest.mark.parametrize("wanted", [1, 9])
-def test_it_hurries_while_somebody_is_short(wanted):
+def test_it_hurries_while_a_router_gets_less_than_it_is_due(wanted):
     a, b = settled("ab", 6, store := Store())
     a.waiting = wanted
     a.exchange(store, 1.0)

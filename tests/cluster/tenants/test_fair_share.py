@@ -124,16 +124,16 @@ def test_what_may_be_used_here_is_the_limit_and_not_the_cap():
     assert fairness.cap("a", Need(3)) == "tenant_concurrent"
     assert fairness.cap("a", Need(kv_tokens=26)) == "tenant_kv"
     assert fairness.wait("a", Need(tokens=6)) == "tenant_waiting"
-    uses, _, here = fairness.say()
+    uses, _, here = fairness.publish()
     assert uses == {("a", "waiting_tokens"): CapUse(0, 6)} and not here
-    assert [bool(fairness.say()[0]) for _ in range(10)] == [True] * 9 + [False]
+    assert [bool(fairness.publish()[0]) for _ in range(10)] == [True] * 9 + [False]
 
 
 def test_what_is_used_and_wanted_is_said():
     fairness = FairShare({})
     fairness.start("a", 10, 60)
     fairness.wait("a", Need(2, 30, 80))
-    uses, charged, here = fairness.say()
+    uses, charged, here = fairness.publish()
     assert uses == {
         ("a", "concurrent"): CapUse(1, 3),
         ("a", "waiting_tokens"): CapUse(30, 30),
@@ -144,16 +144,16 @@ def test_what_is_used_and_wanted_is_said():
 
 def test_a_tenant_that_is_served_elsewhere_has_been_served():
     fairness = FairShare({})
-    fairness.hear({"r": {"a": 0}}, {"a"})
-    fairness.hear({"r": {"a": 500}}, {"a"})
+    fairness.receive({"r": {"a": 0}}, {"a"})
+    fairness.receive({"r": {"a": 500}}, {"a"})
     assert fairness.served("a") == 500
     # Who comes now begins where the others are, as if they were here.
     fairness.wait("b", Need())
     assert fairness.served("b") == 500
-    fairness.hear({"r": {"a": 900}}, {"a"})
+    fairness.receive({"r": {"a": 900}}, {"a"})
     assert (fairness.served("a"), fairness.served("b")) == (900, 500)
     fairness.leave("b", Need())
-    fairness.hear({}, ())
+    fairness.receive({}, ())
     assert len(fairness) == 0
 
 
@@ -172,10 +172,10 @@ def test_who_sends_through_two_routers_is_not_served_twice(data):
             fairness.wait(tenant, Need(tokens=1))
 
     def exchange():
-        said = {name: fairness.say() for name, fairness in routers.items()}
+        published = {name: fairness.publish() for name, fairness in routers.items()}
         for name, fairness in routers.items():
             other = "s" if name == "r" else "r"
-            fairness.hear({other: said[other][1]}, said[other][2])
+            fairness.receive({other: published[other][1]}, published[other][2])
 
     exchange()
     exchange()

@@ -17,7 +17,7 @@ from cluster.tenants.api_keys import FileKeys, hash_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine.errors import ConfigError, Unauthenticated, Unavailable
 from tests.cluster.gateway.http_listener import door
-from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.cluster.scripted_generator import ScriptedGenerator, eventually
 
 CHAT = {"messages": [{"role": "user", "content": "a b"}]}
 
@@ -74,18 +74,16 @@ async def test_a_key_of_the_command_opens_the_door_until_it_is_removed(
         assert await command("add", "acme", *where) == 0
         key = capsys.readouterr().out.strip()
         assert await status(key) == 401
-        async with asyncio.timeout(20):
-            while await status(key) != 200:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: known(keys, key) == "acme", 20)
+        assert await status(key) == 200
         assert [request.tenant for request in generator.requests] == ["acme"]
         assert await status(hash_of(key)) == 401
         assert await command("list", *where) == 0
         listed = capsys.readouterr().out
         assert listed.split() == [hash_of(key)[:12], "acme"] and key not in listed
         assert await command("remove", hash_of(key)[:12], *where) == 0
-        async with asyncio.timeout(20):
-            while await status(key) != 401:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: known(keys, key) is None, 20)
+        assert await status(key) == 401
     stored = (await directory.api_keys())[1]
     assert stored == {}
 
@@ -93,29 +91,29 @@ async def test_a_key_of_the_command_opens_the_door_until_it_is_removed(
 async def test_keys_stay_through_an_outage_and_where_redis_has_lost_them(keys, directory, server):
     for key, tenant in (("key-1", "acme"), ("key-2", "acme"), ("key-3", "other")):
         await directory.add_api_key(hash_of(key), tenant)
-    await keys.look()
+    await keys.poll()
     assert [known(keys, f"key-{n}") for n in (1, 2, 3, 4)] == ["acme", "acme", "other", None]
     async with redis.asyncio.Redis.from_url(server.url) as client:
         await client.flushall()
-    await keys.look()
+    await keys.poll()
     assert known(keys, "key-1") == "acme"
     # As many changes as there were before.
     for number in (7, 8, 9):
         await directory.add_api_key(hash_of(f"key-{number}"), "acme")
-    await keys.look()
+    await keys.poll()
     assert (known(keys, "key-1"), known(keys, "key-9")) == (None, "acme")
     await directory.remove_api_key(hash_of("key-9"))
-    await keys.look()
+    await keys.poll()
     assert known(keys, "key-9") is None
     server.stop()
-    await keys.look()
+    await keys.poll()
 
 
 async def test_what_is_no_key_in_redis_is_passed_over(keys, directory):
     await directory.add_api_key("abc", "acme")
     await directory.add_api_key(hash_of("key-1"), "not a name")
     await directory.add_api_key(hash_of("key-2"), "acme")
-    await keys.look()
+    await keys.poll()
     assert [known(keys, f"key-{n}") for n in (1, 2)] == [None, "acme"]
 
 
@@ -156,7 +154,7 @@ def test_the_configuration_says_where_the_keys_are(tmp_path, capsys, server):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["add", "not a name"], "tenant must be"),
         (["add"], "needs a name"),
@@ -164,12 +162,12 @@ def test_the_configuration_says_where_the_keys_are(tmp_path, capsys, server):
         (["remove", "0123456789"], "no key whose hash"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path, capsys, arguments, said):
+def test_what_is_wrong_is_one_line(tmp_path, capsys, arguments, message):
     file = tmp_path / "keys.yaml"
     file.write_text("tenants: {}\n")
     assert cli.main(["keys", *arguments, "--file", str(file)]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
 
 
 def test_keys_in_redis_need_one_that_keeps_them():
