@@ -86,4 +86,4 @@ def _end_of(new: EdfPrompt, prompts: list[EdfPrompt], begin_s: float) -> tuple[f
         end_s += prompt.length
         if prompt is new:
             return end_s, len(prompts) - place
-    raise AssertionError("the new prompt is one of those")
+    raise AssertionError("the new prompt is among them")

@@ -132,8 +132,7 @@ class PromptOrder:
     ) -> list[list[tuple[PendingPrompt, int]]]:
         """The prompts of each lane in their order, each with the tokens that come before it.
 
-        These are tokens of its own lane, and those that the shares of other lanes let pass
-        meanwhile.
+        The shares of the other lanes let some of their tokens pass meanwhile, which count, too.
         """
         waiting: dict[Lane, list[PendingPrompt]] = {}
         for prompt in prompts:
