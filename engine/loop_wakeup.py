@@ -40,9 +40,7 @@ class LoopWakeup:
         return self._event.is_set()
 
     async def wait(self, most_s: float | None = None) -> None:
-        """Wait until something came since `clear`, for at most `most_s` seconds (None: no
-        limit).
-        """
+        """Wait until something came since `clear`, at most `most_s` seconds (None: no limit)."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._event.wait()

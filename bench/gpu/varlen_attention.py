@@ -1,6 +1,6 @@
 """torch's varlen attention behind the engine's interface, to be measured against Triton's kernel.
 
-No deployment can choose it: on an H200 it was slower. A test checks what it hands over.
+No deployment can choose it: on an H200 it was slower. A test checks its calls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LN2 = 0.6931471805599453
 class VarlenPrefill(TritonAttention):
     """Longer spans by torch's varlen attention over keys gathered from their blocks.
 
-    It knows no block tables; a copy of the keys costs little beside a prompt's products. It cannot
-    cap scores: where a model does, Triton's kernel stays.
+    It knows no block tables, but a copy of the keys costs little beside a prompt's products. It
+    cannot cap scores, so Triton's kernel computes models that do.
     """
 
     name = "Triton attention, torch's varlen for prompts"
@@ -66,15 +66,15 @@ class VarlenPrefill(TritonAttention):
         out[single:] = answer
 
     def _gathered(self, batch: PackedBatch, single: int) -> tuple[Tensor, Tensor, int]:
-        """Where the keys of the longer spans lie, one span after another; made once per batch."""
+        """The slots of the longer spans' keys, span after span; computed once per batch."""
         if self._keys is None or self._keys[0] is not batch:
             size = batch.cache.layout.block_size
             counts = batch.starts[single:].diff() + batch.firsts[single:]
             lengths = counts.tolist()
-            place = [torch.arange(n, device=counts.device) for n in lengths]
+            positions = [torch.arange(n, device=counts.device) for n in lengths]
             slots = [
                 table[at // size].long() * size + at % size
-                for table, at in zip(batch.tables[single:], place, strict=True)
+                for table, at in zip(batch.tables[single:], positions, strict=True)
             ]
             ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
             self._keys = batch, torch.cat(slots), ends, max(lengths)

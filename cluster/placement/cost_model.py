@@ -14,9 +14,9 @@ from cluster.placement.non_negative_fit import NonNegativeFit
 from cluster.placement.shared_cores import StreamSlowdown
 from engine.types.urgency import Urgency
 
-# Bound: clocks and messages. A prompt that began so long before another ended came after it.
+# Tuned, for clocks and messages: a prompt that began so long before another ended came after it.
 _AFTER_S = 0.01
-# Bound: prompts that overlap are one observation, of so many prompts at most.
+# Tuned: prompts that overlap are one observation, of so many prompts at most.
 _TOGETHER = 8
 
 # Start values per request, per token, and per token and token before it; and usual features.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.scheduling.edf import MOST_IN_EXACT_ORDER, most_on_time, shortest_first
+from engine.scheduling.edf import MOST_IN_EXACT_ORDER, by_deadline, most_on_time, shortest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,12 @@ class EdfPrompt:
 
 @dataclass(frozen=True, slots=True)
 class EdfForecast:
-    """When a prompt ends, and whether it `feasible`: in time, and nobody is late for it.
+    """When a prompt ends on a replica, and whether it is feasible there.
 
-    `work_s` is all that is to be done before it if it came last, `behind` how many it delays.
+    - `ends_s`: the time at which its computing ends.
+    - `feasible`: the prompt is on time, and no waiting prompt misses its deadline for it.
+    - `work_s`: the seconds of all work before it if it came last.
+    - `behind`: the number of prompts that it delays.
     """
 
     ends_s: float
@@ -37,35 +40,38 @@ class EdfForecast:
 def forecast_prompt(
     waiting: Sequence[EdfPrompt], new: EdfPrompt, lead_s: float, now: float, margin_s: float = 0.0
 ) -> EdfForecast:
-    """Where `new` comes behind those that wait, and behind `lead_s` of other work.
+    """The forecast for a `new` prompt among waiting prompts, behind `lead_s` of other work.
 
-    First tokens are to come `margin_s` before they are due, or at least no later for `new`.
+    The new prompt and the prompts that it delays are to end `margin_s` before their deadlines.
     """
-    begin = now + lead_s
-    kept = most_on_time(waiting, begin)
-    work_s = lead_s + sum(due.length for due in waiting)
-    if not _is_feasible(kept, new, begin, margin_s):
-        # Behind those in time, and then the shortest first.
-        known = {id(due) for due in kept}
-        shorter = (due for due in waiting if id(due) not in known and due.length < new.length)
-        ahead = sum(due.length for due in kept) + sum(due.length for due in shorter)
-        return EdfForecast(begin + ahead + new.length, False, work_s)
-    together = sorted([*kept, new], key=lambda due: due.deadline_s)
-    end_s, behind = _end_of(new, together, begin)
+    begin_s = now + lead_s
+    kept = most_on_time(waiting, begin_s)
+    work_s = lead_s + sum(prompt.length for prompt in waiting)
+    if not _is_feasible(kept, new, begin_s, margin_s):
+        # It comes behind the prompts that are on time, and then by length.
+        known = {id(prompt) for prompt in kept}
+        late = (prompt for prompt in waiting if id(prompt) not in known)
+        shorter = (prompt.length for prompt in late if prompt.length < new.length)
+        ahead_s = sum(prompt.length for prompt in kept) + sum(shorter)
+        return EdfForecast(begin_s + ahead_s + new.length, False, work_s)
+    together = sorted([*kept, new], key=by_deadline)
+    end_s, behind = _end_of(new, together, begin_s)
     return EdfForecast(end_s, True, work_s, behind)
 
 
-def _is_feasible(kept: Iterable[EdfPrompt], new: EdfPrompt, begin: float, margin_s: float) -> bool:
-    """Whether all are in time where those due later than `new` come behind it."""
-    end, behind = begin, []
-    for due in kept:
-        if due.deadline_s <= new.deadline_s:
-            end += due.length
+def _is_feasible(
+    kept: Iterable[EdfPrompt], new: EdfPrompt, begin_s: float, margin_s: float
+) -> bool:
+    """Whether all are on time where the prompts with later deadlines come behind the new one."""
+    end_s, behind = begin_s, []
+    for prompt in kept:
+        if prompt.deadline_s <= new.deadline_s:
+            end_s += prompt.length
         else:
-            behind.append(due)
-    for due in (new, *behind):
-        end += due.length
-        if end > due.deadline_s - margin_s:
+            behind.append(prompt)
+    for prompt in (new, *behind):
+        end_s += prompt.length
+        if end_s > prompt.deadline_s - margin_s:
             return False
     return True
 
@@ -80,4 +86,4 @@ def _end_of(new: EdfPrompt, prompts: list[EdfPrompt], begin_s: float) -> tuple[f
         end_s += prompt.length
         if prompt is new:
             return end_s, len(prompts) - place
-    raise AssertionError("the new prompt is one of those")
+    raise AssertionError("the new prompt is among them")

@@ -280,7 +280,7 @@ class Placement:
         )
 
     def _prompts_shortfall(self, record: ReplicaRecord, request: PlacementRequest) -> int:
-        """The prompts of the batch lane beyond those that may wait there from here."""
+        """The prompts of the batch lane beyond the number that may wait there from here."""
         if not request.batch:
             return 0
         waiting = self.load_tracker.backlog(record.id).batch_prompts + request.choices

@@ -1,7 +1,8 @@
 """What a router remembers of the prefixes in each replica's cache. Pure.
 
-Replicas tell nothing of this: it is what the router has placed there itself, by the digests of
-`engine/kv/prefix_digest.py`. It may be out of date, which costs time and never correctness.
+Replicas report nothing of their caches. The router remembers the digests of the prompts that it
+placed there itself (`engine/kv/prefix_digest.py`). They may be out of date, which costs time and
+never correctness.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from collections.abc import Iterable, Sequence
 
 
 class KnownPrefixes:
-    """Digests by replica, each bounded; the least recently used are forgotten."""
+    """A bounded number of digests for each replica; the least recently used are forgotten."""
 
     def __init__(self) -> None:
         self._known: dict[str, OrderedDict[bytes, None]] = {}
 
     def learn(self, replica: str, digests: Sequence[bytes], most: int) -> None:
-        """The replica was given these; it can hold `most` blocks."""
+        """The replica was given blocks with these digests; it can hold `most` blocks."""
         known = self._known.setdefault(replica, OrderedDict())
-        # Backwards, as in the replica's pool: of a chain the end is forgotten first.
+        # Backwards as in the replica's pool, so that the end of a chain is forgotten first.
         for digest in reversed(digests):
             known[digest] = None
             known.move_to_end(digest)
@@ -27,7 +28,7 @@ class KnownPrefixes:
             known.popitem(last=False)
 
     def longest(self, replica: str, digests: Sequence[bytes]) -> int:
-        """How many of the leading digests the replica was given."""
+        """The number of leading digests that the replica was given."""
         known = self._known.get(replica, OrderedDict())
         count = 0
         for digest in digests:

@@ -45,8 +45,8 @@ class StreamSlowdown:
     def fitted(self, features: Sequence[float]) -> None:
         """The fit has learned these features.
 
-        They are forgotten as the fit forgets. Without observations its factors would drift to those
-        of the other urgencies.
+        The count fades as the fit forgets. Without observations the factor of an urgency would
+        drift to that of the other urgencies.
         """
         for place, one in enumerate(_BESIDE_STREAMS):
             seen = place < len(features) and features[place] > 0
@@ -111,7 +111,7 @@ def is_local_prefill(
         return True
     if busy or not requests:
         return False
-    # Elsewhere on the device its steps would be in the way; another device disturbs nobody.
+    # Elsewhere on the device its steps would be in the way; another device is disturbed by no one.
     same = here.record.device == elsewhere.record.device and here.cached >= elsewhere.cached
     # The wait is no longer than the prompt itself, so a prompt behind it is on time where it is.
     soon = here.forecast.work_s <= here.alone_s

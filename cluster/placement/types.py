@@ -1,4 +1,4 @@
-"""What a request needs, and what is planned for it. Pure."""
+"""A request as placement sees it, and the plan for it. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from engine.types.urgency import Urgency
 class PlacementRequest:
     """What a request needs and was promised.
 
-    `arrived_s` and `budget_s` give the time of its first token; `digests` are those of the
-    prompt's full blocks; `key` is the same when its `tenant` sends it again; `request_id` is for
-    logs. Where its own tokens are scored, those from `scored_from` on, no decode replica is needed.
+    - `prompt_tokens`: the prompt; `most_tokens` is prompt and answer of one choice.
+    - `digests`: the digests of the prompt's full blocks.
+    - `arrived_s`, `budget_s`: the arrival, and the seconds until the first token is due.
+    - `itl_s`: the promised inter-token latency.
+    - `batch`: the request is of the batch lane.
+    - `key`: the same value when its `tenant` sends the request again.
+    - `request_id`: for logs.
+    - `scored_from`: the first prompt token that is scored. Such a request needs no decode replica.
     """
 
     prompt_tokens: int
@@ -34,10 +39,11 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The replicas of one choice; `cached_tokens` of the prompt are expected where it is computed.
+    """The replicas of one choice.
 
-    A `local` pair is one decode replica that computes the prompt itself, a `prefill_only` one a
-    prefill replica alone; it stands for both. `own_device`: prefill replicas lose nothing by it.
+    `prefill` computes the prompt, of which it is expected to have `cached_tokens` cached. In a
+    local pair one decode replica computes the prompt, too; `own_device` says that it takes nothing
+    from prefill replicas. A `prefill_only` pair is one prefill replica, which stands for both.
     """
 
     prefill: ReplicaRecord
@@ -48,7 +54,7 @@ class Pair:
 
     @property
     def local(self) -> bool:
-        """Whether decode computes all, and there is nothing to hand over."""
+        """Whether the decode replica computes the prompt, so that no KV is handed over."""
         return self.prefill.id == self.decode.id and not self.prefill_only
 
 
@@ -67,7 +73,7 @@ class Forecast:
     - `prompts_shortfall`: prompts of the batch lane beyond the number that may wait there.
     - `requests`: requests on the decode replica.
     - `interval_s`: the mean time between two requests that end there.
-    - `urgency`: what else is served meanwhile.
+    - `urgency`: the prompt's urgency beside streams on a shared device; else NONE.
     - `learned`: the prediction rests on observations, not on start values.
     """
 
@@ -89,12 +95,12 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """A pair, and what is predicted of it."""
+    """A pair of replicas, and the forecast for the request there."""
 
     pair: Pair
     forecast: Forecast
 
 
-def one_of(ask: PlacementRequest) -> PlacementRequest:
-    """The share of one of its choices."""
-    return ask if ask.choices == 1 else replace(ask, choices=1)
+def one_of(request: PlacementRequest) -> PlacementRequest:
+    """The request with one of its choices."""
+    return request if request.choices == 1 else replace(request, choices=1)

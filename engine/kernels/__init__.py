@@ -23,7 +23,7 @@ _FLAGS = ("-O3", "-fopenmp", "-std=c++20", *_MATH)
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One way to compile the operations; they are then in `torch.ops`, under `library`."""
+    """A way to compile the operations, which are then in `torch.ops`, under `library`."""
 
     library: str
     machine: str
@@ -31,13 +31,13 @@ class Build:
 
     @property
     def flags(self) -> list[str]:
-        """What the compiler is told."""
+        """The compiler's flags."""
         machine, library = f"-march={self.machine}", f"-DTANDEM_LIBRARY={self.library}"
         return [*_FLAGS, machine, library, *self.defines]
 
     @property
     def path(self) -> Path:
-        """Where the cache has it: named by all that it depends on, the processor too."""
+        """The build's file in the cache; its name is a digest of all that the build depends on."""
         digest = hashlib.sha256(torch.__version__.encode())
         for part in (*self.flags, processor()):
             digest.update(part.encode())
@@ -47,25 +47,25 @@ class Build:
 
 
 NATIVE = Build("tandem_cpu", "native")
-# What processors without AVX-512 run, and without AVX2, for tests on one that has them.
+# The builds of processors without AVX-512, and without AVX2, for tests on other processors.
 AVX2 = Build("tandem_cpu_avx2", "x86-64-v3")
 PLAIN = Build("tandem_cpu_plain", "x86-64-v2")
-# Ways to make products that this processor may not choose, see cpu/products.h, for tests.
+# Products that this processor may not choose (see cpu/products.h), for tests.
 PAIRS = Build("tandem_cpu_pairs", "native", ("-DTANDEM_PRODUCTS=kPairs",))
 WIDENED = Build("tandem_cpu_widened", "native", ("-DTANDEM_PRODUCTS=kWidened",))
 
 
 def is_built(build: Build = NATIVE) -> bool:
-    """Whether loading it will take no compiling."""
+    """Whether the operations can be loaded without compiling."""
     return build.path.is_file()
 
 
 @functools.cache
 def why_not_loaded(build: Build = NATIVE) -> str | None:
-    """None once the operations are in `torch.ops`; else why they cannot be had here.
+    """None once the operations are in `torch.ops`; else why they cannot be loaded here.
 
-    Compiles them first where the cache has none, which takes about half a minute; of several
-    processes one does, and the others wait for it.
+    Compiles them first where the cache has none, which takes about half a minute. Where several
+    processes ask, one compiles and the others wait for it.
     """
     path = build.path
     try:
@@ -81,10 +81,10 @@ def why_not_loaded(build: Build = NATIVE) -> str | None:
 
 
 def wake(step: torch.Tensor) -> None:
-    """Have the operations of other engines look again that wait for whose step this is to be over.
+    """Wake the operations of other engines that wait for the end of this step.
 
-    `step` as in `engine.cpu.core_sharing.Beside`. Without the operations nobody is woken: they
-    look by themselves after a while.
+    `step` is a tensor as in `engine.cpu.core_sharing.Beside`. Where the C++ operations are not
+    loaded, nothing is woken; the others look by themselves after a while.
     """
     if hasattr(torch.ops.tandem_cpu, "wake"):
         torch.ops.tandem_cpu.wake(step)
@@ -115,7 +115,7 @@ def _cache() -> Path:
 
 @functools.cache
 def processor() -> str:
-    """What this processor can do, as the kernel lists it: a home folder may serve several."""
+    """The processor's features, as the kernel lists them; a home folder may serve several hosts."""
     with Path("/proc/cpuinfo").open() as file:
         lines = (line for line in file if line.startswith(("flags", "Features")))
         return next(lines, "").partition(":")[2]
@@ -123,7 +123,7 @@ def processor() -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock, which ends with the process that holds it."""
+    """Keep a file locked; the lock ends with the process at the latest."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,7 @@
-"""The book of KV blocks: which are free, who holds the others, and in which phase.
+"""The bookkeeping of KV blocks: which blocks are free, and which owners hold the others. Pure.
 
-Pure bookkeeping. At every instant free + cached + running + leased + quarantined = total.
-Blocks are held by *owners* (one per request on this replica); an owner is in one phase:
+At every instant free + cached + running + leased + quarantined = total. An *owner* is a request on
+this replica. It holds blocks, and is in one phase:
 
     allocate ──▶ running ──lease──▶ leased ──quarantine──▶ quarantined
        ▲            └──────release──────┴─────────release──────┘
@@ -9,11 +9,10 @@ Blocks are held by *owners* (one per request on this replica); an owner is in on
        ├────── free ◀──── unnamed ───────┤
        └─ evict ─ cached ◀─── named ─────┘ ──match, share──▶ running
 
-A block is *named* by the digest of all tokens up to its end (`engine/kv/prefix_digest.py`) once
-its KV is
-computed. When nobody holds it any more it is cached: still to be found, and given out anew, least
-recently used first, when no block is free. A block's generation rises each time it is given out,
-so that a late writer can be told.
+A block is *named* once its KV is computed. Its name is the digest of all tokens up to its end
+(`engine/kv/prefix_digest.py`). A named block without a holder is cached, so it can still be found.
+When no block is free, the least recently used cached block is evicted. A block's generation rises
+each time the pool gives it out, so a late writer can be told from its owner.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class OutOfBlocks(Overloaded):
 
 
 class BlockPhase(Enum):
-    """What an owner does with its blocks."""
+    """The use that an owner has for its blocks."""
 
     RUNNING = "running"
     LEASED = "leased"
@@ -52,7 +51,7 @@ class BlockCounts:
 
     @property
     def used(self) -> int:
-        """Blocks that hold a request's KV, in any phase."""
+        """How many blocks have a request's KV, in any phase."""
         return self.running + self.leased + self.quarantined
 
 
@@ -76,7 +75,7 @@ class BlockPool:
             raise ValueError("a pool needs at least one block")
         self.total = total
         self.evictions = 0
-        # A stack: the block that was freed last is the one most likely still in a cache.
+        # A stack: the block that was freed last is most likely still in a processor's cache.
         self._free = list(range(total - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._holders = [0] * total
@@ -90,7 +89,7 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """How many blocks hold nothing."""
+        """How many blocks are empty."""
         return len(self._free)
 
     def can_allocate(self, count: int, keeping: Iterable[int] = ()) -> bool:
@@ -107,7 +106,7 @@ class BlockPool:
                 f"{count} blocks wanted, {self.free} of {self.total} free, "
                 f"{len(self._cached)} cached"
             )
-        # In order, as what lies one behind the other is read sooner.
+        # In order, because consecutive blocks are read faster.
         blocks = sorted(self._take() for _ in range(count))
         for block in blocks:
             self._generations[block] += 1
@@ -115,7 +114,7 @@ class BlockPool:
         return blocks
 
     def share(self, owner: str, blocks: Iterable[int]) -> None:
-        """Let `owner` hold blocks that somebody holds already, or that are cached."""
+        """Let `owner` hold blocks that have a holder already, or that are cached."""
         blocks = list(blocks)
         for block in blocks:
             if not self._holders[block] and block not in self._cached:
@@ -125,12 +124,12 @@ class BlockPool:
         self._hold(owner, blocks)
 
     def release(self, owner: str) -> int:
-        """Take back all that `owner` holds; returns how many nobody holds now. Idempotent."""
+        """Take back all blocks of `owner`; returns how many have no holder now. Idempotent."""
         holding = self._holdings.pop(owner, None)
         if holding is None:
             return 0
         released = 0
-        # Backwards: of a chain the end is evicted first, as nothing is found behind a gap.
+        # Backwards: the end of a chain is evicted first, as a lookup ends at a missing block.
         for block in reversed(holding.blocks):
             if self._count(block, -_HOLDER[holding.phase]):
                 continue
@@ -152,11 +151,10 @@ class BlockPool:
         holding.phase = phase
 
     def publish(self, owner: str, index: int, digest: bytes) -> None:
-        """Name the owner's block at that place, whose KV is computed, by what is in it.
+        """Name the owner's block number `index`, whose KV is computed, by its content.
 
-        A digest that is known already stays with the block that has it; a condemned block stays
-        without a name. ValueError where the owner is not running: nothing that is still arriving
-        is ever named.
+        A known digest stays with the block that has it, and a condemned block stays without a
+        name. ValueError where the owner is not running, as KV that still arrives has no name.
         """
         holding = self._holdings[owner]
         if holding.phase is not BlockPhase.RUNNING:
@@ -184,36 +182,36 @@ class BlockPool:
         return self._digests[block]
 
     def condemn(self, owner: str) -> None:
-        """Nobody may find what this owner holds any more: there are NaNs in it.
+        """Hide the owner's blocks, which have NaNs in them, from later requests.
 
-        Whoever shares these blocks keeps them as they are. When nobody holds them they are
-        quarantined until `cleaned`.
+        Other holders of these blocks keep them. Without a holder they are quarantined until
+        `cleaned`.
         """
         for block in self.held(owner):
             self._unname(block)
             self._condemned.add(block)
 
     def take_dirty(self) -> list[int]:
-        """Condemned blocks that nobody holds now, each handed out once, to be overwritten."""
+        """Condemned blocks without a holder, to be overwritten; each is returned once."""
         dirty, self._dirty = self._dirty, []
         return dirty
 
     def cleaned(self, blocks: Collection[int]) -> None:
-        """These blocks, from `take_dirty`, were overwritten and are free."""
+        """Free blocks from `take_dirty` that were overwritten."""
         self._condemned.difference_update(blocks)
         self._free.extend(blocks)
 
     def held(self, owner: str) -> tuple[int, ...]:
-        """The owner's blocks in order of allocation, or nothing."""
+        """The owner's blocks in order of allocation; empty for an unknown owner."""
         holding = self._holdings.get(owner)
         return tuple(holding.blocks) if holding else ()
 
     def generation(self, block: int) -> int:
-        """How often this block was given out."""
+        """How often the pool gave this block out."""
         return self._generations[block]
 
     def owners(self) -> frozenset[str]:
-        """Everyone who holds at least one block."""
+        """The owners of at least one block."""
         return frozenset(name for name, holding in self._holdings.items() if holding.blocks)
 
     def counts(self) -> BlockCounts:
@@ -230,12 +228,12 @@ class BlockPool:
         )
 
     def orphaned(self, living: Iterable[str]) -> int:
-        """How many blocks are held by owners that are not among the living."""
+        """How many blocks have an owner that is not among the living."""
         lost = self.owners() - set(living)
         return len({block for owner in lost for block in self._holdings[owner].blocks})
 
     def _take(self) -> int:
-        """A block that holds nothing, or else the cached one that was used longest ago."""
+        """An empty block, or else the cached block that was used longest ago."""
         if self._free:
             return self._free.pop()
         block, _ = self._cached.popitem(last=False)

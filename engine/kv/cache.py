@@ -19,11 +19,11 @@ KvFormat = Literal["plain", "pairs"]
 
 
 class KvCache:
-    """Preallocated keys and values of `blocks` blocks, and a scratch block nobody owns.
+    """Preallocated keys and values of `blocks` blocks, and a scratch block without an owner.
 
     `layers[i]` is [2, blocks + 1, block_size, kv_heads, head_size]: keys at 0, values at 1. That is
-    also the order of the numbers while `formats[i]` is plain; blocks travel as plain ones, unless
-    they are copied from cache to cache.
+    also the order of the numbers while `formats[i]` is plain. Blocks travel in the plain order,
+    unless they are copied from cache to cache.
     """
 
     def __init__(
@@ -32,17 +32,17 @@ class KvCache:
         self.layout = layout
         self.blocks = blocks
         self.scratch = blocks
-        # With its number, so that it compares equal to that of tensors on it.
+        # With its number, so that it equals the device of tensors on it.
         self.device = torch.empty(0, device=device).device
         self.dtype = TORCH_DTYPES[layout.dtype]
         self.formats: list[KvFormat] = [kv_format] * len(layout.layers)
         self.memory = memory_for(layout, blocks + 1, self.device)
         self._stacks = stacks_in(self.memory, layout, blocks + 1)
         sizes = enumerate(len(stack) for stack in self._stacks)
-        # Each layer's stack, and where in it.
-        self._stacked = [(stack, place) for stack, size in sizes for place in range(size)]
+        # Each layer's stack, and its index there.
+        self._stacked = [(stack, index) for stack, size in sizes for index in range(size)]
         self.layers = [layer for stack in self._stacks for layer in stack]
-        # Copies run beside the engine's steps, and a change of format must not meet one.
+        # Copies run beside the engine's steps; no copy may run during a change of format.
         self._copying = threading.Lock()
 
     @property
@@ -60,7 +60,7 @@ class KvCache:
         """Copy blocks into `out` (uint8, exactly their bytes), layer by layer.
 
         Each layer is written as [2, len(blocks), block_size, kv_heads, head_size]. `out` may be on
-        another device; when this has ended no copy is under way.
+        another device. When this returns no copy is under way.
         """
         index = self._index(blocks)
         with self._copies():
@@ -69,7 +69,7 @@ class KvCache:
                 if self.formats[first] == "pairs":
                     torch.ops.tandem_cpu.gather_pairs(self.layers[first], index, part[0])
                 elif self.device.type == "cpu":
-                    # A quarter faster than index_select. An index out of range would be clipped.
+                    # Faster than index_select by a quarter; take clips an index out of range.
                     np.take(_as_bytes(layers), index.numpy(), 1, _as_bytes(part), mode="clip")
                 elif out.device == self.device:
                     torch.index_select(layers, 1, index, out=part)
@@ -79,7 +79,7 @@ class KvCache:
     def scatter(
         self, blocks: Sequence[int], layer_start: int, layer_stop: int, data: torch.Tensor
     ) -> None:
-        """Copy `data`, laid out as `gather` does, into blocks; when this has ended it is there."""
+        """Copy `data`, in the order of `gather`, into blocks; when this returns it is there."""
         index = self._index(blocks)
         with self._copies():
             for first, stop, part in self._parts(len(blocks), layer_start, layer_stop, data):
@@ -87,14 +87,14 @@ class KvCache:
                 if self.formats[first] == "pairs":
                     torch.ops.tandem_cpu.scatter_pairs(part[0], index, self.layers[first])
                 elif self.device.type == "cpu":
-                    # index_copy_ goes element by element: a fourth of the speed.
+                    # index_copy_ copies element by element, at a fourth of the speed.
                     _as_items(layers)[:, index.numpy()] = _as_items(part)
                 else:
                     layers.index_copy_(1, index, part.to(self.device, non_blocking=True))
 
     @property
     def in_pairs(self) -> bool:
-        """Whether all layers are, and so will be to the end."""
+        """Whether all layers are in pairs, and will be to the end."""
         return all(kv_format == "pairs" for kv_format in self.formats)
 
     def copy_pairs(
@@ -104,18 +104,18 @@ class KvCache:
         blocks: Sequence[int],
         layers: range,
     ) -> None:
-        """Copy blocks `sources` of another cache of this layout, in its `stacks`, into own ones.
+        """Copy blocks `sources` of another cache of this layout into own blocks.
 
-        Both are in pairs.
+        `stacks` is the memory of the other cache, in pairs like this one.
         """
         read, written = torch.tensor(sources), self._index(blocks)
         first = layers.start
         while first < layers.stop:
-            stack, place = self._stacked[first]
-            end = min(place + layers.stop - first, len(self._stacks[stack]))
-            theirs, mine = stacks[stack][place:end], self._stacks[stack][place:end]
+            stack, index = self._stacked[first]
+            end = min(index + layers.stop - first, len(self._stacks[stack]))
+            theirs, mine = stacks[stack][index:end], self._stacks[stack][index:end]
             torch.ops.tandem_cpu.copy_blocks(theirs, read, mine, written)
-            first += end - place
+            first += end - index
 
     def pair(self, number: int) -> None:
         """Bring a layer's blocks from the plain order into pairs."""
@@ -127,19 +127,19 @@ class KvCache:
                 self.formats[number] = "pairs"
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Overwrite blocks with zeros; when this returns they are."""
+        """Overwrite blocks with zeros; when this returns they are zero."""
         for layer in self.layers:
             layer[:, list(blocks)] = 0
         self.synchronize()
 
     def synchronize(self) -> None:
-        """Wait until what this thread has launched is done; on a CPU it is."""
+        """Wait until all work that this thread launched is done; on a CPU it always is."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     @contextmanager
     def _copies(self) -> Iterator[None]:
-        """No change of format meets them, and none is under way when this has ended."""
+        """Keep copies separate from changes of format; no copy is under way at the end."""
         with self._copying:
             try:
                 yield
@@ -153,8 +153,8 @@ class KvCache:
 
     def _together(self, first: int, stop: int) -> torch.Tensor:
         """Layers of one stack as [layers * 2, blocks + 1, block_size, kv_heads, head_size]."""
-        stack, place = self._stacked[first]
-        return self._stacks[stack][place : place + stop - first].flatten(0, 1)
+        stack, index = self._stacked[first]
+        return self._stacks[stack][index : index + stop - first].flatten(0, 1)
 
     def _parts(
         self, count: int, layer_start: int, layer_stop: int, buffer: torch.Tensor
@@ -179,7 +179,7 @@ class KvCache:
             offset, first = offset + size, stop
 
     def _goes_on(self, number: int) -> bool:
-        """Whether a copy of the layer before can take in this one."""
+        """Whether a copy of the layer before can include this layer."""
         same = self._stacked[number][0] == self._stacked[number - 1][0]
         return same and self.formats[number] == "plain"
 

@@ -1,4 +1,4 @@
-"""What two replicas must agree on before a block of one means anything to the other."""
+"""The layout of KV blocks, which two replicas must share to exchange blocks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class KvLayout:
-    """The shape of a block: `layers` in order, tokens per block, element type, whose weights.
+    """The shape of a block: `layers` in order, tokens per block, element type, and the model.
 
-    One block of one layer travels as keys then values, each [block_size, kv_heads, head_size],
-    where it is not copied as it lies.
+    A block of one layer travels as keys then values, each [block_size, kv_heads, head_size],
+    unless it is copied from cache to cache.
     """
 
     layers: tuple[LayerShape, ...]
@@ -30,15 +30,15 @@ class KvLayout:
 
     @cached_property
     def numbers_before(self) -> tuple[int, ...]:
-        """Keys and values of one token in all layers before each one; last, in all."""
+        """How many numbers of a token's KV come before each layer; the last entry counts all."""
         return (0, *accumulate(2 * shape.kv_heads * shape.head_size for shape in self.layers))
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks hold that many tokens."""
+        """How many blocks that many tokens need."""
         return -(-tokens // self.block_size)
 
     def difference(self, other: KvLayout) -> str | None:
-        """Name what differs between the two, or None when blocks can be exchanged."""
+        """The difference of the two layouts in words; None when blocks can be exchanged."""
         for name in ("block_size", "dtype", "model_identity"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:

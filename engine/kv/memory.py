@@ -1,4 +1,4 @@
-"""The memory of a KV cache, and how it is cut into layers, here and where it is mapped."""
+"""The memory of a KV cache, and its division into layers, here and where it is mapped."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None =
 
 
 def memory_for(layout: KvLayout, blocks: int, device: torch.device) -> torch.Tensor:
-    """Zeros for so many blocks, flat uint8; on a CPU such that another process can read them."""
+    """Zeros for so many blocks, flat uint8; on a CPU another process can read the memory."""
     size = blocks * block_bytes(layout)
     if device.type == "cpu":
         try:
-            # Written now: a page of it costs four times as much when a step is the first to.
+            # Written now: a page costs four times as much when a step is the first to write it.
             return shared_tensor(size).zero_()
         except OSError as error:
             log.info("other processes on this host cannot borrow KV: %s", error)
@@ -43,8 +43,8 @@ def memory_for(layout: KvLayout, blocks: int, device: torch.device) -> torch.Ten
 def stacks_in(memory: torch.Tensor, layout: KvLayout, blocks: int) -> list[torch.Tensor]:
     """Neighbouring layers of one shape, [layers, 2, blocks, block_size, kv_heads, head_size] each.
 
-    A copy over them is one call: many short ones on another thread would keep the interpreter's
-    lock from the event loop.
+    A copy over a stack is one call. Many short calls on another thread would keep the
+    interpreter's lock from the event loop.
     """
     stacks: list[torch.Tensor] = []
     offset = first = 0
@@ -52,7 +52,7 @@ def stacks_in(memory: torch.Tensor, layout: KvLayout, blocks: int) -> list[torch
         count = len(list(alike))
         size = blocks * block_bytes(layout, first, first + count)
         stack = memory[offset : offset + size].view(TORCH_DTYPES[layout.dtype])
-        places = (blocks, layout.block_size, shape.kv_heads, shape.head_size)
-        stacks.append(stack.view(count, 2, *places))
+        shape_of_kv = (blocks, layout.block_size, shape.kv_heads, shape.head_size)
+        stacks.append(stack.view(count, 2, *shape_of_kv))
         offset, first = offset + size, first + count
     return stacks

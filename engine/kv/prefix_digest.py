@@ -1,11 +1,11 @@
-"""What is in a KV block, as a digest: of its own tokens and of everything before them.
+"""Digests of KV blocks: each covers a block's own tokens and all tokens before them.
 
     digest_0 = H(salt)        digest_i = H(digest_(i-1) | token ids of block i)
 
-The salt is the tenant with the model and its KV layout, so equal digests mean the same tenant, the
+The salt is the tenant with the model and its KV layout. So equal digests mean the same tenant, the
 same weights, and the same tokens from the prompt's first to the block's last. H is BLAKE2b (RFC
-7693), and a block has a fixed number of tokens, so nobody can construct another text with the same
-digest. The chaining is that of vLLM's prefix cache. Pure.
+7693) and a block has a fixed number of tokens, so no other text with the same digest can be
+constructed. The chaining is that of vLLM's prefix cache. Pure.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DIGEST_BYTES = 32
 
 
 def identity_of(layout: KvLayout) -> str:
-    """Everything that decides what the bytes of a block mean, the weights among it."""
+    """All that decides the meaning of a block's bytes, the weights included, as JSON."""
     return json.dumps(asdict(layout), sort_keys=True)
 
 
 def digest_of(layout: KvLayout) -> str:
-    """The identity in 32 characters: replicas of the same one may exchange blocks."""
+    """The identity in 32 characters; replicas with the same digest may exchange blocks."""
     return _hash(identity_of(layout).encode()).hex()[:32]
 
 
 class Chain:
-    """The digests of a sequence's full blocks; they grow with it and are never made twice."""
+    """The digests of a sequence's full blocks; each is computed once."""
 
     __slots__ = ("_block_size", "_format", "_last", "digests")
 
@@ -46,9 +46,10 @@ class Chain:
         self._last = _salt(tenant, identity)
 
     def follow(self, tokens: Sequence[int], count: int) -> None:
-        """Go on over the blocks that the first `count` tokens fill.
+        """Add the digests of the blocks that the first `count` tokens fill.
 
-        The tokens before are those of the calls before. ValueError for fewer than `count` tokens.
+        `tokens` begins with the tokens of the calls before. ValueError if it has fewer than
+        `count`.
         """
         if count > len(tokens):
             raise ValueError(f"{count} tokens asked for, {len(tokens)} given")
@@ -59,7 +60,7 @@ class Chain:
             self.digests.append(self._last)
 
     def fork(self) -> Chain:
-        """A chain that begins like this one and goes on by itself."""
+        """A copy of this chain that can be continued by itself."""
         other = copy(self)
         other.digests = list(self.digests)
         return other

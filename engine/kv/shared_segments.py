@@ -1,10 +1,10 @@
 """Memory that another process of this host can read: sealed memfds, opened under /proc.
 
-A segment is a page of header and then the data. It has no name in any file system, so nothing is
-left of it when the last process that holds or maps it is gone, however it went. It is sealed
-against shrinking: a reader's mapping can never fault.
+A segment is a page of header and then the data. It has no name in any file system, so it is gone
+when the last process that holds or maps it is gone. It is sealed against shrinking, so that a
+reader's mapping can never fault.
 
-    header   identity, generation, and words of whoever made the segment
+    header   identity, generation, and words of the segment's maker
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WORDS = (HEADER_BYTES - HEAD.size) // WORD.size
 
 
 def word_at(number: int) -> int:
-    """Where in a segment a word of its header lies."""
+    """The offset of a header's word in a segment, in bytes."""
     return HEAD.size + number * WORD.size
 
 
 class SharedSegment(mmap.mmap):
-    """One segment of this process. It lives as long as the tensor that was made of it."""
+    """A segment of this process. It lives as long as the tensor that was made of it."""
 
     descriptor: int
     identity: int
@@ -56,13 +56,13 @@ class SharedSegment(mmap.mmap):
         return segment
 
     def renew(self) -> int:
-        """From now on what was read of the data before is out of date; the new generation."""
+        """Declare all earlier reads of the data out of date; returns the new generation."""
         self.generation += 1
         HEAD.pack_into(self, 0, self.identity, self.generation)
         return self.generation
 
     def write_word(self, number: int, value: int) -> None:
-        """Set one of the WORDS words of the header, which are 0 at first."""
+        """Set a word of the header, which has WORDS words, all 0 at first."""
         WORD.pack_into(self, word_at(number), value)
 
 
@@ -71,7 +71,7 @@ _segments: weakref.WeakValueDictionary[int, SharedSegment] = weakref.WeakValueDi
 
 
 def shared_tensor(size: int) -> torch.Tensor:
-    """A flat uint8 tensor in a segment of its own; OSError where the memory is refused."""
+    """A flat uint8 tensor in a new segment; OSError where the system refuses the memory."""
     segment = SharedSegment.make(size)
     data = torch.frombuffer(segment, dtype=torch.uint8, offset=HEADER_BYTES)
     _segments[data.data_ptr()] = segment
@@ -79,7 +79,7 @@ def shared_tensor(size: int) -> torch.Tensor:
 
 
 def segment_of(data: torch.Tensor) -> tuple[SharedSegment, int] | None:
-    """The segment in which a tensor lies, and where in its data; None for private memory."""
+    """A tensor's segment and its offset in the data, in bytes; None for private memory."""
     start = data.untyped_storage().data_ptr()
     segment = _segments.get(start)
     return None if segment is None else (segment, data.data_ptr() - start)

@@ -1,6 +1,6 @@
 """FlashInfer's attention to blocks, behind the same interface as Triton's.
 
-It has not run on a GPU. A test checks what it hands over, with a stand-in for the library.
+It has not run on a GPU. A test checks its calls, with a stand-in for the library.
 """
 
 from __future__ import annotations

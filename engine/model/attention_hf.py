@@ -1,8 +1,8 @@
 """Attention over paged KV, registered with `transformers` under the name `tandem`.
 
-Keys and values of a step are written into their blocks, then read back by block table, so the
-same function serves chunked prefill and decode. Plain torch; scaled_dot_product_attention does
-the arithmetic, except where a model caps its scores or has attention sinks.
+A step writes its keys and values into their blocks, then reads them back by block table. So the
+same function serves chunked prefill and decode. scaled_dot_product_attention computes, except where
+a model caps its scores or has attention sinks.
 """
 
 from __future__ import annotations

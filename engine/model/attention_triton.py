@@ -1,4 +1,4 @@
-"""Paged attention through the Triton kernels: which tiles, how many splits, and the launches."""
+"""Paged attention through the Triton kernels: their tiles, splits and launches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from engine.model.packed_batch import PackedBatch
 
 Tensor = torch.Tensor
 
+# Tuned: the keys of a tile fill so many bytes, which fit from Ampere on.
 _TILE_BYTES = 32768
+# A bound: a row's keys are cut into at most so many parts.
 _MOST_SPLITS = 64
-# On an H200 one is enough where rows are equally long; more cost time (docs/performance.md).
+# Tuned: programs in flight per processor; on an H200 more cost time.
 _PROGRAMS_PER_PROCESSOR = 2
 
 
@@ -39,7 +41,7 @@ class PagedAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A launch: query rows by keys at a time, warps, and how deep loads are pipelined."""
+    """A launch: query rows and keys at a time, warps, and pipeline stages of the loads."""
 
     rows: int
     keys: int
@@ -48,7 +50,7 @@ class Tiles:
 
 
 def decode_tiles(group: int, size: int, itemsize: int) -> Tiles:
-    """The heads of a group, and keys that fill 32 KiB: 74 KB in use, which fit from Ampere on."""
+    """Tiles of the heads of a group by keys that fill 32 KiB; 74 KB in use."""
     rows = max(16, power_of_two(group))
     keys = max(16, min(128, _TILE_BYTES // (power_of_two(size) * itemsize)))
     # Loads that go through a table pass through the pipeline in two steps.
@@ -56,7 +58,7 @@ def decode_tiles(group: int, size: int, itemsize: int) -> Tiles:
 
 
 def prefill_tiles(queries: int, group: int, size: int, itemsize: int) -> Tiles:
-    """A large product for tensor cores; smaller for float32, and where there are few queries."""
+    """Tiles large enough for tensor cores; smaller for float32, and for few queries."""
     dims = power_of_two(size)
     few = max(16, power_of_two(queries * group), power_of_two(group))
     if itemsize == 4:
@@ -68,9 +70,9 @@ def prefill_tiles(queries: int, group: int, size: int, itemsize: int) -> Tiles:
 
 
 def splits(rows: int, kv_heads: int, processors: int, keys: int, tile: int) -> int:
-    """Into how many parts a row's keys are cut, a power of two: from shapes alone.
+    """How many parts a row's keys are cut into, a power of two, from shapes alone.
 
-    `keys` is the most that a row can have. So a captured graph is right for every context.
+    `keys` is the most that a row can have, so a captured graph is right for every context.
     """
     wanted = _PROGRAMS_PER_PROCESSOR * processors / (rows * kv_heads)
     most = min(_MOST_SPLITS, power_of_two(-(-keys // tile)))
@@ -86,7 +88,7 @@ def power_of_two(number: int) -> int:
 class TritonAttention:
     """See PagedAttention: single queries through `decode`, longer spans through `prefill`.
 
-    `decoding` and `prefilling` replace the chosen tiles, and `parts` the splits, to measure others.
+    `decoding` and `prefilling` replace the chosen tiles, and `parts` the splits, for measurements.
     """
 
     name = "Triton attention"
@@ -206,7 +208,7 @@ class TritonAttention:
 
 
 def _shape(query: Tensor, store: Tensor, window: int, cap: float) -> dict[str, int | float]:
-    """What the kernels are compiled for, by their names for it."""
+    """The constants that the kernels are compiled for, by name."""
     heads, size = query.shape[1:]
     block, kv_heads = store.shape[2:4]
     return {

@@ -1,10 +1,9 @@
-"""The decode step as one replay: buffers that stay where they are, padded to a few batch sizes.
+"""The decode step as a replay over buffers at fixed addresses, padded to a few batch sizes.
 
-A `StaticBatch` holds the inputs of a decode step at fixed addresses; a step of fewer rows is
-padded with rows that write to the cache's scratch block and see one token there. `DecodeReplays`
-records the forward over those buffers once per size (on a GPU as a CUDA graph) and then only
-fills the buffers. Tables are as wide as the context, and what a kernel launches depends on shapes
-alone, so a recording is right for any lengths.
+A `StaticBatch` has the inputs of a decode step. A step of fewer rows is padded with rows that write
+to the cache's scratch block and see one token there. `DecodeReplays` records the forward over these
+buffers once per size, on a GPU as a CUDA graph. After that it only fills the buffers. Tables are as
+wide as the context, and launches depend on shapes alone, so a recording is right for any lengths.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ log = logging.getLogger(__name__)
 Tensor = torch.Tensor
 Step = Callable[[], Tensor]
 
+# Tuned: the batch sizes that are recorded; a step is padded to the next one.
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -51,15 +51,15 @@ class StaticBatch:
         self._tables_of: list[list[int]] = [[] for _ in range(rows)]
         self._copied = torch.cuda.Event() if pinned else None
 
-    def fits(self, spans: list[Span]) -> bool:
-        """Whether these spans are a decode step that the buffers hold."""
+    def can_hold(self, spans: list[Span]) -> bool:
+        """Whether these spans are a decode step for which the buffers are large enough."""
         return len(spans) <= self._rows and all(
             span.count == 1 and span.samples and len(span.sequence.blocks) <= self._width
             for span in spans
         )
 
     def packed(self, rows: int) -> PackedBatch:
-        """The first rows as a batch; whoever computes it reads what `fill` puts there later."""
+        """The first rows as a batch; a computation of it reads what `fill` writes later."""
         (tokens, positions, slots), firsts, tables = self._device
         every = slice(0, rows)
         return PackedBatch(
@@ -76,21 +76,21 @@ class StaticBatch:
         )
 
     def fill(self, spans: list[Span]) -> None:
-        """Put the spans in the first rows, padding in all others; copies are in stream order."""
+        """Write the spans to the first rows, and padding to the others, in stream order."""
         if self._copied is not None:
             # The host's buffers may still be read for the step before.
             self._copied.synchronize()
         longs, firsts, _ = (t.numpy() for t in self._host)
         size, count = self._cache.layout.block_size, len(spans)
-        places = [span.start for span in spans]
+        positions = [span.start for span in spans]
         longs[0, :count] = [span.sequence.tokens[span.start] for span in spans]
-        longs[1, :count] = places
+        longs[1, :count] = positions
         longs[2, :count] = [
             s.sequence.blocks[s.start // size] * size + s.start % size for s in spans
         ]
         longs[:2, count:] = 0
         longs[2, count:] = self._cache.scratch * size
-        firsts[:count] = places
+        firsts[:count] = positions
         firsts[count:] = 0
         self._fill_tables(spans)
         for here, there in zip(self._host[:2], self._device[:2], strict=True):
@@ -117,7 +117,7 @@ class StaticBatch:
 
 
 class DecodeReplays:
-    """Decode steps through recordings, where there is one for their size."""
+    """Decode steps through recordings, for batch sizes that have one."""
 
     def __init__(
         self,
@@ -141,19 +141,19 @@ class DecodeReplays:
     def logits(self, spans: list[Span]) -> Tensor | None:
         """Logits [len(spans), vocabulary], or None where the step must run eagerly.
 
-        They are overwritten by the next replay.
+        The next replay overwrites the logits.
         """
-        place = bisect.bisect_left(self._buckets, len(spans))
-        if place == len(self._buckets) or not self._static.fits(spans):
+        bucket = bisect.bisect_left(self._buckets, len(spans))
+        if bucket == len(self._buckets) or not self._static.can_hold(spans):
             return None
-        step = self._recorded.get(self._buckets[place])
+        step = self._recorded.get(self._buckets[bucket])
         if step is None:
             return None
         self._static.fill(spans)
         return step()[: len(spans)]
 
     def pieces(self) -> Iterator[None]:
-        """Record size after size, the largest first: the others fit in the memory it took.
+        """Record size after size, the largest first: the smaller ones use its memory.
 
         Recording computes on padding alone. A size that cannot be recorded stays eager.
         """
@@ -169,21 +169,21 @@ class DecodeReplays:
             yield
 
     def _step(self, rows: int) -> Tensor:
-        # A new batch each time: masks are kept in it, and must be made from what is filled in.
+        # A new batch each time: its masks must be made from the filled buffers.
         return self._forward(self._static.packed(rows))
 
 
 class CudaGraphs:
-    """Records a step as a CUDA graph; all share their memory, so one replay at a time."""
+    """Records a step as a CUDA graph. All graphs share memory, so one replays at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
-        """Run it twice (kernels are compiled, workspaces made), then capture it.
+        """Run the step twice, so that kernels and workspaces exist, then capture it.
 
-        Only this thread is watched: KV transfers may use the device meanwhile.
+        The capture watches this thread alone, as KV transfers may use the device meanwhile.
         """
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)

@@ -1,4 +1,4 @@
-"""Which forward serves a model here, and why: the compact one where it can, else the module."""
+"""Which forward serves a model here: the compact forward where it can, else the module."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ log = logging.getLogger(__name__)
 
 
 class Improvement(Protocol):
-    """Something that makes steps faster, and takes long to make."""
+    """A change that makes steps faster, and takes long to prepare."""
 
     @property
     def stalls(self) -> bool:
-        """Whether streams would stand still for a piece of it: it is for before there are any."""
+        """Whether streams would stall for a piece; then it must end before there are streams."""
         ...
 
     def prepare(self) -> str | None:
-        """Do the slow part, on any thread; why it cannot be done, or None."""
+        """Do the slow part, on any thread; the reason if it cannot be done, else None."""
         ...
 
     def pieces(self, cache: KvCache) -> Iterator[None]:
-        """Swap it in, piece by piece; between any two may be steps, or layers of one."""
+        """Swap the change in, piece by piece; steps or layers of a step may come between two."""
         ...
 
 
@@ -64,7 +64,7 @@ class CpuOperations:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """Decode steps as CUDA graphs, for contexts of that many tokens; prompts' kernels compiled."""
+    """Decode steps as CUDA graphs, and compiled kernels, for contexts of that many tokens."""
 
     runner: CompactRunner
     context_tokens: int
@@ -87,9 +87,9 @@ class RecordedSteps:
 def choose_runner(
     description: ModelDescription, model: Any, block_size: int, config: ModelConfig
 ) -> tuple[Runner, Improvement | None]:
-    """The runner, and what will make it faster. The compact one empties the module.
+    """The runner, and the change that will make it faster. The compact runner empties the module.
 
-    What is asked for by name and cannot be had is refused, not replaced.
+    UnsupportedModel where the configuration names a forward or operations that cannot be used.
     """
     reason = _why_not_compact(description, model)
     if config.forward == "compact" and reason is not None:
@@ -131,7 +131,7 @@ def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
 def _choose_on_cuda(
     decoder: Decoder, context_tokens: int, operations: OperationsName
 ) -> tuple[Runner, Improvement | None]:
-    """Triton's operations where they can be had, else torch's, unless others were asked for."""
+    """Triton's operations where they can be used, else torch's, unless others were asked for."""
     weights = decoder.embedding
     reason = why_not_triton(decoder) if weights.is_cuda else f"the weights are on {weights.device}"
     if operations == "cpp":

@@ -1,4 +1,4 @@
-"""A forward of our own for the main decoder families: fused projections, logits where sampled."""
+"""Tandem's forward for the main decoder families: fused projections, logits where sampled."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Tensor = torch.Tensor
 class Layers(Protocol):
     """How layers of one decoder are computed, on one kind of device.
 
-    `x` is the residual stream, [tokens, hidden]; it may be written to. What `prepare` makes of a
-    layer is known to its maker alone.
+    `x` is the residual stream, [tokens, hidden]; it may be written to. Only the implementation
+    knows the form that `prepare` gives a layer.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Layers(Protocol):
         ...
 
     def prepare_head(self) -> Any:
-        """The same for the final norm and the head."""
+        """Bring the final norm and the head into that form."""
         ...
 
     def run(
@@ -57,24 +57,25 @@ class Layers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
-    """A layer made ready, and who computes it."""
+class _PreparedLayer:
+    """A prepared layer, and the implementation that computes it."""
 
     by: Layers
     layer: Any
 
 
 class CompactRunner:
-    """Runs a Decoder; see engine.model.runner.Runner. Who computes can change from layer to
-    layer.
+    """Runs a Decoder; see engine.model.runner.Runner.
+
+    The implementation can change from layer to layer.
     """
 
     def __init__(self, decoder: Decoder, by: Layers) -> None:
         self.kv_format = by.kv_format
         self.replays: DecodeReplays | None = None
         self._decoder = decoder
-        self._stages = [_Stage(by, by.prepare(layer)) for layer in decoder.layers]
-        self._head = _Stage(by, by.prepare_head())
+        self._prepared = [_PreparedLayer(by, by.prepare(layer)) for layer in decoder.layers]
+        self._head = _PreparedLayer(by, by.prepare_head())
 
     @property
     def name(self) -> str:
@@ -84,19 +85,19 @@ class CompactRunner:
     def layers(self, batch: PackedBatch) -> Generator[int, None, ForwardOutput]:
         """See Runner. Steps of single tokens are not cut."""
         decoder, whole = self._decoder, batch.segments[-1].queries == 1
-        most = len(self._stages) if whole else 1
-        # Of a prompt the last layer's keys and values are needed, and the rest of it where sampled.
+        most = len(self._prepared) if whole else 1
+        # A prompt's last layer needs all keys and values, but its output only where sampled.
         narrow = not whole and not batch.scored
         x = embedding(batch.tokens, decoder.embedding)
         if decoder.embedding_scale != 1.0:
             x = x * torch.tensor(decoder.embedding_scale, dtype=x.dtype)
         done = 0
-        while done < len(self._stages):
+        while done < len(self._prepared):
             # Looked up anew: `take` may have changed them since the pass began.
             group = self._group(done, most)
             end = done + len(group)
-            prepared = [stage.layer for stage in group]
-            wanted = batch.last if narrow and end == len(self._stages) else None
+            prepared = [one.layer for one in group]
+            wanted = batch.last if narrow and end == len(self._prepared) else None
             x = group[0].by.run(x, prepared, batch.cache.layers[done:end], batch, wanted)
             done = end
             yield done
@@ -105,13 +106,13 @@ class CompactRunner:
         )
 
     def take(self, by: Layers, cache: KvCache) -> Iterator[None]:
-        """Let another compute, a layer at a time; between two passes or two layers."""
+        """Let another implementation compute, a layer at a time, between two passes or layers."""
         for index, layer in enumerate(self._decoder.layers):
-            self._stages[index] = _Stage(by, by.prepare(layer))
+            self._prepared[index] = _PreparedLayer(by, by.prepare(layer))
             if by.kv_format == "pairs":
                 cache.pair(index)
             yield
-        self._head = _Stage(by, by.prepare_head())
+        self._head = _PreparedLayer(by, by.prepare_head())
         self.kv_format = by.kv_format
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ class CompactRunner:
         cap = self._decoder.final_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    def _group(self, first: int, most: int) -> list[_Stage]:
-        """Layers from `first` on that one and the same computes, at most that many."""
-        by = self._stages[first].by
-        return list(takewhile(lambda stage: stage.by is by, self._stages[first : first + most]))
+    def _group(self, first: int, most: int) -> list[_PreparedLayer]:
+        """At most `most` layers from `first` on that the same implementation computes."""
+        by = self._prepared[first].by
+        return list(takewhile(lambda layer: layer.by is by, self._prepared[first : first + most]))

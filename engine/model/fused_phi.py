@@ -1,7 +1,7 @@
-"""Phi (the first ones): layers whose attention and MLP read the same norm, in plain torch.
+"""The first Phi models: layers whose attention and MLP read the same norm, in plain torch.
 
-Norms are LayerNorms with a bias, here weight and bias as one tensor [2, hidden]; the MLP has no
-gate; every product has a bias. `transformers`' modeling_phi is the source.
+Norms are LayerNorms with a bias, here weight and bias as one tensor [2, hidden]. The MLP has no
+gate, and every product has a bias. `transformers`' modeling_phi is the source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAMILY = "PhiForCausalLM"
 
 
 def why_not(config: Any) -> str | None:
-    """Why these layers cannot be computed so, or None."""
+    """The reason if these layers cannot be computed so, else None."""
     if config.qk_layernorm:
         return "queries and keys have LayerNorms"
     if config.hidden_act not in ("gelu_new", "gelu_pytorch_tanh"):

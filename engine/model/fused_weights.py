@@ -9,7 +9,7 @@ import torch
 
 Tensor = torch.Tensor
 
-# Families whose layers differ only in what `read` looks at. Others run through their own module.
+# Families whose layers differ only in what `read` reads. Other families run their own module.
 FAMILIES = (
     "LlamaForCausalLM",
     "MistralForCausalLM",
@@ -24,7 +24,7 @@ FAMILIES = (
 
 @dataclass(slots=True)
 class Linear:
-    """weight [out, in] and perhaps bias [out]. Who packs the weight empties this one."""
+    """weight [out, in] and perhaps bias [out]; empty once the weight is packed."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -40,7 +40,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer. A norm is `x / rms(x) * (weight + norm_offset)`; see Decoder.
+    """A layer. A norm is `x / rms(x) * (weight + norm_offset)`; see Decoder.
 
     `qkv` is [(heads + 2 kv_heads) * head_size, hidden]; `gate_up` is [2 * intermediate, hidden].
     `post_attention` and `post_mlp` norm a branch before it is added (Gemma 2 and 3).
@@ -86,7 +86,7 @@ class Decoder:
 def read(model: Any, positions: int) -> Decoder:
     """Fuse the weights of a module of one of FAMILIES; rotary tables for that many positions.
 
-    The module's layers are emptied on the way, so that weights are never held twice.
+    The module's layers are emptied on the way, so that weights never exist twice.
     """
     config = model.config.get_text_config()
     body = model.model
@@ -119,7 +119,7 @@ def read(model: Any, positions: int) -> Decoder:
 
 
 class Rotaries:
-    """Rotary tables by layer kind, made once by the model's own module, for so many positions."""
+    """Rotary tables by layer kind, for so many positions, from the model's own module."""
 
     def __init__(self, module: Any, positions: int) -> None:
         self._module = module
@@ -127,7 +127,7 @@ class Rotaries:
         self._made: dict[str | None, Rotary] = {}
 
     def of(self, kind: str | None, device: torch.device) -> Rotary:
-        """The tables of that kind of layer; None where there is only one."""
+        """The tables of that kind of layer; None where there is only one kind."""
         if kind not in self._made:
             like = torch.zeros(1, device=device)
             extra = () if kind is None else (kind,)
@@ -142,7 +142,7 @@ class Rotaries:
 def _layer(layer: Any, config: Any, rotaries: Rotaries) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     sandwich = hasattr(layer, "pre_feedforward_layernorm")
-    # Gemma 3 turns sliding and full layers by different angles.
+    # Gemma 3 rotates sliding and full layers by different angles.
     kinds = config.model_type.startswith("gemma3")
     kind = config.layer_types[attention.layer_idx] if kinds else None
     return Layer(

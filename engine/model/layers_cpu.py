@@ -17,7 +17,7 @@ _MOST_HEAD_SIZE = 256
 
 
 def why_not(decoder: Decoder, block_size: int) -> str | None:
-    """Why these operations cannot serve the model, or None."""
+    """The reason if these operations cannot serve the model, else None."""
     sizes = {
         "hidden size": decoder.embedding.shape[1],
         "intermediate size": decoder.layers[0].down.weight.shape[1],
@@ -34,7 +34,7 @@ def why_not(decoder: Decoder, block_size: int) -> str | None:
 class CpuLayers:
     """See engine.model.fused_forward.Layers. The operations of `build` must have been loaded.
 
-    Weights are packed into panels, and the plain ones are given up.
+    Weights are packed into panels, and the plain weights are freed.
     """
 
     name = "C++ operations"

@@ -1,4 +1,4 @@
-"""Layers computed an operation at a time: what the operations of torch and Triton share."""
+"""Layers computed operation by operation, with the operations of torch or Triton."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 class Apply(Protocol):
-    """A linear layer made ready: [rows, in] to [rows, out]."""
+    """A prepared linear layer: [rows, in] to [rows, out]."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
@@ -25,7 +25,7 @@ class Apply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadyLayer:
-    """A layer and its products, made ready."""
+    """A layer and its prepared products."""
 
     weights: Layer
     qkv: Apply
@@ -35,7 +35,7 @@ class ReadyLayer:
 
 
 class OpByOp(ABC):
-    """See engine.model.fused_forward.Layers. Operations may reuse what they are given."""
+    """See engine.model.fused_forward.Layers. Operations may overwrite their arguments."""
 
     name: str
     kv_format: KvFormat = "plain"

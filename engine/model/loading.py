@@ -1,4 +1,4 @@
-"""Loading a model through `transformers`, and refusing by name what cannot be served."""
+"""Loading a model through `transformers`; UnsupportedModel names what cannot be served."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from engine.kv.memory import TORCH_DTYPES
 
 log = logging.getLogger(__name__)
 
+# A promise: the context of a model that states none, in tokens.
 DEFAULT_CONTEXT = 4096
+# A bound: the identity covers so many bytes at both ends of every tensor.
 _SAMPLE_BYTES = 4096
-# Held while something of `transformers` is changed that all models of a process share: of two at
-# once, one may put back the other's functions, and no model after that has its tied weights.
+# Taken to change parts of `transformers` that all models of a process share. Of two loads at once,
+# one may restore the other's functions, and later models would lack their tied weights.
 LOADING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What is known of a model without its weights.
+    """The facts of a model that need no weights.
 
     `identity` is a digest of config and weights: two replicas with the same identity hold the
     same model. `context_tokens` bounds prompt and output together.
@@ -162,12 +164,12 @@ def _dtype(config: ModelConfig, loaded: Any, text: Any) -> str:
 
 
 def _context(text: Any, wanted: int | None) -> int:
-    """Tokens that fit: the model's own length, less where rotary scaling depends on the batch."""
+    """The model's own length in tokens, less where rotary scaling depends on the batch."""
     own = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     rope = getattr(text, "rope_parameters", None) or {}
     original = rope.get("original_max_position_embeddings")
     if rope.get("rope_type") == "longrope" and original:
-        log.info("context held to %d: longer prompts would change the rotary scaling", original)
+        log.info("context limited to %d: longer prompts would change the rotary scaling", original)
         own = min(own or original, original)
     if own is None:
         log.info("the model states no context length; taking %d", wanted or DEFAULT_CONTEXT)

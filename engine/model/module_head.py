@@ -1,4 +1,4 @@
-"""The head of a model's own module, apart from its layers."""
+"""The head of a model's own module, without its layers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Tensor = torch.Tensor
 class ModuleHead:
     """Logits of any rows behind the layers that a module has computed.
 
-    The module is called once more with its decoder standing still: for that call the decoder gives
-    the rows that it gave before. So whatever the module does behind it (scaling, soft caps) is done
-    as ever, and as many rows of logits exist as are asked for. Not thread-safe, as the module.
+    The module is called once more with a fixed decoder: for that call the decoder returns rows of
+    its last output. So the module's own code behind the decoder (scaling, soft caps) runs, and only
+    the requested rows of logits exist. Not thread-safe, like the module.
     """
 
     def __init__(self, model: Any) -> None:
@@ -41,7 +41,7 @@ class ModuleHead:
         still = type(given)(last_hidden_state=given.last_hidden_state[:, rows])
         self._decoder.forward = lambda *_, **__: still
         try:
-            # The ids say how many tokens there are, and nothing else.
+            # The ids give the number of tokens, and nothing else.
             out = self._model(input_ids=rows[None], use_cache=False)
         finally:
             del self._decoder.forward

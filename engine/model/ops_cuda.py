@@ -17,16 +17,18 @@ from engine.model.packed_batch import PackedBatch
 
 Tensor = torch.Tensor
 
+# Bounds of the kernels.
 _MOST_HEAD_SIZE = 256
 _MOST_GROUP = 64
 _MOST_HIDDEN = 32768
+# Tuned: dims that a program of the gate kernel computes.
 _GATE_DIMS = 1024
-# Tokens from which a program takes a whole tile of heads instead of a few.
+# Tuned: from so many tokens on a program takes a whole tile of heads instead of a few.
 _MANY_TOKENS = 256
 
 
 def why_not(decoder: Decoder) -> str | None:
-    """Why these operations cannot serve the model, or None."""
+    """The reason if these operations cannot serve the model, else None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if decoder.head_size % 2 or decoder.head_size > _MOST_HEAD_SIZE:
@@ -41,7 +43,7 @@ def why_not(decoder: Decoder) -> str | None:
 class TritonOps(OpByOp):
     """See OpByOp. Rounds once where `transformers` may round twice.
 
-    `attention` is how blocks are attended to; Triton's own kernels unless another is given.
+    `attention` attends to blocks; without it Triton's own kernels do.
     """
 
     def __init__(self, decoder: Decoder, attention: PagedAttention | None = None) -> None:
@@ -52,11 +54,11 @@ class TritonOps(OpByOp):
         self._kernels = fused_triton
         self._attention = attention or TritonAttention(processors(device))
         self.name = f"Triton operations, {self._attention.name}"
-        # What plans each batch on the host cannot be part of a recorded step.
+        # An attention that plans each batch on the host cannot be recorded.
         self.recordable = isinstance(self._attention, TritonAttention)
 
     def apply(self, weights: Linear) -> Apply:
-        """As they are."""
+        """The weights as they are."""
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -142,7 +144,7 @@ class TritonOps(OpByOp):
 
 
 def attention_named(operations: str, device: torch.device) -> PagedAttention | None:
-    """The attention that `model.operations` names, None for Triton's own."""
+    """The attention that `model.operations` names; None for Triton's own."""
     if operations != "flashinfer":
         return None
     if importlib.util.find_spec("flashinfer") is None:

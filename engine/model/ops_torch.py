@@ -21,11 +21,11 @@ class TorchOps(OpByOp):
     name = "torch operations"
 
     def apply(self, weights: Linear) -> Apply:
-        """As they are."""
+        """The weights as they are."""
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """RMS norm in float32; Gemma's multiplies before it rounds, the others after."""
+        """RMS norm in float32; Gemma's multiplies before it rounds, other models' after."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._decoder.eps)
         if self._decoder.norm_offset:
@@ -67,7 +67,7 @@ class TorchOps(OpByOp):
 
 
 def _rotated(x: Tensor, rotary: Rotary, positions: Tensor) -> Tensor:
-    """Turn the first dims of [tokens, heads, head_size] by their positions' angles."""
+    """Rotate the first dims of [tokens, heads, head_size] by their positions' angles."""
     half = rotary.cosine.shape[1]
     cosine = rotary.cosine[positions].unsqueeze(1).to(x.dtype)
     sine = rotary.sine[positions].unsqueeze(1).to(x.dtype)

@@ -27,15 +27,19 @@ class QuerySegment:
 
 @dataclass(slots=True)
 class PackedBatch:
-    """One step's input. `order[i]` is the place in the caller's list of the i-th packed span.
+    """The input of a step.
 
-    Per token, [T]: `tokens`, `positions`, and `slots`, where its key and value go
-    (block * block_size + offset). Per span, [S], int32: `firsts`, the position of its first query,
-    and `starts` [S + 1], its rows among the tokens. `tables` [S, blocks] int32 are block tables.
-    `last` indexes the final tokens of the spans that sample; where `scored`, others' logits are
-    asked for, too. `halted`, [1] int32 on the CPU, is set by another thread once nobody wants the
-    step: who computes it may then leave anything behind. `beside` says who else computes on the
-    same cores.
+    - `order`: `order[i]` is the index in the caller's list of the i-th packed span.
+    - `tokens`, `positions`, `slots`: per token, [T]; a token's key and value go to its slot
+      (block * block_size + offset).
+    - `firsts`: per span, [S] int32, the position of its first query.
+    - `starts`: [S + 1] int32, where each span's rows begin among the tokens.
+    - `tables`: [S, blocks] int32, block tables.
+    - `last`: indexes of the final tokens of the spans that sample.
+    - `scored`: whether logits of other tokens are asked for, too.
+    - `halted`: [1] int32 on the CPU, set by another thread to halt the step. A halted step may
+      leave any content in its blocks.
+    - `beside`: the other engines that compute on the same cores.
     """
 
     cache: KvCache
@@ -71,7 +75,7 @@ class PackedBatch:
 def pack(spans: list[Span], cache: KvCache) -> PackedBatch:
     """Pack spans into one row: single tokens first, as one segment, then each longer chunk.
 
-    Every span's sequence must hold blocks for all of its tokens up to the span's end.
+    Every span's sequence must have blocks for all of its tokens up to the span's end.
     """
     order = sorted(range(len(spans)), key=lambda index: spans[index].count > 1)
     packed = [spans[index] for index in order]
@@ -105,7 +109,7 @@ def _segments(packed: list[Span], starts: list[int], widths: list[int]) -> Itera
 
 
 def _tables(packed: list[Span], width: int, padding: int) -> list[list[int]]:
-    # Padding is read too, with no weight: a NaN in somebody's block, times 0, would come through.
+    # Padding is read too, with weight 0: a NaN in another block, times 0, would still be a NaN.
     rows = (span.sequence.blocks[:width] for span in packed)
     return [[*row, *([padding] * (width - len(row)))] for row in rows]
 

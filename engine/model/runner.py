@@ -1,7 +1,7 @@
-"""What computes logits from packed tokens: one interface, two ways.
+"""The interface that computes logits from packed tokens, and its two implementations.
 
-`TransformersRunner` runs the model's own module with paged attention; it serves everything.
-`CompactRunner` (engine/model/fused_forward.py) is a forward of our own for the main families.
+`TransformersRunner` runs the model's own module with paged attention; it serves every model.
+`CompactRunner` (engine/model/fused_forward.py) is Tandem's forward for the main families.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from engine.model.packed_batch import PackedBatch
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """A batch behind its last layer: `logits` [len(batch.last), vocabulary], and those of others.
+    """A batch behind its last layer, with `logits` [len(batch.last), vocabulary].
 
-    `logits_of` gives them for indices of tokens of the batch, [rows] to [rows, vocabulary].
+    `logits_of` gives the logits of other tokens: indices [rows] to [rows, vocabulary].
     """
 
     logits: torch.Tensor
@@ -31,9 +31,9 @@ class ForwardOutput:
 
 
 class Runner(Protocol):
-    """One model, ready to compute; it keeps KV in the order that `kv_format` says.
+    """A model that is ready to compute; its KV has the order `kv_format`.
 
-    `replays` are recordings of its decode steps, once there are some.
+    `replays` are recordings of its decode steps, or None.
     """
 
     kv_format: KvFormat
@@ -41,13 +41,13 @@ class Runner(Protocol):
 
     @property
     def name(self) -> str:
-        """What computes, for the log."""
+        """The implementation's name, for the log."""
         ...
 
     def layers(self, batch: PackedBatch) -> Generator[int, None, ForwardOutput]:
-        """Store the batch's keys and values, pausing behind layers where that can be done.
+        """Store the batch's keys and values, with pauses behind layers where possible.
 
-        At a pause it says how many layers have stored; all have before the logits are computed.
+        A pause yields how many layers have stored. All layers have before the logits are computed.
         """
         ...
 
@@ -74,7 +74,7 @@ class TransformersRunner:
 
 
 def whole(run: Generator[int, None, ForwardOutput]) -> torch.Tensor:
-    """The logits that a pass gives, without pauses."""
+    """The logits of a pass, without pauses."""
     while True:
         try:
             next(run)
@@ -91,7 +91,7 @@ def run_module(
     **options: Any,
 ) -> torch.Tensor:
     """One pass of a module: logits [len(last), vocabulary]; an empty `last` computes none."""
-    # `logits_to_keep` 0 means all; one discarded row is the least that can be asked for.
+    # `logits_to_keep` 0 means all rows, so one row is computed and discarded.
     keep = last if len(last) else last.new_zeros(1)
     out = model(
         input_ids=tokens[None],

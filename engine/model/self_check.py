@@ -1,4 +1,4 @@
-"""What is learned of a module before it serves: its KV shape, and logits to compare with."""
+"""Checks of a module before it serves: its KV shape, and logits to compare with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from engine.model.runner import Runner, run_module, whole
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 
+# A bound: the tokens of the check.
 _CHECK_TOKENS = 24
-# Largest logit difference from eager attention, relative to the largest logit.
+# Numerics: the largest logit difference from eager attention, relative to the largest logit.
 _CHECK_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 5e-2}
 
 
@@ -51,7 +52,7 @@ def probe_layout(description: ModelDescription, model: Any, block_size: int) -> 
 
 
 def check_tokens(description: ModelDescription) -> list[int]:
-    """A short prompt that any vocabulary has."""
+    """A short prompt of tokens that any vocabulary has."""
     length = min(_CHECK_TOKENS, description.context_tokens)
     return [(7919 * (i + 1)) % description.vocabulary for i in range(length)]
 
@@ -61,8 +62,8 @@ def reference_logits(model: Any, tokens: list[int]) -> torch.Tensor:
     """The module's own logits for the token after these, with eager attention: [vocabulary]."""
     device = next(model.parameters()).device
     row = torch.tensor(tokens, dtype=torch.long, device=device)
-    place = torch.arange(len(tokens), device=device)
-    return run_module(model, row, place, place[-1:])[0].float()
+    positions = torch.arange(len(tokens), device=device)
+    return run_module(model, row, positions, positions[-1:])[0].float()
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Batches of all kinds once through the model, so that no request waits for kernels to compile."""
+"""Computes batches of all kinds once, so that no request waits for kernels to compile."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from engine.types.sequence import Sequence, Span
 
 log = logging.getLogger(__name__)
 
-# Kernels are compiled for tiles, which follow from how many tokens a prompt has, and for the parts
-# that a stream's context is cut into.
+# Bounds: kernels are compiled for tiles, which depend on a prompt's length, and for the parts of a
+# stream's context. Each length in tokens here compiles some.
 _PROMPTS = (1, 4, 7, 16, 24, 48, 100, 300, 1024, 2048)
 _STREAMS = (48, 200, 400, 800, 1600, 3500, 7000)
 _BESIDE_TOKENS = 100
 
 
 def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterator[None]:
-    """Compute prompts of many lengths, and one beside a stream of many contexts, a batch a piece.
+    """Compute prompts of many lengths, and a prompt beside streams of many contexts, one by one.
 
-    All of them are stored in the scratch block. One that cannot be computed is logged.
+    Their KV goes to the scratch block. A batch that cannot be computed is logged.
     """
     batches = [[_span(cache, 0, length)] for length in _PROMPTS if length <= context_tokens]
     if context_tokens >= _BESIDE_TOKENS:

@@ -1,7 +1,7 @@
 """The sampler's randomness: a pure function of seed, choice and position.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-Generators", OOPSLA 2014), which is counter-based: its n-th output needs n alone, not the outputs
+Generators", OOPSLA 2014). It is counter-based: its n-th output needs n alone, not the outputs
 before it. So any replica can go on with a request at any token.
 """
 

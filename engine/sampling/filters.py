@@ -1,14 +1,14 @@
 """Which tokens top-k, top-p and min-p keep, in that order, as a floor under the scores.
 
-Of the distribution that temperature gives,
+Each works on the distribution that temperature gives:
 
 - top-k keeps the k most likely tokens;
-- top-p keeps the fewest most likely of those whose share of their probability reaches p
+- top-p keeps the fewest most likely tokens whose share of the kept probability reaches p
   (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020);
-- min-p keeps those at least min-p times as likely as the most likely one
+- min-p keeps tokens at least min-p times as likely as the most likely token
   (Nguyen et al., "Turning Up the Heat", 2024).
 
-At least one token always stays. Tokens exactly as likely as the last one kept are kept as well,
+At least one token always stays. Tokens exactly as likely as the last kept token are kept as well,
 because the order of equals after a sort depends on the device and the batch.
 """
 
@@ -18,7 +18,7 @@ import torch
 
 from engine.types.sampling_params import SamplingParams
 
-# Top-p seldom needs more of the best scores than this; the rest is sorted only where it does.
+# Tuned: top-p seldom needs more of the best scores; all are sorted only where it does.
 _HEAD = 1024
 
 
@@ -42,11 +42,11 @@ def keep_likely(
     if width == 0 or width * 4 > scores.shape[-1]:
         return scores.masked_fill(~mask, -torch.inf), None
     rows, tokens = mask.nonzero(as_tuple=True)
-    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    columns = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     kept = scores.new_full((len(asks), width), -torch.inf)
-    kept[rows, places] = scores[rows, tokens]
+    kept[rows, columns] = scores[rows, tokens]
     ids = tokens.new_zeros((len(asks), width))
-    ids[rows, places] = tokens
+    ids[rows, columns] = tokens
     return kept, ids
 
 

@@ -1,4 +1,4 @@
-"""What a request changes in the model's logits before a token is chosen."""
+"""A request's changes to the model's logits before a token is chosen."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def edits_logits(sampling: SamplingParams) -> bool:
 def edit_logits(scores: torch.Tensor, sequences: list[Sequence]) -> None:
     """Apply repetition penalty, then presence and frequency penalties, then biases, in place.
 
-    `scores` is float32 [rows, vocabulary]; row i belongs to sequences[i]. Rows that ask for
-    nothing are not touched.
+    `scores` is float32 [rows, vocabulary]; row i belongs to sequences[i]. Rows without
+    such a request are not touched.
     """
     for row, sequence in enumerate(sequences):
         sampling = sequence.sampling

@@ -1,11 +1,14 @@
 """From the model's logits to the next token of every sequence in a batch.
 
-Per row, in this order: repetition penalty, presence and frequency penalties, logit bias
-(`engine/sampling/penalties.py`); then, where temperature is 0, the best token; else temperature,
-top-k, top-p and min-p (`engine/sampling/filters.py`), and of what they keep the token at one random
-number, which
-depends on seed, choice and absolute position alone (`engine/sampling/counter_rng.py`). So a
-request gets the same token in any batch, on any replica.
+Each row goes through these steps:
+
+1. repetition, presence and frequency penalties, logit bias (`engine/sampling/penalties.py`);
+2. where temperature is 0, the best token;
+3. else temperature, top-k, top-p and min-p (`engine/sampling/filters.py`), and the kept token at a
+   random number (`engine/sampling/counter_rng.py`).
+
+The random number depends on seed, choice and absolute position alone. So a request gets the same
+token in any batch, on any replica.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from engine.sampling.filters import filters, keep_likely
 from engine.sampling.penalties import edit_logits, edits_logits
 from engine.types.sequence import SampledToken, Sequence
 
-_BAD = -1  # on the device only: in place of the token of a row without a distribution
-# On a CPU larger temporaries are returned to the system and faulted in anew at every step, which
-# costs more than the arithmetic.
+# On the device alone: the token of a row without a distribution.
+_BAD = -1
+# Tuned: on a CPU the system takes larger temporaries back and faults them in again at every step,
+# which costs more than the arithmetic.
 _CPU_NUMBERS = 2**20
 
 
@@ -56,7 +60,7 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken
 
 
 def _groups(logits: torch.Tensor, sequences: list[Sequence]) -> list[list[int]]:
-    """Rows that are treated alike, so that none pays for what another asks."""
+    """Rows that are sampled alike, so that no row pays for another's request."""
     kinds: defaultdict[tuple[bool, bool, bool], list[int]] = defaultdict(list)
     for row, sequence in enumerate(sequences):
         sampling = sequence.sampling
@@ -98,15 +102,15 @@ def _draw(scores: torch.Tensor, sequences: list[Sequence], *, filtered: bool) ->
     if filtered:
         scores, ids = keep_likely(scores, temperature, asks)
     # A softmax in float64 but for its division, and its running sum. In vocabulary order, not
-    # sorted by weight: rounding of 1e-7 in two close logits would swap their places in a sorted
+    # sorted by weight: rounding of 1e-7 in two close logits would swap their order in a sorted
     # order and so the token; here it moves the edges by as little.
     edges = scores.double().sub_(best).div_(temperature).exp_().cumsum_(dim=-1)
     total = edges[:, -1:]
     target = torch.minimum(noise * total, torch.nextafter(total, torch.zeros_like(total)))
-    places = torch.searchsorted(edges, target, right=True)
+    columns = torch.searchsorted(edges, target, right=True)
     # Only a row without a distribution has no such edge.
-    places.clamp_(max=edges.shape[-1] - 1)
-    tokens = places if ids is None else ids.gather(1, places)
+    columns.clamp_(max=edges.shape[-1] - 1)
+    tokens = columns if ids is None else ids.gather(1, columns)
     return torch.where(total.isfinite() & (total > 0), tokens, _BAD).squeeze(1)
 
 
@@ -124,12 +128,12 @@ def _with_logprobs(
     if asks:
         rows = list(asks)
         table = logits[rows].float().log_softmax(dim=-1)
-        # A row without a distribution has no token to look up; what it gets here is not used.
+        # A row without a distribution has no token to look up; its value is not used.
         drawn = torch.tensor([max(0, tokens[row]) for row in rows], device=logits.device)
         chosen = table.gather(1, drawn.unsqueeze(1)).squeeze(1).tolist()
         best = table.topk(min(max(asks.values()), table.shape[-1]), dim=-1)
         values, ids = best.values.tolist(), best.indices.tolist()
-        for place, (row, k) in enumerate(asks.items()):
-            top = tuple(zip(ids[place][:k], values[place][:k], strict=True))
-            sampled[row] = SampledToken(tokens[row], chosen[place], top)
+        for index, (row, k) in enumerate(asks.items()):
+            top = tuple(zip(ids[index][:k], values[index][:k], strict=True))
+            sampled[row] = SampledToken(tokens[row], chosen[index], top)
     return sampled

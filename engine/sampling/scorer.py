@@ -1,7 +1,7 @@
 """From logits to the scores of a batch's own tokens, some rows at a time.
 
-A row of logits is as long as the vocabulary, so the rows of a long prompt never exist together:
-of each piece only the scores are kept.
+A row of logits is as long as the vocabulary. So the rows of a long prompt never exist together: the
+scorer computes them in pieces, and keeps only the scores of each piece.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from engine.errors import Internal
 from engine.types.scores import Scores
 from engine.types.sequence import Span
 
-# Rows of logits at a time: enough of them to multiply well, few beside the weights of a model.
+# Tuned: rows of logits at a time, enough to multiply well and few beside a model's weights.
 PIECE_ROWS = 64
 
 
 class Scorer:
-    """Scores the spans of one batch that ask for it. `order` is that of the packed spans."""
+    """Scores the spans of one batch that ask for it; `order` is the order of the packed spans."""
 
     def __init__(self, spans: list[Span], order: Sequence[int], device: torch.device) -> None:
         counts = [spans[index].count for index in order]
@@ -30,11 +30,11 @@ class Scorer:
         targets: list[int] = []
         for index, begin in zip(order, begins, strict=False):
             span = spans[index]
-            places = span.scored
-            if places:
-                self._runs[index] = range(len(rows), len(rows) + len(places))
-                rows += [begin + place - 1 - span.start for place in places]
-                targets += [span.sequence.tokens[place] for place in places]
+            scored = span.scored
+            if scored:
+                self._runs[index] = range(len(rows), len(rows) + len(scored))
+                rows += [begin + token - 1 - span.start for token in scored]
+                targets += [span.sequence.tokens[token] for token in scored]
         self._spans = spans
         self._top = max((_top(spans[index]) for index in self._runs), default=0)
         self._rows = torch.tensor(rows, dtype=torch.long, device=device)
@@ -45,7 +45,7 @@ class Scorer:
         self._sound: list[bool] = []
 
     def run(self, logits_of: Callable[[torch.Tensor], torch.Tensor]) -> Generator[None, None, None]:
-        """Score piece by piece, pausing before each. `logits_of` gives those of some rows."""
+        """Score piece by piece, pausing before each; `logits_of` gives the logits of some rows."""
         pieces = self._rows.split(PIECE_ROWS), self._targets.split(PIECE_ROWS)
         for rows, targets in zip(*pieces, strict=True):
             if len(rows):
@@ -53,7 +53,7 @@ class Scorer:
                 self._add(logits_of(rows), targets)
 
     def found(self, index: int) -> Scores | Internal | None:
-        """The scores of a span, or what is wrong with its numbers; None where none were asked."""
+        """The scores of a span, or the fault in its numbers; None where it asked for none."""
         run = self._runs.get(index)
         if run is None:
             return None

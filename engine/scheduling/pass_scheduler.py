@@ -35,7 +35,7 @@ class PassScheduler(ABC):
 
     def queue_positions(self, now: float) -> dict[str, QueuePosition]:
         """The queue position of each waiting prompt, by owner."""
-        return self._prompts.places(now)
+        return self._prompts.positions(now)
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
         """Note that a pass was computed for so long, the steps beside it included."""

@@ -1,4 +1,4 @@
-"""Sequences and the named blocks of one pool: what a sequence can start from, what it leaves."""
+"""The prefix cache of one pool: the cached blocks that sequences start from, and leave."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from engine.types.sequence import Sequence
 class PrefixCache:
     """Starts sequences at their cached prefix and names the blocks that they fill.
 
-    `identity` is that of the model and its KV layout (`engine.kv.prefix_digest.identity_of`);
-    without one
-    nothing is looked up and nothing is named. `name` says in the metrics whose pool it is.
+    `identity` is that of the model and its KV layout (`engine.kv.prefix_digest.identity_of`).
+    Without an identity the cache looks nothing up and names nothing. `name` is the pool's name in
+    the metrics.
     """
 
     def __init__(self, pool: BlockPool, block_size: int, identity: str | None, name: str) -> None:
@@ -23,15 +23,15 @@ class PrefixCache:
         self._name = name
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks hold that many tokens."""
+        """The number of blocks that hold so many tokens."""
         return -(-tokens // self._block_size)
 
     def start(self, sequence: Sequence, headroom: int = 0) -> bool:
-        """Give a sequence blocks for all of its tokens; the leading ones are those in the cache.
+        """Give a sequence blocks for all of its tokens, leading with the cached blocks.
 
-        False, and nothing is taken, unless `headroom` blocks more would be left. The last token
-        is never taken from the cache, as it is what the next one is sampled from; nor is what
-        comes behind the token before the first one that is scored.
+        Returns False and takes nothing unless `headroom` more blocks would be left. The last token
+        is never taken from the cache, because the next token is sampled from it. Scored tokens and
+        the token before them are computed, too.
         """
         tokens = len(sequence.tokens)
         shared = self._match(sequence)
@@ -50,13 +50,16 @@ class PrefixCache:
         return True
 
     def start_fresh(self, sequence: Sequence) -> None:
-        """Give a sequence blocks of its own for all of its tokens; OutOfBlocks takes none."""
+        """Give a sequence blocks of its own for all of its tokens.
+
+        Raises OutOfBlocks, and takes none, where the pool has too few.
+        """
         needed = self.blocks_for(len(sequence.tokens))
         sequence.blocks = self._pool.allocate(sequence.owner, needed)
         sequence.computed = sequence.named = 0
 
     def stop(self, sequence: Sequence) -> None:
-        """Take a sequence's blocks away; it has to be started again."""
+        """Take a sequence's blocks away, so that it has to be started again."""
         self._pool.release(sequence.owner)
         sequence.blocks = []
         sequence.computed = sequence.named = 0

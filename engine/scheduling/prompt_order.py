@@ -1,15 +1,14 @@
-"""Which prompts are computed next. Pure; the schedulers of both pools use it.
+"""The order in which prompts are computed. Pure; the schedulers of both pools use it.
 
-Between lanes: start-time fair queueing (Goyal, Vin and Cheng, 1996), so each lane that has work
-gets its share of the tokens, and what a lane leaves goes to the others.
+Between lanes: start-time fair queueing (Goyal, Vin and Cheng, 1996). Each lane that has work gets
+its share of the tokens, and the others get what a lane leaves.
 
 Within a lane, at each turn:
 
-1. of the prompts that can all still meet their deadlines, as many as possible (Moore's algorithm,
-   1968): the shortest first for which the others' deadlines leave time, else the most urgent;
-2. then those that will be late, shortest first;
-3. but of every four tokens one is kept for prompts that are late by more than the patience, oldest
-   first, so that nobody starves.
+1. First come the prompts that can be on time, in the order of `engine.scheduling.edf`.
+2. Then come the late prompts, shortest first.
+3. One of every four tokens is kept for prompts that are late by more than the patience, oldest
+   first. So no prompt starves.
 """
 
 from __future__ import annotations
@@ -21,19 +20,25 @@ from engine.config import require
 from engine.scheduling.edf import MOST_IN_EXACT_ORDER, by_deadline, most_on_time, shortest_first
 from engine.types.lane import LANES, Lane
 
-# How late a prompt is when it becomes overdue, and what others are given for each of its tokens.
+# Promise: a prompt that is so late is overdue, and no prompt starves.
 PATIENCE_S = 5.0
+# Promise: the tokens of other prompts for each token of an overdue prompt.
 OTHERS_PER_OVERDUE = 3
-# Prompts share a pass while it is no longer than that: more would hold up the first of them.
+# Tuned: prompts share a pass up to this length, because a longer one holds up the first of them.
 _PACKED_S = 0.03
-# What a clock too coarse for a short pass must not make of it.
+# Tuned: a prompt overtakes a pass that has at least so many times its tokens.
+_OVERTAKES = 2
+# Tuned: the speed is a mean over so many full passes.
+_PASSES_IN_SPEED = 2
+# Numerics: a clock too coarse for a short pass must not make it free.
 _LEAST_TOKEN_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class LaneShares:
-    """What each lane gets of the prompt tokens while the others want them too."""
+    """The share of each lane in the prompt tokens while the other lanes want them, too."""
 
+    # Promise: a user may set them.
     interactive: float = 60.0
     """The share of the lane `interactive`."""
     streaming: float = 25.0
@@ -64,7 +69,7 @@ class PendingPrompt:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Passes that were begun: whose prompts they have, and the lane and tokens of the last one."""
+    """The passes that were begun: the owners in them, and the lane and tokens of the last one."""
 
     owners: Collection[str]
     lane: Lane
@@ -72,7 +77,7 @@ class UnderWay:
 
 
 class PromptOrder:
-    """Chooses chunks of at most `chunk_tokens` and remembers which lane had how much."""
+    """Chooses passes of at most `chunk_tokens`, and counts the tokens of each lane."""
 
     def __init__(self, chunk_tokens: int, shares: LaneShares | None = None) -> None:
         self._chunk_tokens = chunk_tokens
@@ -84,16 +89,17 @@ class PromptOrder:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast prompts were computed lately; None before the first."""
+        """The recent speed of computing prompts; None before the first pass."""
         return 1 / self._token_s if self._token_s else None
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A pass of that many prompt tokens took so long."""
+        """A pass of so many prompt tokens took `seconds`."""
         if tokens < 1 or seconds <= 0:
             return
         seen = max(seconds / tokens, _LEAST_TOKEN_S)
         known = seen if self._token_s is None else self._token_s
-        self._token_s = known + min(1.0, tokens / (2 * self._chunk_tokens)) * (seen - known)
+        part = min(1.0, tokens / (_PASSES_IN_SPEED * self._chunk_tokens))
+        self._token_s = known + part * (seen - known)
 
     def chunk(
         self,
@@ -103,16 +109,16 @@ class PromptOrder:
         under_way: UnderWay | None = None,
         most_tokens: int | None = None,
     ) -> list[tuple[PendingPrompt, int]]:
-        """The prompts of the next pass, with how many of their tokens; charged to their lane.
+        """The prompts of the next pass, each with a number of tokens; their lane is charged.
 
-        `admit` gives the tokens of a prompt that are to be computed, fewer where some were cached;
-        0 where it cannot run now. With passes under way, only what should overtake them.
-        `most_tokens` is for a pass smaller than the largest.
+        `admit` gives the tokens of a prompt that are to be computed: fewer where some were cached,
+        and 0 where the prompt cannot run now. With passes `under_way` the result has only prompts
+        that should overtake them. `most_tokens` bounds the pass further.
         """
         most = min(self._chunk_tokens, most_tokens or self._chunk_tokens)
-        lanes = {due.lane for due in prompts}
+        lanes = {prompt.lane for prompt in prompts}
         for lane in sorted(lanes, key=lambda lane: (self._start(lane), LANES.index(lane))):
-            ranked = self._ranked([due for due in prompts if due.lane == lane], now)
+            ranked = self._ranked([prompt for prompt in prompts if prompt.lane == lane], now)
             found = self._fill(ranked, admit, under_way, most)
             if found is None:
                 return []
@@ -126,13 +132,13 @@ class PromptOrder:
     ) -> list[list[tuple[PendingPrompt, int]]]:
         """The prompts of each lane in their order, each with the tokens that come before it.
 
-        Those are of its own lane, and of the others what their shares let pass meanwhile.
+        The shares of the other lanes let some of their tokens pass meanwhile, which count, too.
         """
-        due: dict[Lane, list[PendingPrompt]] = {}
+        waiting: dict[Lane, list[PendingPrompt]] = {}
         for prompt in prompts:
-            due.setdefault(prompt.lane, []).append(prompt)
-        totals = {lane: sum(one.length for one in own) for lane, own in due.items()}
-        return [self._behind_each(lane, own, totals, now) for lane, own in due.items()]
+            waiting.setdefault(prompt.lane, []).append(prompt)
+        totals = {lane: sum(one.length for one in own) for lane, own in waiting.items()}
+        return [self._behind_each(lane, own, totals, now) for lane, own in waiting.items()]
 
     def _behind_each(
         self, lane: Lane, own: list[PendingPrompt], totals: Mapping[Lane, int], now: float
@@ -140,14 +146,14 @@ class PromptOrder:
         exact = len(own) <= MOST_IN_EXACT_ORDER
         ranked = self._ranked(own, now) if exact else sorted(own, key=by_deadline)
         found, before, share = [], 0, getattr(self._shares, lane)
-        for due in ranked:
+        for prompt in ranked:
             others = sum(
-                min(total, int((before + due.length) * getattr(self._shares, other) / share))
+                min(total, int((before + prompt.length) * getattr(self._shares, other) / share))
                 for other, total in totals.items()
                 if other != lane
             )
-            found.append((due, before + others))
-            before += due.length
+            found.append((prompt, before + others))
+            before += prompt.length
         return found
 
     def _fill(
@@ -157,31 +163,31 @@ class PromptOrder:
         under_way: UnderWay | None,
         budget: int,
     ) -> list[tuple[PendingPrompt, int]] | None:
-        """A pass's prompts from the ranked ones; None where what is under way comes first."""
+        """The pass's prompts, from the ranked ones; None where the passes under way come first."""
         chunk: list[tuple[PendingPrompt, int]] = []
         total = 0
-        for due in ranked:
-            if under_way is not None and not chunk and not self._overtakes(due, under_way):
+        for prompt in ranked:
+            if under_way is not None and not chunk and not self._overtakes(prompt, under_way):
                 return None
-            if under_way is not None and due.owner in under_way.owners:
+            if under_way is not None and prompt.owner in under_way.owners:
                 break
-            count = min(admit(due), budget - total)
+            count = min(admit(prompt), budget - total)
             if not count:
                 continue
-            chunk.append((due, count))
+            chunk.append((prompt, count))
             total += count
             budget = min(budget, self._packed_tokens)
             if total >= budget:
                 break
         return chunk
 
-    def _overtakes(self, due: PendingPrompt, under_way: UnderWay) -> bool:
-        """Whether a pass may be held up for this prompt: much shorter, or of a better lane."""
-        if due.owner in under_way.owners:
+    def _overtakes(self, prompt: PendingPrompt, under_way: UnderWay) -> bool:
+        """Whether a pass waits for this prompt, which is much shorter or of an earlier lane."""
+        if prompt.owner in under_way.owners:
             return False
-        if LANES.index(due.lane) != LANES.index(under_way.lane):
-            return LANES.index(due.lane) < LANES.index(under_way.lane)
-        return 2 * due.length <= under_way.tokens
+        if LANES.index(prompt.lane) != LANES.index(under_way.lane):
+            return LANES.index(prompt.lane) < LANES.index(under_way.lane)
+        return _OVERTAKES * prompt.length <= under_way.tokens
 
     @property
     def _packed_tokens(self) -> int:
@@ -203,8 +209,8 @@ class PromptOrder:
         tokens = sum(count for _, count in chunk)
         self._clock = self._start(lane)
         self._served[lane] = self._clock + tokens / getattr(self._shares, lane)
-        others = sum(count for due, count in chunk if not _overdue(due, now))
-        if any(due.lane == lane and _overdue(due, now) for due in prompts):
+        others = sum(count for prompt, count in chunk if not _overdue(prompt, now))
+        if any(prompt.lane == lane and _overdue(prompt, now) for prompt in prompts):
             self._owed[lane] += others / OTHERS_PER_OVERDUE - (tokens - others)
             self._owed[lane] = max(0.0, self._owed[lane])
         else:
@@ -212,10 +218,10 @@ class PromptOrder:
 
     def _ranked(self, prompts: Sequence[PendingPrompt], now: float) -> Iterator[PendingPrompt]:
         """The prompts of one lane, best first."""
-        overdue = sorted((due for due in prompts if _overdue(due, now)), key=by_deadline)
+        overdue = sorted((prompt for prompt in prompts if _overdue(prompt, now)), key=by_deadline)
         if overdue and self._owed[overdue[0].lane] >= self._chunk_tokens:
             yield from overdue
-            prompts = [due for due in prompts if not _overdue(due, now)]
+            prompts = [prompt for prompt in prompts if not _overdue(prompt, now)]
         token_s = self._token_s or 0.0
         on_time = most_on_time(prompts, now, token_s)
         kept = {prompt.owner for prompt in on_time}
@@ -223,8 +229,8 @@ class PromptOrder:
         yield from sorted((one for one in prompts if one.owner not in kept), key=_by_length)
 
 
-def _overdue(due: PendingPrompt, now: float) -> bool:
-    return now - due.deadline_s > PATIENCE_S
+def _overdue(prompt: PendingPrompt, now: float) -> bool:
+    return now - prompt.deadline_s > PATIENCE_S
 
 
 def _by_length(prompt: PendingPrompt) -> tuple[int, float, int]:

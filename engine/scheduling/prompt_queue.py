@@ -9,7 +9,7 @@ from engine.scheduling.prompt_order import PendingPrompt, PromptOrder, UnderWay
 from engine.types.sequence import Sequence, Span
 from engine.types.urgency import Urgency, raised
 
-# Each that overtakes holds up those below it, and their memory.
+# Bound: a pass that overtakes holds up the passes below it, and their memory.
 MOST_PASSES = 3
 
 
@@ -22,9 +22,9 @@ class _QueuedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Where a prompt is among those of its lane that wait (1: the next), and for how long it waits.
+    """A prompt's `position` among the waiting prompts of its lane; 1 is the next.
 
-    `wait_s` is a prediction, None before there was a prompt to learn from.
+    `wait_s` predicts the seconds until it is computed. It is None before the first pass.
     """
 
     position: int
@@ -33,7 +33,7 @@ class QueuePosition:
 
 @dataclass(slots=True)
 class _Begun:
-    """A pass, and for how long it was computed."""
+    """A pass that was begun, and the seconds for which it was computed."""
 
     spans: list[Span]
     seconds: float = 0.0
@@ -44,9 +44,10 @@ class _Begun:
 
 
 class PromptQueue:
-    """Says whose turn it is by an order; a pass is known by the list of spans it was begun with.
+    """The prompts that wait and the passes over them, in the order of a PromptOrder.
 
-    A prompt is one until its sequence has output.
+    A pass is known by the list of spans that it was begun with. A sequence counts as a prompt until
+    it has output.
     """
 
     def __init__(self, order: PromptOrder) -> None:
@@ -58,32 +59,32 @@ class PromptQueue:
 
     @property
     def tokens_due(self) -> int:
-        """Prompt tokens that wait or are being computed."""
+        """The prompt tokens that wait or are being computed."""
         return sum(prompt.sequence.remaining for prompt in self._waiting())
 
     @property
     def batch_tokens_due(self) -> int:
-        """Those of the batch lane among them."""
+        """The part of `tokens_due` that belongs to the batch lane."""
         sequences = (prompt.sequence for prompt in self._waiting())
         return sum(one.remaining for one in sequences if one.lane == "batch")
 
     @property
     def full(self) -> bool:
-        """Whether no other pass may be begun."""
+        """Whether no further pass may be begun."""
         return len(self._begun) >= MOST_PASSES
 
     @property
     def may_take(self) -> bool:
-        """Whether `take` would look: with passes under way only when something has changed."""
+        """Whether `take` looks for a pass; beside others it does only after a change."""
         return not self.full and (self._changed or not self._begun)
 
     @property
     def owners(self) -> set[str]:
-        """Everyone with a span in a pass."""
+        """The owners with a span in a pass."""
         return {span.sequence.owner for begun in self._begun for span in begun.spans}
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """A prompt has come; its budget begins."""
+        """A prompt has come, and its budget begins."""
         self._arrivals += 1
         deadline_s = now + sequence.ttft_budget_s
         self._prompts[sequence.owner] = _QueuedPrompt(sequence, deadline_s, self._arrivals)
@@ -91,7 +92,7 @@ class PromptQueue:
         self._changed = True
 
     def drop(self, owner: str) -> None:
-        """A request is gone, or its prompt is whole. Idempotent."""
+        """A request has gone, or its prompt is computed. Idempotent."""
         self._prompts.pop(owner, None)
 
     def take(
@@ -101,52 +102,53 @@ class PromptQueue:
         without: Collection[str] = (),
         most_tokens: int | None = None,
     ) -> list[Span]:
-        """The next pass, or with others under way one that should overtake them; empty for none.
+        """The spans of the next pass; beside others, of a pass that should overtake them.
 
-        `admit` says how many tokens of a request can run now. It is not asked about `without`.
+        The list is empty where there is no such pass. `admit` gives the tokens of a request that
+        can run now. Owners in `without` take no part.
         """
         if not self.may_take:
             return []
         under_way = self._under_way()
         self._changed = False
         chunk = self.order.chunk(
-            self._dues(without), now, lambda due: admit(due.owner), under_way, most_tokens
+            self._pending(without), now, lambda prompt: admit(prompt.owner), under_way, most_tokens
         )
         spans = []
-        for due, count in chunk:
-            sequence = self._prompts[due.owner].sequence
+        for prompt, count in chunk:
+            sequence = self._prompts[prompt.owner].sequence
             spans.append(Span(sequence, sequence.computed, count))
         return spans
 
     def begin(self, spans: list[Span]) -> None:
-        """A pass is under way, before the others."""
+        """A pass is under way, and the passes before it wait for it."""
         if spans:
             self._begun.append(_Begun(spans))
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
-        """A pass was computed for so long, steps beside it included."""
+        """A pass was computed for so long, the steps beside it included."""
         for begun in self._begun:
             if begun.spans is spans:
                 begun.seconds += seconds
 
     def end(self, spans: list[Span], *, computed: bool) -> None:
-        """A pass is over; nothing happens for spans that are none of these."""
+        """A pass has ended. Spans that are no pass here change nothing."""
         for begun in self._begun:
             if begun.spans is spans and computed:
                 self.order.learn(begun.tokens, begun.seconds)
         self._begun = [begun for begun in self._begun if begun.spans is not spans]
         self._changed = True
 
-    def places(self, now: float) -> dict[str, QueuePosition]:
-        """The places of all prompts of which nothing is computed yet, as things are now."""
+    def positions(self, now: float) -> dict[str, QueuePosition]:
+        """The queue positions of the prompts that were not started yet, by owner."""
         found = {}
         token_s = 1 / self.order.tokens_per_s if self.order.tokens_per_s else None
-        for lane in self.order.lanes(self._dues(()), now):
+        for lane in self.order.lanes(self._pending(()), now):
             position = 1
-            for due, ahead in lane:
-                if self._prompts[due.owner].sequence.cached_tokens is None:
+            for prompt, ahead in lane:
+                if self._prompts[prompt.owner].sequence.cached_tokens is None:
                     wait_s = None if token_s is None else ahead * token_s
-                    found[due.owner] = QueuePosition(position, wait_s)
+                    found[prompt.owner] = QueuePosition(position, wait_s)
                     position += 1
         return found
 
@@ -169,14 +171,14 @@ class PromptQueue:
         last = self._begun[-1]
         return UnderWay(self.owners, last.spans[0].sequence.lane, last.tokens)
 
-    def _dues(self, without: Collection[str]) -> list[PendingPrompt]:
-        behind = self._behind()
-        dues = []
+    def _pending(self, without: Collection[str]) -> list[PendingPrompt]:
+        computed = self._computed_under_way()
+        pending = []
         for prompt in self._waiting():
             sequence = prompt.sequence
             if sequence.owner not in without:
-                remaining = sequence.remaining - behind.get(sequence.owner, 0)
-                dues.append(
+                remaining = sequence.remaining - computed.get(sequence.owner, 0)
+                pending.append(
                     PendingPrompt(
                         sequence.owner,
                         sequence.lane,
@@ -185,10 +187,10 @@ class PromptQueue:
                         prompt.arrival,
                     )
                 )
-        return dues
+        return pending
 
-    def _behind(self) -> dict[str, int]:
-        """About how many tokens each has behind it in passes under way, never all of them."""
+    def _computed_under_way(self) -> dict[str, int]:
+        """The estimated computed tokens of each owner in passes under way; never all of them."""
         tokens_per_s = self.order.tokens_per_s or 0.0
         return {
             span.sequence.owner: min(

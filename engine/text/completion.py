@@ -1,7 +1,7 @@
 """From a request's tokens to its text, and to its end.
 
-The state depends on the tokens alone: pushing the same tokens into a new object rebuilds it, which
-is how a decode replica goes on after a first token sampled elsewhere.
+The state depends on the tokens alone. Pushing the same tokens into a new object rebuilds it, so a
+decode replica can go on after tokens that another replica sampled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.types.sequence import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What became readable with one token; `finish_reason` is set on the last piece."""
+    """The text that became readable with one token; the last piece has a `finish_reason`."""
 
     text: str
     finish_reason: FinishReason | None = None
@@ -28,9 +28,9 @@ class Piece:
 class ChoiceText:
     """The text of one choice. Without a stop string, all pieces joined are the decoded output.
 
-    It ends with "stop" on an end-of-sequence token (unless ignored), a stop token (neither gives
-    text) or a stop string (the text ends before it), and with "length" at `max_tokens` or where
-    prompt and output fill `context_tokens`. Special tokens never give text.
+    It ends with "stop" on an end-of-sequence token (unless ignored), a stop token, or a stop
+    string. It ends with "length" at `max_tokens`, or where prompt and output fill
+    `context_tokens`. The text ends before a stop string; special tokens never give text.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class ChoiceText:
         eos_ids: Collection[int],
         context_tokens: int,
     ) -> None:
-        room = context_tokens - len(prompt_ids)
-        self._most = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        capacity = context_tokens - len(prompt_ids)
+        self._most = capacity if sampling.max_tokens is None else min(sampling.max_tokens, capacity)
         self._ends = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             self._ends |= frozenset(eos_ids)
@@ -52,7 +52,7 @@ class ChoiceText:
         self.finish_reason: FinishReason | None = None
 
     def ends_with(self, token: int) -> bool:
-        """Whether this next token is the last by its id or its place, whatever its text says."""
+        """Whether this token, as the next one, is the last by its id or by the length."""
         return token in self._ends or self.output_tokens + 1 >= self._most
 
     def push(self, token: int) -> Piece:
@@ -71,7 +71,7 @@ class ChoiceText:
         return Piece(text)
 
     def _end(self, text: str, reason: FinishReason) -> Piece:
-        """Release what is held; a stop string in it still counts."""
+        """Release the withheld text; a stop string in it still counts."""
         text += self._stops.push(self._detokenizer.flush())
         if self._stops.found:
             reason = "stop"

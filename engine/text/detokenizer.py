@@ -1,22 +1,24 @@
-"""Token ids to text while they arrive: only what later tokens cannot change is released."""
+"""Token ids to text while they arrive; text that later tokens could change is withheld."""
 
 from __future__ import annotations
 
 from engine.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
-# A character has at most four bytes, so the last four tokens hold any that is incomplete.
+# A bound: a character has at most four bytes, so the last four tokens have an incomplete one.
 _KEPT = 4
+# Tuned: a longer window of tokens is shortened.
 _WINDOW = 12
+# A bound: a longer run of raw bytes is cut between characters.
 _LONGEST_RUN = 32
 
 
 class Detokenizer:
     """Text of one output, released in whole characters.
 
-    A short window of the last tokens is decoded on every push, because a token's text depends on
-    its neighbours: bytes of one character, the space that opens a word but not the text. What is
-    released plus `flush` equals the tokenizer's text of all tokens at once.
+    Every push decodes a short window of the last tokens, because a token's text depends on its
+    neighbours. Examples are the bytes of one character, and the space before a word that does not
+    open the text. The released text plus `flush` equals the tokenizer's text of all tokens at once.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -32,8 +34,8 @@ class Detokenizer:
         self._window.append(token)
         if self._tokenizer.is_byte(token):
             self._run += 1
-            # A broken byte at the end of a run turns all of it into U+FFFD, so it waits until it
-            # ends. Very long ones (a script outside the vocabulary) are cut between characters.
+            # A broken byte at the end of a run turns the run into U+FFFD, so a run waits for its
+            # end. A very long run (a script outside the vocabulary) is cut between characters.
             if self._run < _LONGEST_RUN or self._run == len(self._window):
                 return ""
             return self._cut_run()
@@ -48,14 +50,14 @@ class Detokenizer:
         return piece
 
     def flush(self) -> str:
-        """What is still held, an incomplete character as U+FFFD. The text ends here."""
-        rest = self._tokenizer.decode(self._window)[self._released :]
-        self._released += len(rest)
-        return rest
+        """The withheld text, an incomplete character as U+FFFD. The text ends here."""
+        withheld = self._tokenizer.decode(self._window)[self._released :]
+        self._released += len(withheld)
+        return withheld
 
     def _cut_run(self) -> str:
         text = self._tokenizer.decode(self._window)
-        # Broken, each byte gives one U+FFFD; a text may have some of its own.
+        # Each broken byte gives one U+FFFD; a text may have some of its own.
         broken = text.endswith(_REPLACEMENT * self._run)
         if broken and self._run < _LONGEST_RUN + _KEPT:
             return ""
@@ -65,6 +67,6 @@ class Detokenizer:
         self._released = len(self._tokenizer.decode(self._window))
         return piece
 
-    def _shorten(self, held: int) -> None:
+    def _shorten(self, withheld: int) -> None:
         del self._window[:-_KEPT]
-        self._released = len(self._tokenizer.decode(self._window)) - held
+        self._released = len(self._tokenizer.decode(self._window)) - withheld

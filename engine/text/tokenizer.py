@@ -1,9 +1,9 @@
 """Text to token ids and back, by a model's own tokenizer.
 
-Only fast tokenizers (of the `tokenizers` library) are served. Their calls may run in several
-threads at once as long as none changes the tokenizer: a call that sets truncation or padding while
-another encodes fails with "Already borrowed". So both are cleared once, on loading, and the
-library is called directly, past the `transformers` methods that set them anew on every call.
+Only fast tokenizers (of the `tokenizers` library) are served. Several threads may call them at once
+while no call changes the tokenizer. A call that sets truncation or padding while another encodes
+fails with "Already borrowed". So loading clears both once. Calls go to the library directly, as the
+methods of `transformers` would set them again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
-# What Jinja and the expressions inside a template raise.
+# Jinja and the expressions inside a template raise these.
 _TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Tokenizer:
     """A model's tokenizer.
 
-    `vocabulary` counts its tokens, added ones too; the model's logits may be wider.
-    `longest_token` is in characters (in bytes for a byte-level tokenizer). `eos_ids` end
-    a text: those of the tokenizer and of the model's generation config.
+    `vocabulary` counts its tokens, added tokens too; the model's logits may be wider.
+    `longest_token` is in characters (in bytes for a byte-level tokenizer). `eos_ids` are the ids
+    that end a text, from the tokenizer and from the model's generation config.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Tokenizer:
     def load(cls, path: str) -> Tokenizer:
         """Read the tokenizer in a model's folder, without network, or of a name on the hub.
 
-        Raises UnsupportedModel where there is none, or not one of the `tokenizers` library.
+        Raises UnsupportedModel where the model has no tokenizer of the `tokenizers` library.
         """
         from transformers import AutoTokenizer
 
@@ -101,11 +101,11 @@ class Tokenizer:
         return self._encode(str(text), field="messages", add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, without special tokens; ids outside the vocabulary are nothing."""
+        """The text of token ids; special tokens and ids outside the vocabulary give no text."""
         return str(self._backend.decode(ids, skip_special_tokens=True))
 
     def token_text(self, token: int) -> str:
-        """One token as text by itself, for listings: its leading space kept, special ones named.
+        """The text of a single token, for listings, with its leading space; special tokens by name.
 
         A token that is part of a character gives U+FFFD.
         """
@@ -119,7 +119,7 @@ class Tokenizer:
         return token in self._special or self._backend.id_to_token(token) is None
 
     def is_byte(self, token: int) -> bool:
-        """Whether this token is one raw byte that decodes to text together with its neighbours."""
+        """Whether this token is a raw byte that decodes to text together with its neighbours."""
         return token in self._bytes
 
     def _encode(self, text: str, *, field: str, add_special_tokens: bool) -> list[int]:
@@ -135,7 +135,7 @@ class Tokenizer:
         return list(encoded[0].ids)
 
     def _fallback_bytes(self) -> frozenset[int]:
-        """The ids of `<0x00>` to `<0xFF>`, if the decoder joins those into characters."""
+        """The ids of `<0x00>` to `<0xFF>`, if the decoder joins these bytes into characters."""
         found = [self._backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         ids = [token for token in found if token is not None]
         if not ids or "<" in self.decode(ids[-1:]):

@@ -1,4 +1,4 @@
-"""The lanes: classes of priority that share the prompt tokens of a replica."""
+"""The lanes: priority classes that share the prompt tokens of a replica."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_it_does_not_pass_where_another_would_be_late_for_it():
     ).feasible
 
 
-def test_those_that_will_be_late_anyway_stand_in_nobodys_way():
+def test_prompts_that_will_be_late_anyway_are_passed():
     assert forecast_prompt([EdfPrompt(5.0, 1.0)], EdfPrompt(0.1, 0.5), 0.0, 0.0).feasible
 
 
@@ -36,7 +36,7 @@ def test_the_work_of_others_comes_first():
 
 
 @given(st.lists(dues, max_size=12), dues, st.floats(0, 1))
-def test_whoever_fits_makes_nobody_late(waiting, new, lead_s):
+def test_a_feasible_prompt_makes_no_other_late(waiting, new, lead_s):
     found = forecast_prompt(waiting, new, lead_s, 0.0)
     if found.feasible:
         assert found.ends_s <= new.deadline_s + 1e-9

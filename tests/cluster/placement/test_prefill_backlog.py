@@ -57,7 +57,7 @@ def test_it_is_not_computed_before_it_came(cost):
     assert seconds(queue, cost, 11.0) == pytest.approx([0.2], abs=0.02)
 
 
-def test_who_waits_with_others_is_computed_at_their_pace(cost):
+def test_prompts_that_wait_together_share_their_urgency(cost):
     queue = PrefillBacklog()
     for urgency in (Urgency.NONE, Urgency.PROMPTS):
         queue.add(PlacedPrompt(400, urgency=urgency), 10.0)

@@ -13,161 +13,161 @@ def record(**load):
     return ReplicaRecord("r0", "decode", "", 1, load=ReplicaLoad(**load))
 
 
-def remaining(holds):
-    return [one.tokens for one in holds.backlog("r0").remaining()]
+def remaining(tracker):
+    return [one.tokens for one in tracker.backlog("r0").remaining()]
 
 
-def others(holds):
-    return holds.backlog("r0").others_of(ReplicaLoad())
+def others(tracker):
+    return tracker.backlog("r0").others_of(ReplicaLoad())
 
 
 def test_what_a_report_does_not_have_was_computed_oldest_first():
-    holds = ReplicaLoadTracker()
-    first = holds.prompt("r0", PlacedPrompt(500), 0.0)
-    holds.prompt("r0", PlacedPrompt(100), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=450), 1.0)
-    assert remaining(holds) == [350, 100]
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=100), 2.0)
-    assert remaining(holds) == [1, 99]
+    tracker = ReplicaLoadTracker()
+    first = tracker.prompt("r0", PlacedPrompt(500), 0.0)
+    tracker.prompt("r0", PlacedPrompt(100), 0.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=450), 1.0)
+    assert remaining(tracker) == [350, 100]
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=100), 2.0)
+    assert remaining(tracker) == [1, 99]
     first.release()
-    assert remaining(holds) == [100]
-    assert others(holds) == 0
+    assert remaining(tracker) == [100]
+    assert others(tracker) == 0
 
 
 def test_each_lane_has_done_what_its_own_reports_lack():
-    holds = ReplicaLoadTracker()
+    tracker = ReplicaLoadTracker()
     batch, other = PlacedPrompt(500, batch=True), PlacedPrompt(100)
-    holds.prompt("r0", batch, 0.0)
-    holds.prompt("r0", other, 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
-    assert holds.backlog("r0").remaining() == [
+    tracker.prompt("r0", batch, 0.0)
+    tracker.prompt("r0", other, 0.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=520, batch_tokens_due=500), 1.0)
+    assert tracker.backlog("r0").remaining() == [
         RemainingPrompt(other, 20, 0.0, Urgency.NONE),
         RemainingPrompt(batch, 500, 0.0, Urgency.NONE),
     ]
 
 
 def test_what_a_batch_prompt_has_done_is_no_others():
-    holds = ReplicaLoadTracker()
-    holds.prompt("r0", PlacedPrompt(1000, batch=True), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=400, batch_tokens_due=400), 1.0)
-    holds.prompt("r0", PlacedPrompt(500), 1.1)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=900, batch_tokens_due=400), 1.2)
-    assert (remaining(holds), others(holds)) == ([500, 400], 0)
+    tracker = ReplicaLoadTracker()
+    tracker.prompt("r0", PlacedPrompt(1000, batch=True), 0.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=400, batch_tokens_due=400), 1.0)
+    tracker.prompt("r0", PlacedPrompt(500), 1.1)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=900, batch_tokens_due=400), 1.2)
+    assert (remaining(tracker), others(tracker)) == ([500, 400], 0)
 
 
 def test_others_do_not_hide_behind_what_was_computed():
-    holds = ReplicaLoadTracker()
-    holds.prompt("r0", PlacedPrompt(1000), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=200), 1.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=1000), 1.1)
-    assert (remaining(holds), others(holds)) == ([200], 800)
+    tracker = ReplicaLoadTracker()
+    tracker.prompt("r0", PlacedPrompt(1000), 0.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=200), 1.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=1000), 1.1)
+    assert (remaining(tracker), others(tracker)) == ([200], 800)
 
 
 def test_what_comes_while_another_is_computed_is_counted_once():
-    holds = ReplicaLoadTracker()
-    first = holds.prompt("r0", PlacedPrompt(1000), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=400), 1.0)
-    holds.prompt("r0", PlacedPrompt(300), 1.1)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.101)
-    assert (remaining(holds), others(holds)) == ([400, 300], 0)
+    tracker = ReplicaLoadTracker()
+    first = tracker.prompt("r0", PlacedPrompt(1000), 0.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=400), 1.0)
+    tracker.prompt("r0", PlacedPrompt(300), 1.1)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.101)
+    assert (remaining(tracker), others(tracker)) == ([400, 300], 0)
     first.release()
-    assert remaining(holds) == [300]
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=300), 1.5)
-    assert (remaining(holds), others(holds)) == ([300], 0)
+    assert remaining(tracker) == [300]
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=300), 1.5)
+    assert (remaining(tracker), others(tracker)) == ([300], 0)
 
 
 def test_progress_is_known_by_what_is_missing():
-    holds = ReplicaLoadTracker()
-    queue = holds.backlog("r0")
-    holds.prompt("r0", PlacedPrompt(500), 1.0)
+    tracker = ReplicaLoadTracker()
+    queue = tracker.backlog("r0")
+    tracker.prompt("r0", PlacedPrompt(500), 1.0)
     for due, now in ((500, 2.0), (500, 3.0), (200, 4.0), (700, 5.0)):
-        holds.report("r0", ReplicaLoad(prompt_tokens_due=due), now)
+        tracker.report("r0", ReplicaLoad(prompt_tokens_due=due), now)
     assert queue.progressed_s == 4.0
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=600), 6.0)  # of others
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=600), 6.0)  # of others
     assert queue.progressed_s == 6.0
-    holds.prompt("r0", PlacedPrompt(400), 6.5)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=800), 7.0)  # as many have come
+    tracker.prompt("r0", PlacedPrompt(400), 6.5)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=800), 7.0)  # as many have come
     assert queue.progressed_s == 7.0
 
 
 def test_what_a_report_has_more_belongs_to_others():
-    holds = ReplicaLoadTracker()
-    mine = holds.prompt("r0", PlacedPrompt(100), 0.0)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.0)
-    assert others(holds) == 600
+    tracker = ReplicaLoadTracker()
+    mine = tracker.prompt("r0", PlacedPrompt(100), 0.0)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.0)
+    assert others(tracker) == 600
     mine.release()
-    assert remaining(holds) == []
-    holds.unreport("r0")
-    assert holds.backlog("r0").others_of(ReplicaLoad(prompt_tokens_due=30)) == 30
+    assert remaining(tracker) == []
+    tracker.unreport("r0")
+    assert tracker.backlog("r0").others_of(ReplicaLoad(prompt_tokens_due=30)) == 30
 
 
 def test_what_was_placed_just_before_a_report_is_counted_once():
     """It may be in it or not: were it another's, too, much would be refused until the next one."""
-    holds = ReplicaLoadTracker()
-    holds.prompt("r0", PlacedPrompt(100), 1.0)
-    holds.request("r0", 9, 0.06)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=100, running=1, blocks_promised=9), 1.001)
-    assert (remaining(holds), others(holds)) == ([100], 0)
-    assert (holds.requests(record()), holds.blocks(record())) == (1, 9)
-    holds.report("r0", ReplicaLoad(prompt_tokens_due=140, running=4, blocks_promised=29), 1.05)
-    assert (remaining(holds), others(holds)) == ([100], 40)
-    assert (holds.requests(record()), holds.blocks(record())) == (4, 29)
+    tracker = ReplicaLoadTracker()
+    tracker.prompt("r0", PlacedPrompt(100), 1.0)
+    tracker.request("r0", 9, 0.06)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=100, running=1, blocks_promised=9), 1.001)
+    assert (remaining(tracker), others(tracker)) == ([100], 0)
+    assert (tracker.requests(record()), tracker.blocks(record())) == (1, 9)
+    tracker.report("r0", ReplicaLoad(prompt_tokens_due=140, running=4, blocks_promised=29), 1.05)
+    assert (remaining(tracker), others(tracker)) == ([100], 40)
+    assert (tracker.requests(record()), tracker.blocks(record())) == (4, 29)
 
 
 def test_what_is_on_its_way_was_not_computed():
-    holds = ReplicaLoadTracker()
-    holds.prompt("r0", PlacedPrompt(100), 1.0)
-    holds.report("r0", ReplicaLoad(), 1.001)
-    assert remaining(holds) == [100]
+    tracker = ReplicaLoadTracker()
+    tracker.prompt("r0", PlacedPrompt(100), 1.0)
+    tracker.report("r0", ReplicaLoad(), 1.001)
+    assert remaining(tracker) == [100]
 
 
 def test_without_reports_the_larger_count_stands():
-    holds = ReplicaLoadTracker()
-    holds.request("r0", 5, 0.06)
-    assert holds.requests(record(running=4)) == 4
-    assert holds.requests(record()) == 1
-    assert holds.blocks(record(blocks_promised=2)) == 5
+    tracker = ReplicaLoadTracker()
+    tracker.request("r0", 5, 0.06)
+    assert tracker.requests(record(running=4)) == 4
+    assert tracker.requests(record()) == 1
+    assert tracker.blocks(record(blocks_promised=2)) == 5
 
 
-def test_the_tightest_gap_among_those_there_counts():
-    holds = ReplicaLoadTracker()
-    first, second = holds.request("r0", 1, 0.2), holds.request("r0", 1, 0.06)
-    assert holds.itl_s("r0") == 0.06
+def test_the_smallest_promised_latency_counts():
+    tracker = ReplicaLoadTracker()
+    first, second = tracker.request("r0", 1, 0.2), tracker.request("r0", 1, 0.06)
+    assert tracker.itl_s("r0") == 0.06
     second.release()
     second.release()
-    assert holds.itl_s("r0") == 0.2
+    assert tracker.itl_s("r0") == 0.2
     first.release()
-    assert holds.itl_s("r0") == float("inf")
+    assert tracker.itl_s("r0") == float("inf")
 
 
-def test_a_gap_counts_until_the_last_that_was_promised_it_ends():
-    holds = ReplicaLoadTracker()
-    first, second = holds.request("r0", 1, 0.06), holds.request("r0", 1, 0.06)
+def test_a_promised_latency_counts_until_its_last_request_ends():
+    tracker = ReplicaLoadTracker()
+    first, second = tracker.request("r0", 1, 0.06), tracker.request("r0", 1, 0.06)
     first.release()
-    assert holds.itl_s("r0") == 0.06
+    assert tracker.itl_s("r0") == 0.06
     second.release()
-    assert holds.itl_s("r0") == float("inf")
+    assert tracker.itl_s("r0") == float("inf")
 
 
 @given(st.lists(st.tuples(st.sampled_from("pbar"), st.integers(1, 500)), max_size=60))
 def test_nothing_is_left_once_all_is_released(steps):
-    holds, now, shares = ReplicaLoadTracker(), 0.0, []
+    tracker, now, shares = ReplicaLoadTracker(), 0.0, []
     for kind, amount in steps:
         now += 0.01
         if kind in "pb":
-            shares.append(holds.prompt("r0", PlacedPrompt(amount, batch=kind == "b"), now))
-            shares.append(holds.request("r0", amount, 0.1))
+            shares.append(tracker.prompt("r0", PlacedPrompt(amount, batch=kind == "b"), now))
+            shares.append(tracker.request("r0", amount, 0.1))
         elif kind == "a" and shares:
             shares.pop(amount % len(shares)).release()
         else:
             due = ReplicaLoad(
                 prompt_tokens_due=amount, batch_tokens_due=amount // 3, running=amount
             )
-            holds.report("r0", due, now)
-        assert all(left >= 1 for left in remaining(holds))
-        assert others(holds) >= 0
+            tracker.report("r0", due, now)
+        assert all(left >= 1 for left in remaining(tracker))
+        assert others(tracker) >= 0
     for share in shares:
         share.release()
-    holds.unreport("r0")
-    assert remaining(holds) == [] and holds.requests(record()) == holds.blocks(record()) == 0
-    holds.forget([])
+    tracker.unreport("r0")
+    assert remaining(tracker) == [] and tracker.requests(record()) == tracker.blocks(record()) == 0
+    tracker.forget([])

@@ -34,12 +34,12 @@ async def said(outbound, within_s=2.0):
 
 
 async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
-    prompt, places = sequence(), {"a": QueuePosition(3, 1.5)}
-    reports, outbound = PromptReports(lambda: places), QueuedMessage()
+    prompt, positions = sequence(), {"a": QueuePosition(3, 1.5)}
+    reports, outbound = PromptReports(lambda: positions), QueuedMessage()
     reports.begin(prompt, outbound.outlet(1))
     (first,) = await said(outbound)
     assert (first.queued, first.position, first.wait_s) == (True, 3, 1.5)
-    places["a"] = QueuePosition(1, None)
+    positions["a"] = QueuePosition(1, None)
     (second,) = await said(outbound)
     assert (second.queued, second.position, second.HasField("wait_s")) == (True, 1, False)
     prompt.cached_tokens = prompt.computed = 32
@@ -103,9 +103,9 @@ def test_a_place_counts_those_that_go_before_in_the_lane_and_the_wait_all_their_
     subject = turns()
     for owner, tokens in (("long", 400), ("short", 100), ("mid", 200)):
         subject.add(sequence(owner, tokens), 0.0)
-    places = subject.places(0.0)
-    assert [places[owner].position for owner in ("short", "mid", "long")] == [1, 2, 3]
-    waits = [places[owner].wait_s for owner in ("short", "mid", "long")]
+    positions = subject.positions(0.0)
+    assert [positions[owner].position for owner in ("short", "mid", "long")] == [1, 2, 3]
+    waits = [positions[owner].wait_s for owner in ("short", "mid", "long")]
     assert waits == pytest.approx([0.0, 1.0, 3.0])
 
 
@@ -115,10 +115,10 @@ def test_one_that_is_being_computed_has_no_place_but_is_waited_for():
     running.cached_tokens = 0
     subject.add(running, 0.0)
     subject.add(sequence("next", 100), 0.0)
-    places = subject.places(0.0)
-    assert places.keys() == {"next"}
-    assert places["next"].position == 1
-    assert places["next"].wait_s == pytest.approx(0.5)
+    positions = subject.positions(0.0)
+    assert positions.keys() == {"next"}
+    assert positions["next"].position == 1
+    assert positions["next"].wait_s == pytest.approx(0.5)
 
 
 def test_other_lanes_take_their_share_of_the_wait_and_no_more_than_they_have():
@@ -126,22 +126,22 @@ def test_other_lanes_take_their_share_of_the_wait_and_no_more_than_they_have():
     subject.add(sequence("chat", 600), 0.0)
     subject.add(sequence("batch", 100, "batch"), 0.0)
     # The chat's lane has twelve times the share, but no more than 600 tokens.
-    assert subject.places(0.0)["batch"].wait_s == pytest.approx(6.0)
-    assert subject.places(0.0)["chat"].wait_s == pytest.approx(0.5)
+    assert subject.positions(0.0)["batch"].wait_s == pytest.approx(6.0)
+    assert subject.positions(0.0)["chat"].wait_s == pytest.approx(0.5)
 
 
 def test_no_wait_is_made_up_before_there_was_a_prompt():
     subject = turns(token_s=None)
     subject.add(sequence(), 0.0)
-    assert subject.places(0.0) == {"a": QueuePosition(1, None)}
+    assert subject.positions(0.0) == {"a": QueuePosition(1, None)}
 
 
 def test_a_crowd_has_places_too():
     subject = turns()
     for number in range(200):
         subject.add(sequence(str(number), 10), float(number))
-    places = subject.places(200.0)
-    assert sorted(place.position for place in places.values()) == list(range(1, 201))
+    positions = subject.positions(200.0)
+    assert sorted(place.position for place in positions.values()) == list(range(1, 201))
 
 
 async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():

@@ -69,16 +69,16 @@ def test_before_anything_is_known_the_shortest_goes_first_and_a_pass_is_filled()
 
 def test_prompts_share_a_pass_only_while_it_is_short():
     prompts = [due("a", 40), due("b", 50), due("c", 60)]
-    assert turn(order(token_s=0.001), prompts) == [("a", 40)]
-    assert turn(order(token_s=0.0005), prompts) == [("a", 40), ("b", 20)]
-    assert turn(order(token_s=0.001), [due("long", 350)]) == [("long", CHUNK)]
+    assert turn(order(token_s=1.0), prompts) == [("a", 40)]
+    assert turn(order(token_s=1e-6), prompts) == [("a", 40), ("b", 50), ("c", 10)]
+    assert turn(order(token_s=1.0), [due("long", 350)]) == [("long", CHUNK)]
 
 
 @pytest.mark.parametrize(
     ("new", "overtakes"),
     [
-        (due("new", 20), True),
-        (due("new", 60), False),
+        (due("new", 5), True),
+        (due("new", 95), False),
         (due("new", 60, lane="streaming"), False),
     ],
 )

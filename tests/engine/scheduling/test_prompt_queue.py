@@ -18,7 +18,7 @@ def prompt(owner: str, urgency: Urgency = Urgency.PROMPTS, lane: str = "interact
 
 
 @pytest.mark.parametrize("order", list(permutations(("calm", "late", "many"))))
-def test_who_waits_with_others_is_as_hasty(order):
+def test_prompts_that_wait_together_share_their_urgency(order):
     turns = PromptQueue(PromptOrder(512))
     prompts = {
         "calm": prompt("calm"),
@@ -28,7 +28,7 @@ def test_who_waits_with_others_is_as_hasty(order):
     }
     for place, name in enumerate(("batch", *order)):
         turns.add(prompts[name], float(place))
-    # Who comes behind an urgent one is pressed by it, and does not make it longer.
+    # A prompt behind an urgent one is pressed by it, and makes no wait longer.
     behind = order[order.index("many") + 1 :]
     assert {name: one.urgency for name, one in prompts.items()} == {
         "batch": Urgency.PROMPTS,
@@ -36,14 +36,14 @@ def test_who_waits_with_others_is_as_hasty(order):
     }
 
 
-def test_who_has_output_already_keeps_its_urgency():
+def test_a_sequence_with_output_keeps_its_urgency():
     turns, begun = PromptQueue(PromptOrder(512)), prompt("begun")
     begun.tokens.append(1)
     turns.add(begun, 0.0)
     assert begun.urgency is Urgency.PROMPTS
 
 
-def test_who_comes_after_a_pressed_prompt_has_ended_is_not():
+def test_a_prompt_after_a_pressed_one_has_ended_is_not_pressed():
     turns = PromptQueue(PromptOrder(512))
     turns.add(prompt("late", Urgency.PRESSED), 0.0)
     turns.drop("late")
