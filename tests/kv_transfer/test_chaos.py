@@ -18,7 +18,7 @@ from engine.kv.block_pool import BlockPool
 from kv_transfer.frames.borrowed_blocks import BlockBorrower
 from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
 from kv_transfer.transports.selection import open_channel
-from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, over
+from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, loop_turns, over
 
 TRANSFERS = 24
 ATTEMPTS = 20
@@ -42,7 +42,7 @@ class Storm:
     async def one(self, index):
         """One request: tried again under a new name until it is through, or meant to end."""
         fate = self.random.choice(["none"] * 6 + ["cancel_send", "cancel_receive", "withdraw"])
-        await asyncio.sleep(self.random.random() * 0.5)
+        await loop_turns(self.random.randrange(500))
         for attempt in range(ATTEMPTS):
             if await self.attempt(f"t{index}.{attempt}", float(index + 1), fate):
                 self.done += 1
@@ -52,13 +52,13 @@ class Storm:
         pytest.fail(f"transfer {index} failed {ATTEMPTS} times")
 
     async def attempt(self, name, value, fate):
-        count, delay_s = self.random.randint(1, 24), self.random.random() * 0.1
+        count, turns = self.random.randint(1, 24), self.random.randrange(100)
         blocks = await self.blocks.take(self.sources, name, count)
         fill(self.pair.source, blocks, value)
         sending = asyncio.create_task(self.send(name, blocks))
         taking = asyncio.create_task(self.take(name, count, value))
         if fate != "none":
-            await asyncio.sleep(delay_s)
+            await loop_turns(turns)
         if fate == "cancel_send":
             sending.cancel()
         elif fate == "cancel_receive":
@@ -161,5 +161,5 @@ async def test_storm(transport, seed, monkeypatch):
         await eventually(lambda: pair.quarantined() == 0)
         await eventually(pair.idle)
         for side in (pair.sender, pair.receiver):
-            assert side._shared.staging.taken == CONFIG.staging_buffers
+            assert side.staging.taken == CONFIG.staging_buffers
             assert side.links_open == 1

@@ -120,10 +120,10 @@ def test_a_layout_survives_the_wire(layout):
 def test_messages_that_are_sent_together_come_apart_again_and_do_not_change():
     beat = wire.to_receiver(heartbeat=pb.Heartbeat())
     said = [beat, *(wire.to_receiver(done=pb.Done(transfer=str(n), frames=n)) for n in (1, 2))]
-    whole = pb.SenderMessage.FromString(wire.together(said).SerializeToString())
-    assert [*map(wire.content, wire.apart(whole))] == [*map(wire.content, said)]
+    whole = pb.SenderMessage.FromString(wire.combine(said).SerializeToString())
+    assert [*map(wire.content, wire.split(whole))] == [*map(wire.content, said)]
     assert not beat.more
-    assert wire.together([beat]) is beat
+    assert wire.combine([beat]) is beat
 
 
 @pytest.mark.parametrize(

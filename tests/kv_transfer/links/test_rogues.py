@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import grpc
 import pytest
@@ -51,7 +52,7 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
 
     def __init__(self, play):
         self._play = play
-        self.heard = asyncio.Queue()
+        self.messages = asyncio.Queue()
 
     async def Link(self, _, context):  # noqa: N802
         hello = (await context.read()).hello
@@ -64,25 +65,23 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
         channel = await asyncio.to_thread(LoopbackChannel, channel_spec(prefix, SENDER_RANK))
         reader = asyncio.create_task(self._read(context))
 
-        async def say(**message):
+        async def send(**message):
             await context.write(wire.to_receiver(**message))
 
         try:
-            await say(joined=pb.Joined())
-            await say(offer=pb.Offer(transfer="t", tokens=13, blocks=2, first_token=5))
-            await self._play(self, channel, say)
-            for _ in range(40):
-                await say(heartbeat=pb.Heartbeat())
-                await asyncio.sleep(0.1)
+            await send(joined=pb.Joined())
+            await send(offer=pb.Offer(transfer="t", tokens=13, blocks=2, first_token=5))
+            await self._play(self, channel, send)
+            await beat(partial(send, heartbeat=pb.Heartbeat()))
         finally:
             reader.cancel()
             channel.close()
 
     async def _read(self, context):
         while (message := await context.read()) is not grpc.aio.EOF:
-            for kind, body in map(wire.content, wire.apart(message)):
+            for kind, body in map(wire.content, wire.split(message)):
                 if kind not in ("heartbeat", "joined", "credit"):
-                    self.heard.put_nowait((kind, body))
+                    self.messages.put_nowait((kind, body))
 
 
 @asynccontextmanager
@@ -133,10 +132,10 @@ def frame(part=WHOLE, generation=17, sequence=0):
 async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_received(
     announced, problem
 ):
-    async def play(rogue, channel, say):
-        assert (await rogue.heard.get())[0] == "pull"
-        await say(extent=ALL)
-        await say(frames=announced)
+    async def play(rogue, channel, send):
+        assert (await rogue.messages.get())[0] == "pull"
+        await send(extent=ALL)
+        await send(frames=announced)
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match=problem):
@@ -147,13 +146,13 @@ async def test_a_frame_of_the_wrong_size_breaks_the_link_before_anything_is_rece
 @pytest.mark.parametrize(
     "extent", [Extent(0, 4, 1, 2), Extent(0, 5, 0, 2), Extent(0, 4, 0, 3), Extent(0, 0, 0, 2)]
 )
-async def test_an_extent_out_of_place_breaks_the_link(extent):
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(extent=wire.extent_to_proto("t", extent, 8192))
+async def test_an_extent_out_of_order_breaks_the_link(extent):
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(extent=wire.extent_to_proto("t", extent, 8192))
 
     async with facing(play) as (receive, _, cache):
-        with pytest.raises(LinkBroken, match="out of place"):
+        with pytest.raises(LinkBroken, match="out of order"):
             await receive()
         assert untouched(cache)
 
@@ -162,9 +161,9 @@ async def test_an_extent_out_of_place_breaks_the_link(extent):
 async def test_an_extent_in_frames_that_cannot_be_breaks_the_link(frame_bytes):
     """They hold no block of the largest layer, or fit no staging buffer."""
 
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(extent=wire.extent_to_proto("t", Extent(0, 4, 0, 2), frame_bytes))
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(extent=wire.extent_to_proto("t", Extent(0, 4, 0, 2), frame_bytes))
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match="frames of"):
@@ -173,14 +172,14 @@ async def test_an_extent_in_frames_that_cannot_be_breaks_the_link(frame_bytes):
 
 
 async def test_a_transfer_that_is_done_though_a_frame_came_void_fails():
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(extent=ALL)
-        await say(frames=frame())
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(extent=ALL)
+        await send(frames=frame())
         nothing = DATA.clone()
         seal(nothing, void=True)
         await asyncio.to_thread(channel.send(nothing), 1.0)
-        await say(done=pb.Done(transfer="t", frames=1))
+        await send(done=pb.Done(transfer="t", frames=1))
 
     async with facing(play) as (receive, receiver, cache):
         with pytest.raises(Withdrawn, match="came void"):
@@ -190,9 +189,9 @@ async def test_a_transfer_that_is_done_though_a_frame_came_void_fails():
 
 
 async def test_done_before_all_is_announced_fails_the_transfer():
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(done=pb.Done(transfer="t", frames=0))
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(done=pb.Done(transfer="t", frames=0))
 
     async with facing(play) as (receive, receiver, cache):
         with pytest.raises(TransferFailed, match="0 of 0 frames came"):
@@ -202,12 +201,12 @@ async def test_done_before_all_is_announced_fails_the_transfer():
 
 
 async def test_a_frame_of_another_generation_goes_to_scratch():
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(extent=ALL)
-        await say(frames=frame(generation=16))
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(extent=ALL)
+        await send(frames=frame(generation=16))
         await asyncio.to_thread(channel.send(DATA), 1.0)
-        await say(done=pb.Done(transfer="t", frames=1))
+        await send(done=pb.Done(transfer="t", frames=1))
 
     async with facing(play) as (receive, receiver, cache):
         with pytest.raises(TransferFailed, match="0 of 1 frames came"):
@@ -220,12 +219,12 @@ async def test_a_frame_of_another_generation_goes_to_scratch():
 async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
     given_up = asyncio.Event()
 
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(extent=ALL)
-        await say(frames=frame())
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(extent=ALL)
+        await send(frames=frame())
         given_up.set()
-        assert (await rogue.heard.get())[0] == "cancel"
+        assert (await rogue.messages.get())[0] == "cancel"
         await asyncio.to_thread(channel.send(DATA), 1.0)
 
     async with facing(play) as (receive, receiver, cache):
@@ -239,8 +238,8 @@ async def test_a_late_frame_of_a_transfer_given_up_goes_to_scratch():
 
 
 async def test_a_sender_that_says_nothing_more_counts_as_dead():
-    async def play(rogue, channel, say):
-        await asyncio.sleep(30)
+    async def play(rogue, channel, send):
+        await asyncio.Event().wait()
 
     async with facing(play) as (receive, _, _cache):
         started = asyncio.get_running_loop().time()
@@ -250,10 +249,10 @@ async def test_a_sender_that_says_nothing_more_counts_as_dead():
 
 
 async def test_a_frame_that_never_comes_breaks_the_link():
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
-        await say(extent=ALL)
-        await say(frames=frame())
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
+        await send(extent=ALL)
+        await send(frames=frame())
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match="took longer"):
@@ -262,10 +261,10 @@ async def test_a_frame_that_never_comes_breaks_the_link():
 
 
 async def test_frames_beyond_the_credit_break_the_link():
-    async def play(rogue, channel, say):
-        await rogue.heard.get()
+    async def play(rogue, channel, send):
+        await rogue.messages.get()
         for sequence in range(CREDIT + 1):
-            await say(frames=frame(generation=16, sequence=sequence))
+            await send(frames=frame(generation=16, sequence=sequence))
 
     async with facing(play) as (receive, _, cache):
         with pytest.raises(LinkBroken, match=f"frame {CREDIT} announced, credit for {CREDIT}"):
@@ -277,20 +276,21 @@ async def test_a_receiver_without_credit_is_sent_nothing_and_loses_its_link():
     async with sending(config=CONFIG, cache=make_cache(seed=1)) as side:
         kv = OutgoingKv("t", "d0", (1, 2), 13, 5)
         offer = asyncio.create_task(side.sender.hand_over(kv, 10))
-        async with rogue_receiver(side.peer.address) as (call, hear):
-            await hear("offer")
+        async with rogue_receiver(side.peer.address) as (call, next_message):
+            await next_message("offer")
             await call.write(wire.to_sender(pull=pb.Pull(transfer="t", generation=1, blocks=2)))
-            assert (await hear("extent")).block_stop == 2
-            beating = asyncio.create_task(beat(call))
+            assert (await next_message("extent")).block_stop == 2
+            heartbeat = wire.to_sender(heartbeat=pb.Heartbeat())
+            beating = asyncio.create_task(beat(partial(call.write, heartbeat)))
             with pytest.raises(LinkBroken, match="credit for frame 0 took longer"):
                 await offer
             beating.cancel()
 
 
-async def beat(call):
+async def beat(send_heartbeat):
     """Be alive, and nothing more."""
     while True:
-        await call.write(wire.to_sender(heartbeat=pb.Heartbeat()))
+        await send_heartbeat()
         await asyncio.sleep(0.1)
 
 
@@ -311,24 +311,24 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
         )
         await call.write(wire.to_sender(hello=hello))
 
-        said = []
+        received = []
 
-        async def hear(wanted):
+        async def next_message(wanted):
             while True:
-                if not said:
+                if not received:
                     message = await call.read()
                     assert message is not grpc.aio.EOF, f"the link ended before {wanted}"
-                    said.extend(wire.apart(message))
-                kind, body = wire.content(said.pop(0))
+                    received.extend(wire.split(message))
+                kind, body = wire.content(received.pop(0))
                 if kind == wanted:
                     return body
 
-        welcome = await hear("welcome")
+        welcome = await next_message("welcome")
         spec = channel_spec(welcome.store_prefix, RECEIVER_RANK)
         channel = await asyncio.to_thread(LoopbackChannel, spec)
         await call.write(wire.to_sender(joined=pb.Joined()))
         try:
-            yield call, hear
+            yield call, next_message
         finally:
             channel.close()
             call.cancel()
@@ -339,22 +339,22 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
     [
         ({"credit": pb.Credit(frames=0)}, "credit for 0 frames after 0"),
         ({"committed": pb.Committed(transfer="t")}, "before it was sent"),
-        ({"pull": pb.Pull(transfer="t", blocks=2, in_place=True)}, "was not lent"),
+        ({"pull": pb.Pull(transfer="t", blocks=2, in_place=True)}, "cannot be pulled in place"),
         ({"hello": pb.Hello()}, "unexpected"),
     ],
 )
 async def test_a_receiver_that_breaks_the_protocol_loses_its_link(message, problem):
     async with sending(config=CONFIG, cache=make_cache(seed=1)) as side:
         offer = asyncio.create_task(side.sender.hand_over(OutgoingKv("t", "d0", (1, 2), 13, 5), 10))
-        async with rogue_receiver(side.peer.address) as (call, hear):
-            await hear("offer")
+        async with rogue_receiver(side.peer.address) as (call, next_message):
+            await next_message("offer")
             await call.write(wire.to_sender(**message))
             with pytest.raises(LinkBroken, match=problem):
                 await offer
 
 
 async def test_a_sender_of_another_protocol_is_not_linked_with(monkeypatch):
-    async def play(rogue, channel, say):
+    async def play(rogue, channel, send):
         raise AssertionError("never joined")
 
     monkeypatch.setattr(RogueSender, "protocol", 1)

@@ -18,7 +18,15 @@ from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpene
 from kv_transfer.transports.nccl import nccl_available
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK
-from tests.kv_transfer.transports.channel_rig import blank, filled, make_spec, opened, receive
+from tests.kv_transfer.rig import wait_until
+from tests.kv_transfer.transports.channel_rig import (
+    blank,
+    filled,
+    is_waiting,
+    make_spec,
+    opened,
+    receive,
+)
 from tests.kv_transfer.transports.contract import ChannelContract
 
 two_gpus = pytest.mark.skipif(
@@ -53,8 +61,9 @@ def test_joining_alone_ends_in_time(transport, store):
 
 def test_abort_frees_a_loopback_waiter(store):
     with opened("loopback", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(threading.get_native_id).result()
         waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
-        time.sleep(0.05)
+        assert wait_until(lambda: is_waiting(waiter, waiting))
         sender.abort()
         with pytest.raises(ChannelBroken):
             waiting.result(2)
