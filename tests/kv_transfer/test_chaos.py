@@ -1,8 +1,8 @@
 """Many transfers under random faults: no wrong byte, no late write, nothing left, no hang.
 
-Target blocks are given out by a real pool. Whoever got KV checks it; whoever failed marks its
-blocks and looks, some time later, whether anybody wrote over the mark. Source blocks are
-overwritten as soon as their hand-over has ended.
+A real pool gives out the target blocks. A receiver that got KV checks it. A receiver that failed
+marks its blocks, and checks later that nothing wrote over the mark. The test overwrites source
+blocks as soon as their hand-over has ended.
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ class Storm:
             await self.pair.receiver.receive(self.pair.peer, name, admit, TIMEOUT_S)
             assert holds(self.pair.target, self.targets.held(name), value)
         except TandemError:
-            await self.look_for_late_writes(name)
+            await self.check_for_late_writes(name)
             raise
         except asyncio.CancelledError:
-            await self.look_for_late_writes(name)
+            await self.check_for_late_writes(name)
             raise
         finally:
             self.blocks.free(self.targets, name)
 
-    async def look_for_late_writes(self, name):
+    async def check_for_late_writes(self, name):
         held = self.targets.held(name)
         if held:
             fill(self.pair.target, held, MARK)
@@ -133,7 +133,7 @@ def failing_at_times(copy, rng):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("seed", range(2))
-async def test_storm(transport, seed, monkeypatch):
+async def test_random_faults_write_no_wrong_byte_and_leave_nothing(transport, seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(BlockBorrower, "copy", failing_at_times(BlockBorrower.copy, rng))
     openers = [FaultyOpener(open_channel, random_plans(rng)) for _ in range(2)]

@@ -123,7 +123,7 @@ async def test_blocks_leave_while_others_are_computed(transport, by_layer):
         await eventually(pair.idle)
 
 
-async def test_the_last_of_it_leaves_before_the_first_token_is_known_however_little_it_is():
+async def test_the_last_blocks_leave_before_the_first_token_is_known_however_few():
     """Anything else is worth a frame only when it is large."""
     async with linked(replace(QUICK, frame_bytes=1 << 20)) as pair:
         await pair.move("warm", [0], [0])
@@ -144,7 +144,7 @@ async def test_the_last_of_it_leaves_before_the_first_token_is_known_however_lit
         await eventually(pair.idle)
 
 
-async def test_without_early_blocks_it_goes_at_once_at_the_end():
+async def test_kv_without_early_blocks_leaves_at_the_end_of_the_prompt():
     async with linked() as pair:
         await pair.move("warm", [0], [0])
         prompt = Prompt(pair)
@@ -188,7 +188,7 @@ async def test_a_first_token_that_ends_the_request_withdraws_the_rest():
         await eventually(pair.idle)
 
 
-async def test_a_prompt_that_fails_withdraws_what_left_already():
+async def test_a_prompt_that_fails_withdraws_the_blocks_that_have_left():
     async with linked() as pair:
         await pair.move("warm", [0], [0])
         prompt = Prompt(pair)
@@ -202,7 +202,7 @@ async def test_a_prompt_that_fails_withdraws_what_left_already():
         await eventually(pair.idle)
 
 
-async def test_a_receiver_that_gives_up_early_costs_the_prompt_nothing():
+async def test_a_receiver_that_gives_up_early_does_not_disturb_the_prompt():
     async with linked() as pair:
         await pair.move("warm", [0], [0])
         prompt = Prompt(pair)

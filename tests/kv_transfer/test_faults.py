@@ -120,7 +120,7 @@ async def test_everything_on_a_broken_link_fails_at_once():
         await pair.move("good", [5], [6])
 
 
-async def test_staging_has_a_bound_and_a_full_one_is_told():
+async def test_staging_is_bounded_and_the_error_names_the_quarantined_buffers():
     """With one link allowed there are four buffers: two to work with, two that may be stuck."""
     opener = faulty(*[FaultPlan(Fault.HANG)] * 3)
     config = replace(FAST, max_links=1, staging_buffers=2)

@@ -176,10 +176,10 @@ class HandOverMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.any(lambda one: one.complete and one.taking is not None))
     @rule(data=st.data())
     def let_it_end(self, data):
-        """A hand-over that nobody disturbed always gets through."""
+        """A hand-over without a disturbance is always committed."""
         one = self.choose(data, lambda one: one.complete and one.taking is not None)
         self.do(one.credit.set)
-        # Of a disturbed one a side may be left that waits for its lease; its caller ends that.
+        # After a disturbance one side may wait for its lease; its caller ends that wait.
         when = asyncio.FIRST_COMPLETED if one.disturbed else asyncio.ALL_COMPLETED
         waiting = asyncio.wait({one.sending, one.taking}, timeout=15, return_when=when)
         done, _ = self.loop.run_until_complete(waiting)

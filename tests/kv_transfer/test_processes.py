@@ -149,7 +149,7 @@ async def test_blocks_borrowed_from_another_process_are_unmapped_when_it_dies(ho
         await admission.asked.wait()
         lender.signal(how)
         admission.allow.set()
-        # Its blocks are still there to be copied, but nobody is to say that this is all.
+        # Its blocks can still be copied, but its Done will not come.
         with pytest.raises(TransferFailed):
             await offered
         await receiver.close()
@@ -241,7 +241,7 @@ async def test_a_frozen_sender_that_wakes_up_is_linked_again():
         with pytest.raises(TransferFailed, match="silent"):
             await frozen
         child.signal(signal.SIGCONT)
-        # Its own side of the first link fails too; what it had not offered anew is over.
+        # Its own side of the first link fails too, with all transfers not offered again.
         ended = [await child.line() for _ in range(3)]
         assert {line["error"] for line in ended} == {"LinkBroken"}
         with pytest.raises(TransferFailed):

@@ -103,7 +103,7 @@ async def test_a_buffer_that_a_thread_uses_is_quarantined_until_it_is_given_back
     await eventually(lambda: (pool.taken, pool.quarantined) == (0, 0))
 
 
-async def test_a_link_has_so_many_buffers_and_the_pool_a_bound():
+async def test_a_link_and_the_pool_have_bounded_buffers():
     pool = StagingPool(100, 3)
     staging = LinkStaging(pool, 2, torch.device("cpu"))
     assert staging.take() is not staging.take()

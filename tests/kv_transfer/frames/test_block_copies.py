@@ -59,7 +59,7 @@ async def test_a_failed_copy_does_not_keep_the_guard_open():
 
 
 @given(st.binary(max_size=200), st.data())
-def test_a_seal_tells_any_changed_bit(content, data):
+def test_a_seal_detects_any_changed_bit(content, data):
     message = torch.frombuffer(bytearray(content + bytes(SEAL_BYTES)), dtype=torch.uint8)
     seal(message)
     assert inspect(message) == "sound"
@@ -68,14 +68,14 @@ def test_a_seal_tells_any_changed_bit(content, data):
     assert inspect(message) == "corrupted"
 
 
-def test_a_void_message_is_not_sound():
+def test_a_void_message_is_recognised():
     message = torch.ones(100, dtype=torch.uint8)
     seal(message, void=True)
     assert inspect(message) == "void"
 
 
 @given(st.binary(min_size=8, max_size=200), st.data())
-def test_a_seal_by_sums_tells_any_changed_word(content, data):
+def test_a_seal_by_sum_detects_any_changed_word(content, data):
     """As a device does it; here the memory is the host's."""
     whole = content[: len(content) // 8 * 8]
     message = torch.frombuffer(bytearray(whole + bytes(SEAL_BYTES)), dtype=torch.uint8)

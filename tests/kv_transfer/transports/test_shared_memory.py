@@ -58,7 +58,7 @@ def segments():
     return Path("/proc/self/maps").read_text().count("memfd:tandem-kv")
 
 
-def test_a_witness_is_believed_only_where_its_file_is():
+def test_a_witness_proves_nothing_unless_its_file_can_be_read():
     own = own_witness()
     assert separation_from(own) is None
     assert "different hosts" in separation_from(replace(own, boot="another"))
@@ -68,7 +68,7 @@ def test_a_witness_is_believed_only_where_its_file_is():
     assert "no shared memory" in separation_from(replace(own, boot=""))
 
 
-def test_a_witness_that_is_no_file_is_not_read():
+def test_a_witness_that_is_not_a_file_is_not_read():
     reading, writing = os.pipe()
     try:
         assert "process namespace" in separation_from(replace(own_witness(), descriptor=reading))
@@ -90,7 +90,7 @@ def test_bytes_that_the_sender_takes_back_are_refused():
         mapped.view(before)
 
 
-def test_a_late_writer_is_seen_after_the_reading_too(store):
+def test_a_write_during_a_read_is_detected_after_the_read(store):
     """The sender gives up waiting and takes its buffer back while the receiver reads it."""
     with opened("shared_memory", store) as (sender, receiver):
         data = shared_tensor(5000)
@@ -122,7 +122,7 @@ def test_a_segment_that_could_shrink_is_refused(tmp_path):
             MappedMemory(where)
 
 
-def test_one_view_after_another():
+def test_views_of_different_ranges_follow_each_other():
     data = shared_tensor(1000)
     data.copy_(torch.arange(1000))
     segment, _ = segment_of(data)
@@ -202,7 +202,7 @@ def test_abort_frees_a_waiter(store):
             waiting.result(5)
 
 
-def test_abort_ends_what_is_here_and_not_yet_heard(store):
+def test_abort_drops_a_message_that_was_not_received_yet(store):
     with opened("shared_memory", store) as (sender, receiver):
         sending = sender.send(filled(sender, 10, 1))
         receipt = receiver.receive(blank(receiver, 10), 10)
@@ -224,7 +224,7 @@ def test_a_broken_channel_repeats_its_error_at_once(store):
         assert time.monotonic() - started < 10
 
 
-def test_broken_pipes_are_not_polled(store):
+def test_a_wait_on_broken_pipes_ends_at_once(store):
     """A channel may wait without a poll before, as `cuda_ipc` does."""
     with opened("shared_memory", store) as (_, receiver):
         pipes = receiver._pipes
@@ -236,7 +236,7 @@ def test_broken_pipes_are_not_polled(store):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_who_waits_is_kept_off_the_core_of_its_peer(store):
+def test_a_waiting_thread_is_kept_off_the_core_of_its_peer(store):
     allowed = os.sched_getaffinity(0)
     peer = min(allowed)
     with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
