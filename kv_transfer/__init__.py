@@ -1,1 +1,1 @@
-"""Moving KV blocks between two processes: transports, links, layouts."""
+"""Moving KV blocks between two processes: transports, links, and frames."""

@@ -1,4 +1,4 @@
-"""What can be set about moving KV."""
+"""The configuration of KV transfers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from engine.errors import ConfigError
 
+# Tuned: the bytes of a frame of KV in host memory.
 _FRAME_BYTES = 8 << 20
-# A frame costs what waiting for the device does, whatever its size. With a seal (16 bytes) it is a
-# power of two, as pinned memory is given out.
+# Tuned: the bytes of a frame of KV on a GPU, which costs a wait for the device. With its seal of
+# 16 bytes the frame is a power of two, the unit in which pinned memory is allocated.
 _GPU_FRAME_BYTES = (32 << 20) - 16
 
 
 def frame_bytes_for(device: str) -> int:
-    """How large frames are of KV on that kind of device."""
+    """The size in bytes of frames of KV on that kind of device."""
     return _GPU_FRAME_BYTES if device == "cuda" else _FRAME_BYTES
 
 
@@ -21,8 +22,9 @@ def frame_bytes_for(device: str) -> int:
 class TransferConfig:
     """Sizes, deadlines and bounds of the links of one replica; times in seconds.
 
-    `io_timeout_s` bounds one message on the data channel, `silence_s` is how long a peer may say
-    nothing before it counts as dead, `max_transfers` bounds what one link carries at a time.
+    `transport` is `auto` or a name in the registry. `io_timeout_s` bounds one message on the data
+    channel. A peer that is silent for `silence_s` counts as dead. `max_transfers` bounds the
+    transfers of one link at a time.
     """
 
     transport: str = "auto"

@@ -1,4 +1,4 @@
-"""What links count; metrics are made from it elsewhere."""
+"""The counters of links."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LinkCounters:
-    """Plain totals of one side of one replica since its start; `links_open` is of now."""
+    """Totals of one side of one replica since its start; `links_open` is the current number."""
 
     links_open: int = 0
     links_opened: int = 0
@@ -16,5 +16,6 @@ class LinkCounters:
     transfers_done: int = 0
     transfers_failed: int = 0
     bytes_moved: int = 0
+    frames_announced: int = 0
     frames_discarded: int = 0
     checksum_errors: int = 0

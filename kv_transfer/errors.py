@@ -1,4 +1,4 @@
-"""What can go wrong while KV moves, as branches of `TransferFailed`."""
+"""The errors of KV transfers, as branches of `TransferFailed`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from engine.errors import TransferFailed
 
 
 class LinkBroken(TransferFailed):
-    """The link is over and everything on it has failed; the next use makes a new one."""
+    """The link is over and all its transfers have failed; the next use opens a new link."""
 
 
 class LinkClosed(LinkBroken):
-    """One of the two sides ended the link on purpose."""
+    """Either side ended the link on purpose."""
 
 
 class LinkRefused(TransferFailed):
-    """The other side will not link with this replica; the message names why."""
+    """The peer refuses a link with this replica; the message has the reason."""
 
 
 class ChannelBroken(LinkBroken):
-    """The data channel failed or ran out of time; it is thrown away whole."""
+    """The data channel failed or ran out of time; its link ends with it."""
 
 
 class Withdrawn(TransferFailed):
-    """The sender says that this KV will never come, and why."""
+    """The sender will not send this KV; the message has the reason."""
 
 
 class ChecksumMismatch(TransferFailed):
-    """The bytes that arrived are not those that were sent; none of them was written."""
+    """The bytes that arrived differ from the bytes that were sent; none of them was written."""

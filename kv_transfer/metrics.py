@@ -1,4 +1,4 @@
-"""What the moving of KV counts, on the receiving side."""
+"""The metrics of KV transfers, on the receiving side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The side of a replica that takes KV over: its links to the senders, one per sender."""
+"""The receiving side of a replica: its links to the senders, one for each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.errors import DeadlineExceeded, Overloaded
 from engine.kv.cache import KvCache
 from kv_transfer import metrics
 from kv_transfer.config import TransferConfig
-from kv_transfer.frames.frame_plan import check_frame_bytes
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
-from kv_transfer.links.link import make_shared
-from kv_transfer.links.receiver_link import Admit, ReceiverLink
+from kv_transfer.links.receiver_link import ReceiverLink
+from kv_transfer.links.shared import KvEndpoint, make_shared
+from kv_transfer.links.transfer_receiver import Admit
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import ChannelOpener
 from protos import kv_transfer_pb2 as pb
@@ -28,8 +28,8 @@ from protos.channel import DIRECT
 __all__ = ["KvReceiver", "OfferedKv", "Peer", "ReceivedKv"]
 
 _log = logging.getLogger(__name__)
-# A channel of its own per link: a shared one would make a new link wait for the old one's backoff.
-_CHANNEL_OPTIONS = [DIRECT, ("grpc.use_local_subchannel_pool", 1)]
+# A gRPC channel of its own for each link: a new link would wait for an old channel's backoff.
+_GRPC_OPTIONS = [DIRECT, ("grpc.use_local_subchannel_pool", 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Open:
     task: asyncio.Task[None]
 
 
-class KvReceiver:
+class KvReceiver(KvEndpoint):
     """Receives KV blocks for one replica."""
 
     def __init__(
@@ -58,30 +58,18 @@ class KvReceiver:
         config: TransferConfig,
         opener: ChannelOpener = open_channel,
     ) -> None:
-        check_frame_bytes(cache.layout, config.frame_bytes)
+        super().__init__(make_shared(cache, config, opener, sends=False))
         self._id = replica_id
         self._host = host
         self._config = config
-        self._shared = make_shared(cache, config, opener, sends=False)
         self._open: dict[str, _Open] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._generation = 0
-        self.counters = self._shared.counters
 
     @property
-    def links_open(self) -> int:
-        """Links that are up now."""
-        return self.counters.links_open
-
-    @property
-    def bytes_received(self) -> int:
-        """Of all committed transfers."""
-        return self.counters.bytes_moved
-
-    @property
-    def transfers_failed(self) -> int:
-        """Transfers that ended without a commit."""
-        return self.counters.transfers_failed
+    def idle(self) -> bool:
+        """Whether no transfer is expected, on offer or under way."""
+        return all(opened.link.idle for opened in self._open.values())
 
     async def receive(
         self,
@@ -90,13 +78,12 @@ class KvReceiver:
         admit: Admit,
         timeout_s: float,
     ) -> ReceivedKv:
-        """Wait for the offer, let `admit` give blocks and their generation, pull, verify, commit.
+        """Wait for the offer, get blocks and their generation from `admit`, pull, verify, commit.
 
-        `admit` may be asked twice, see `OfferedKv`.
-
-        The link is opened if there is none. TransferFailed: the link broke or was refused, the
-        sender withdrew (Withdrawn) or the bytes arrived corrupted. DeadlineExceeded: `timeout_s`
-        ended. When this has ended, however it did, nothing writes those blocks any more.
+        `admit` may be called twice, see `OfferedKv`. A link is opened if there is none. Raises
+        TransferFailed if the link broke or was refused, the sender withdrew the KV (Withdrawn), or
+        bytes arrived corrupted. Raises DeadlineExceeded after `timeout_s`. Once this has ended, in
+        any way, nothing writes to those blocks any more.
         """
         timeout = asyncio.timeout(timeout_s)
         received, outcome = None, "failed"
@@ -129,7 +116,7 @@ class KvReceiver:
             await asyncio.wait(tasks, timeout=self._config.connect_timeout_s)
 
     def _link_to(self, peer: Peer) -> ReceiverLink:
-        """The link to that sender, which may still be opening; a new one if there is none."""
+        """The link to that sender, which may still be opening; a new link if there is none."""
         opened = self._open.get(peer.replica)
         if opened is not None and opened.address != peer.address:
             self._drop(peer.replica, opened, "the sender has a new address")
@@ -140,16 +127,16 @@ class KvReceiver:
         return opened.link
 
     def _open_link(self, peer: Peer) -> _Open:
-        self._make_room(peer)
-        # Never the same twice, also not after a restart under the same name.
+        self._free_capacity(peer)
+        # Unique also after a restart under the same replica id.
         self._generation = max(self._generation + 1, time.time_ns())
         link = ReceiverLink(self._shared, self._id, peer.replica, self._host, self._generation)
         opened = _Open(link, peer.address, asyncio.create_task(self._run(link, peer)))
         self._open[peer.replica] = opened
         return opened
 
-    def _make_room(self, peer: Peer) -> None:
-        """At the bound, the link that was idle for longest makes way; Overloaded if none is."""
+    def _free_capacity(self, peer: Peer) -> None:
+        """At the bound, end the link that is idle for longest; Overloaded if no link is idle."""
         if len(self._open) < self._config.max_links or peer.replica in self._open:
             return
         for name, opened in self._open.items():
@@ -165,10 +152,8 @@ class KvReceiver:
         opened.link.end(reason)
 
     async def _run(self, link: ReceiverLink, peer: Peer) -> None:
-        """The link's life on a gRPC stream of its own."""
-        async with grpc.aio.insecure_channel(
-            peer.address, options=_CHANNEL_OPTIONS
-        ) as grpc_channel:
+        """Run the link on a gRPC stream of its own."""
+        async with grpc.aio.insecure_channel(peer.address, options=_GRPC_OPTIONS) as grpc_channel:
             call = kv_transfer_pb2_grpc.KvTransferStub(grpc_channel).Link()
 
             async def read() -> pb.SenderMessage | None:

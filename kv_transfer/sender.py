@@ -1,4 +1,4 @@
-"""The side of a replica that hands KV over: what waits to be pulled, and until when."""
+"""The sending side of a replica: the KV on offer to its receivers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from kv_transfer.aio.bounded_map import BoundedMap
 from kv_transfer.aio.waits import fail, settle
 from kv_transfer.config import TransferConfig
 from kv_transfer.errors import LinkRefused, Withdrawn
-from kv_transfer.frames.frame_plan import check_frame_bytes
 from kv_transfer.links.hand_over import HandOver
-from kv_transfer.links.link import make_shared
 from kv_transfer.links.link_service import LinkService
 from kv_transfer.links.outgoing_transfer import OutgoingKv, OutgoingTransfer
 from kv_transfer.links.sender_link import SenderLink
+from kv_transfer.links.shared import KvEndpoint, make_shared
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import ChannelOpener
 from protos import kv_transfer_pb2_grpc
@@ -29,8 +28,8 @@ _log = logging.getLogger(__name__)
 _Key = tuple[str, str]  # receiver, transfer
 
 
-class KvSender:
-    """Hands over the KV blocks of one replica to the receivers that link with it."""
+class KvSender(KvEndpoint):
+    """Hands the KV blocks of one replica over to the receivers that link with it."""
 
     def __init__(
         self,
@@ -40,32 +39,19 @@ class KvSender:
         config: TransferConfig,
         opener: ChannelOpener = open_channel,
     ) -> None:
-        check_frame_bytes(cache.layout, config.frame_bytes)
+        super().__init__(make_shared(cache, config, opener, sends=True))
         self._cache = cache
-        self._config = config
-        self._shared = make_shared(cache, config, opener, sends=True)
         self._links = LinkService(replica_id, host, self._shared, self._link_up, self._refused)
         self._waiting: dict[_Key, OutgoingTransfer] = {}
         self._withdrawn: BoundedMap[_Key, str] = BoundedMap(config.max_transfers)
-        self.counters = self._shared.counters
 
     @property
-    def links_open(self) -> int:
-        """Links that are up now."""
-        return self.counters.links_open
-
-    @property
-    def bytes_sent(self) -> int:
-        """Of all committed transfers."""
-        return self.counters.bytes_moved
-
-    @property
-    def transfers_failed(self) -> int:
-        """Hand-overs that ended without a commit."""
-        return self.counters.transfers_failed
+    def idle(self) -> bool:
+        """Whether no hand-over is on offer or under way."""
+        return not self._waiting and self._links.idle
 
     async def start(self) -> None:
-        """Open the store where data channels meet; before the server is started."""
+        """Open the store of the data channels; called before the server starts."""
         await self._links.start()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -73,9 +59,9 @@ class KvSender:
         kv_transfer_pb2_grpc.add_KvTransferServicer_to_server(self._links, server)
 
     async def hand_over(self, kv: OutgoingKv, timeout_s: float) -> int:
-        """Offer complete KV, send it when it is pulled; bytes sent, once it is committed.
+        """Offer complete KV and send it when it is pulled; returns the bytes sent after the commit.
 
-        Fails as `HandOver.committed` does. When this has ended, the blocks are no longer read.
+        Raises as `HandOver.committed`. Afterwards this side no longer reads the blocks.
         """
         handing = self.begin(kv)
         try:
@@ -84,9 +70,9 @@ class KvSender:
             await handing.close("the hand-over was cancelled")
 
     def begin(self, kv: OutgoingKv) -> HandOver:
-        """Offer KV, also such that is still being computed; its blocks are read until `close`.
+        """Offer KV, which may still be computed; this side reads its blocks until `close`.
 
-        The receiver's link may open before or after. Trying again takes a new transfer id.
+        The receiver's link may open before or after. A new attempt needs a new transfer id.
         """
         outgoing = OutgoingTransfer(self._checked(kv), len(self._cache.layout.layers))
         key = (kv.receiver, kv.transfer)
@@ -98,7 +84,7 @@ class KvSender:
         return HandOver(outgoing, self._cache.layout, self._progress, self._end)
 
     async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
-        """Say that this KV will never come: whoever waits for it gets Withdrawn."""
+        """Tell the receiver that this KV will not come; its `receive` raises Withdrawn."""
         outgoing = self._waiting.get((receiver, transfer))
         if outgoing is not None:
             fail(outgoing.finished, Withdrawn(reason))
@@ -117,7 +103,7 @@ class KvSender:
             raise Internal(f"{offer.tokens} tokens need {needed} blocks, not {len(offer.blocks)}")
         if (offer.receiver, offer.transfer) in self._waiting:
             raise Internal(f"transfer {offer.transfer} is handed over already")
-        if len(self._waiting) >= self._config.max_links * self._config.max_transfers:
+        if len(self._waiting) >= self._shared.config.max_links * self._shared.config.max_transfers:
             raise Overloaded(f"{len(self._waiting)} hand-overs are waiting")
         return replace(offer, blocks=offer.blocks[:needed])
 
@@ -131,10 +117,10 @@ class KvSender:
         if self._waiting.get(key) is not outgoing:
             return
         del self._waiting[key]
-        if outgoing.loan is not None:
-            self._shared.lender.end(outgoing.loan)
+        if outgoing.borrowed is not None:
+            self._shared.lender.end(outgoing.borrowed)
         self._finish(outgoing, reason)
-        await settle([outgoing.gate.shut()])
+        await settle([outgoing.guard.shut()])
 
     def _finish(self, outgoing: OutgoingTransfer, reason: str) -> None:
         kv = outgoing.kv
@@ -147,7 +133,7 @@ class KvSender:
             fail(outgoing.finished, Withdrawn(reason))
             self._withdraw(kv.receiver, kv.transfer, reason)
         link = self._links.up(kv.receiver)
-        # Also when committed: the link's book must not grow with every transfer.
+        # Also after a commit, so that the link's table does not grow with every transfer.
         if link is not None:
             link.forget(outgoing)
 
@@ -164,7 +150,7 @@ class KvSender:
                 self._withdrawn.pop(key)
                 link.withdraw(key[1], reason)
         for outgoing in self._waiting.values():
-            # One that was committed and not closed yet would wait there for ever.
+            # The new link would keep a transfer that is committed and not yet closed for ever.
             if outgoing.kv.receiver == link.receiver and not outgoing.ended:
                 link.offer(outgoing)
 

@@ -155,22 +155,22 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("transfer", "tokens", "blocks", "first_token", "early", "loan")
+    __slots__ = ("transfer", "tokens", "blocks", "first_token", "early", "borrowed")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EARLY_FIELD_NUMBER: _ClassVar[int]
-    LOAN_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
     transfer: str
     tokens: int
     blocks: int
     first_token: int
     early: bool
-    loan: Loan
-    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ..., early: bool = ..., loan: _Optional[_Union[Loan, _Mapping]] = ...) -> None: ...
+    borrowed: BorrowedBlocks
+    def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ..., early: bool = ..., borrowed: _Optional[_Union[BorrowedBlocks, _Mapping]] = ...) -> None: ...
 
-class Loan(_message.Message):
+class BorrowedBlocks(_message.Message):
     __slots__ = ("word", "number", "blocks")
     WORD_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]

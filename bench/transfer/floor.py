@@ -92,7 +92,7 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
     """The same of borrowed blocks: one copy of these blocks into those of another cache."""
     lender = BlockLender(cache)
-    extent, loan = lender.place(), lender.lend(blocks)
+    extent, loan = lender.extent(), lender.lend(blocks)
     if extent is None or loan is None:
         raise RuntimeError("blocks of this cache cannot be borrowed")
     borrower = BlockBorrower(target, extent, cache.blocks)

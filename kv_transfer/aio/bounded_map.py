@@ -1,4 +1,4 @@
-"""A memory of the last few things."""
+"""A map of bounded size."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ V = TypeVar("V")
 
 
 class BoundedMap(Generic[K, V]):
-    """Keys with a value each; beyond `limit` the oldest is forgotten."""
+    """A map of at most `limit` entries; a further entry removes the oldest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def add(self, key: K, value: V) -> None:
-        """Remember it as the newest."""
+        """Add or replace an entry, which becomes the newest."""
         self._entries[key] = value
         self._entries.move_to_end(key)
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Its value, which is then forgotten; None if it is not remembered."""
+        """Remove an entry; returns its value, or None if there is no entry."""
         return self._entries.pop(key, None)
 
     def items(self) -> list[tuple[K, V]]:
-        """All of them, the oldest first."""
+        """All entries, the oldest first."""
         return list(self._entries.items())
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Waiting without leaving anything behind: the few patterns that links are built from."""
+"""The patterns of waiting that links use; none of them leaves a task behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def until(future: asyncio.Future[T], timeout_s: float, what: str) -> T:
-    """The future's result within the time, else LinkBroken; never cancels the future."""
+    """The future's result; LinkBroken after `timeout_s`. Never cancels the future."""
     if not future.done():
         done, _ = await asyncio.wait({future}, timeout=timeout_s)
         if not done:
@@ -21,9 +21,9 @@ async def until(future: asyncio.Future[T], timeout_s: float, what: str) -> T:
 
 
 async def settle(futures: Iterable[asyncio.Future[Any]]) -> None:
-    """Wait until all are done, however often cancelled meanwhile; then let the cancel through.
+    """Wait until all futures are done; a cancel meanwhile is raised after that.
 
-    Only for work that ends soon by itself, such as a copy in memory.
+    Only for work that ends soon by itself, for example a copy in memory.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := {future for future in futures if not future.done()}:
@@ -36,7 +36,7 @@ async def settle(futures: Iterable[asyncio.Future[Any]]) -> None:
 
 
 async def unless_failed(wanted: Coroutine[Any, Any, T], failure: asyncio.Future[Any]) -> T:
-    """Run `wanted` to its end, unless `failure` is raised first; then it is cancelled and ended."""
+    """The result of `wanted`; if `failure` fails first, cancels `wanted` and raises that error."""
     task = asyncio.ensure_future(wanted)
     try:
         await asyncio.wait({task, failure}, return_when=asyncio.FIRST_COMPLETED)
@@ -50,25 +50,25 @@ async def unless_failed(wanted: Coroutine[Any, Any, T], failure: asyncio.Future[
 
 
 def quietly(future: asyncio.Future[T]) -> asyncio.Future[T]:
-    """Mark the future so that an exception nobody waits for is not reported as lost."""
+    """Mark the future, so that asyncio does not report an exception that no task awaits."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future
 
 
 def fail(future: asyncio.Future[Any], error: Exception) -> None:
-    """Give the future that exception unless it is done."""
+    """Fail the future with that error, unless it is done."""
     if not future.done():
         future.set_exception(error)
 
 
 def succeed(future: asyncio.Future[T], value: T) -> None:
-    """Give the future that result unless it is done."""
+    """Give the future that result, unless it is done."""
     if not future.done():
         future.set_result(value)
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first plain exception inside (groups of) exceptions."""
+    """The first exception that is not a group, inside nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

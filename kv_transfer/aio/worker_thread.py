@@ -1,4 +1,4 @@
-"""Threads for calls that block: one waits inside Gloo where nothing can interrupt it."""
+"""Threads for blocking calls, which nothing may be able to interrupt."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ import torch
 from kv_transfer.aio.waits import fail, quietly, succeed
 
 T = TypeVar("T")
-# A thread that comes back from C++ while the interpreter goes down ends the process by SIGABRT,
-# so an exit waits this long for calls in progress. Longer ones are left to it.
+# Bound: how long the process's exit waits for calls in progress. A thread that returns from C++
+# while the interpreter shuts down would end the process by SIGABRT.
 _EXIT_S = 1.0
 
 
 class WorkerThread:
-    """One daemon thread that runs calls in the order given.
+    """One daemon thread that runs calls in the given order.
 
-    Calls in two halves overlap: the first half of the next is run before the second half of the
-    last is waited for. A call that never returns is abandoned together with the thread: the process
-    can still exit, and what the call holds stays alive for as long as the thread does.
+    Calls in two halves overlap: the first half of the next call runs before the second half of the
+    last. A call that never returns is abandoned with its thread. The process can still exit, and
+    the call's objects live as long as the thread.
     """
 
     def __init__(self, name: str) -> None:
         self._jobs: _Jobs = queue.SimpleQueue()
-        # The thread must not hold the worker itself, only its queue.
+        # The thread refers to the queue only, so that the worker can be freed.
         arguments = (self._jobs, _ResultQueue())
         thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
         thread.start()
         _threads[thread] = self._jobs
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue the call; its result or exception arrives in the future on this event loop.
+        """Queue the call; the future gets its result or exception, on this event loop.
 
-        Do not await the future directly: a cancel would hide when the call ends. Use `waits`.
+        Use `waits` to wait: a cancel of a direct await would hide when the call ends.
         """
         job = _Job(call)
         self._jobs.put(job)
@@ -57,11 +57,11 @@ class WorkerThread:
         *,
         urgent: bool = False,
     ) -> None:
-        """Queue a call in two halves: the second is what the first returns.
+        """Queue a call in two halves: the first half returns the second.
 
-        `ahead` of them are begun before the first is ended. `then` is called on this event loop
-        with the result or what was raised: at once when that is an error or the call is urgent, or
-        when nothing else is to be done; else with those of some calls more.
+        The thread begins up to `ahead` calls before it ends the first of them. `then` gets the
+        result or the error, on this event loop. It is called at once for an error or an urgent
+        call, or if the thread has nothing to do, and else together with later calls.
         """
         self._jobs.put(_Halves(begin, then, ahead, urgent))
 
@@ -71,7 +71,7 @@ class WorkerThread:
 
 
 class _Job:
-    """A call, and the future that has its end."""
+    """A call, and the future of its result."""
 
     __slots__ = ("_call", "_loop", "future")
 
@@ -81,9 +81,9 @@ class _Job:
         self.future: asyncio.Future[Any] = quietly(self._loop.create_future())
 
     def run(self) -> None:
-        """On the thread."""
+        """Run the call, on the thread."""
         result, error = _outcome(self._call)
-        # The event loop may be gone, and everyone who waited with it.
+        # RuntimeError: the event loop is closed, and no task waits any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._finish, result, error)
 
@@ -95,7 +95,7 @@ class _Job:
 
 
 class _Halves:
-    """A call in two halves, and who hears of its end."""
+    """A call in two halves, and the callback of its end."""
 
     __slots__ = ("_call", "_then", "ahead", "urgent")
 
@@ -107,45 +107,46 @@ class _Halves:
         self.ahead = ahead
         self.urgent = urgent
 
-    def begin(self, outbox: _ResultQueue) -> bool:
-        """Run the first half; False if that failed and there is no second."""
+    def begin(self, results: _ResultQueue) -> bool:
+        """Run the first half; False if it failed, and there is no second."""
         self._call, error = _outcome(self._call)
         if error is not None:
-            outbox.add(self._then, None, error, tell=True)
+            results.add(self._then, None, error, flush=True)
         return error is None
 
-    def end(self, outbox: _ResultQueue) -> None:
+    def end(self, results: _ResultQueue) -> None:
         """Run the second half."""
         result, error = _outcome(self._call)
-        outbox.add(self._then, result, error, tell=self.urgent or error is not None)
+        results.add(self._then, result, error, flush=self.urgent or error is not None)
 
 
 class _ResultQueue:
-    """Results on their way from a worker's thread to the event loop, some at a time.
+    """Results on their way from a worker's thread to the event loop, several at a time.
 
-    Each time the event loop is woken it takes the interpreter's lock from the thread.
+    Waking the event loop costs time, because it takes the interpreter's lock from the thread.
     """
 
-    _TOGETHER = 4
+    # Tuned: results for which the event loop is woken once.
+    _BATCH = 4
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended: list[Callable[[], None]] = []
 
     def add(
-        self, then: Callable[[Any, Any], None], result: Any, error: Exception | None, *, tell: bool
+        self, then: Callable[[Any, Any], None], result: Any, error: Exception | None, *, flush: bool
     ) -> None:
-        """One more; told now, or later."""
+        """Add a result; `flush` now, or let it wait for more results."""
         self._ended.append(partial(then, result, error))
-        if tell or len(self._ended) >= self._TOGETHER:
-            self.tell()
+        if flush or len(self._ended) >= self._BATCH:
+            self.flush()
 
-    def tell(self) -> None:
-        """Have all of them heard."""
+    def flush(self) -> None:
+        """Send all results to the event loop."""
         if not self._ended:
             return
         ended, self._ended = self._ended, []
-        # An event loop that is gone took those who waited with it.
+        # RuntimeError: the event loop is closed, and no task waits any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_call_each, ended)
 
@@ -158,7 +159,7 @@ def _call_each(calls: list[Callable[[], None]]) -> None:
 def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return call(), None
-    except Exception as raised:  # the edge of the thread: handed to whoever waits
+    except Exception as raised:  # the edge of the thread: the event loop raises it
         return None, raised
 
 
@@ -176,30 +177,30 @@ def _finish_calls() -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(jobs: _Jobs, outbox: _ResultQueue) -> None:
-    # A second pool of OpenMP threads in the process would make the engine's own sleep between any
-    # two operations instead of spinning: half as many tokens a second.
+def _work(jobs: _Jobs, results: _ResultQueue) -> None:
+    # With a second pool of OpenMP threads in the process, the engine's pool would sleep between two
+    # operations instead of spinning.
     torch.set_num_threads(1)
     begun: deque[_Halves] = deque()
     while True:
         if not begun and jobs.empty():
-            outbox.tell()
+            results.flush()
         try:
             job = jobs.get(block=not begun)
         except queue.Empty:
-            begun.popleft().end(outbox)
+            begun.popleft().end(results)
             continue
         if isinstance(job, _Halves):
             if len(begun) >= job.ahead:
-                begun.popleft().end(outbox)
-            if job.begin(outbox):
+                begun.popleft().end(results)
+            if job.begin(results):
                 begun.append(job)
         else:
             while begun:
-                begun.popleft().end(outbox)
+                begun.popleft().end(results)
             if job is None:
-                outbox.tell()
+                results.flush()
                 return
             job.run()
-        # Else the last job's channel and buffer would live until the next job comes.
+        # Otherwise the last job's channel and buffer would live until the next job.
         del job

@@ -1,4 +1,4 @@
-"""Copies between pool blocks and staging: one at a time, and none once a transfer has ended."""
+"""The guard of a transfer's blocks: no copy to or from them begins once the transfer has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kv_transfer.aio.waits import succeed
 
 
 class CopyGuard:
-    """Copies of one transfer's blocks pass while it is open. They are made on other threads."""
+    """Lets copies of one transfer's blocks begin while it is open; other threads copy."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class CopyGuard:
         self._empty: asyncio.Future[None] = self._loop.create_future()
 
     def copy(self, call: Callable[[], None]) -> bool:
-        """Make the copy; False if the gate is shut and it was not made."""
+        """Call `call`, which copies; False, without a call, if the guard is shut."""
         with self._lock:
             if not self._open:
                 return False
@@ -36,7 +36,7 @@ class CopyGuard:
         return True
 
     def shut(self) -> asyncio.Future[None]:
-        """Let no further copy begin; done when none is under way, which is soon."""
+        """Let no further copy begin; the future is done when the copies under way have ended."""
         with self._lock:
             self._open = False
             empty = not self._inside

@@ -1,8 +1,8 @@
-"""KV on loan: a receiver on the sender's host copies it out of the sender's own blocks.
+"""Borrowed blocks: a receiver on the sender's host copies KV out of the sender's own blocks.
 
-The sender's cache lies in a segment that the receiver maps. An offer names the blocks and a word in
-the segment's header with a number in it, which the sender clears before it gives the blocks up. So
-who has copied and still finds the number there has copied what was lent.
+The sender's cache is in a shared-memory segment that the receiver maps. An offer names the blocks,
+and a word of the segment's header that holds a number. The sender clears that word before it gives
+the blocks up. A receiver that still finds the number after its copy has copied valid KV.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
 
 @dataclass(frozen=True, slots=True)
 class BorrowedBlocks:
-    """A transfer's blocks in the sender's cache, lent while that word holds that number."""
+    """A transfer's blocks in the sender's cache, valid while header word `word` holds `number`."""
 
     word: int
     number: int
@@ -28,7 +28,7 @@ class BorrowedBlocks:
 
 
 class BlockLender:
-    """Lends blocks of a cache; it can only where that lies in shared memory and all is in pairs."""
+    """Lends blocks of a cache that is in shared memory and has all its layers in pairs."""
 
     def __init__(self, cache: KvCache) -> None:
         found = segment_of(cache.memory)
@@ -37,8 +37,13 @@ class BlockLender:
         self._free = list(range(WORDS))
         self._number = 0
 
-    def place(self) -> MappedExtent | None:
-        """Where another process finds the cache; None where it does not."""
+    @property
+    def free_words(self) -> int:
+        """The number of transfers whose blocks it could lend now."""
+        return len(self._free)
+
+    def extent(self) -> MappedExtent | None:
+        """Where another process can map the cache; None if the cache is in private memory."""
         if self._segment is None:
             return None
         segment, size = self._segment, self._cache.memory.numel()
@@ -46,46 +51,46 @@ class BlockLender:
         return MappedExtent(pid, segment.descriptor, identity, segment.generation, 0, size)
 
     def lend(self, blocks: Sequence[int]) -> BorrowedBlocks | None:
-        """Those blocks until `end`; None where it cannot, or too much is lent already."""
+        """Lend those blocks until `end`; None if the cache cannot lend or no word is free."""
         if self._segment is None or not self._free or not self._cache.in_pairs:
             return None
         self._number += 1
-        loan = BorrowedBlocks(self._free.pop(), self._number, tuple(blocks))
-        self._segment.write_word(loan.word, loan.number)
-        return loan
+        borrowed = BorrowedBlocks(self._free.pop(), self._number, tuple(blocks))
+        self._segment.write_word(borrowed.word, borrowed.number)
+        return borrowed
 
-    def end(self, loan: BorrowedBlocks) -> None:
-        """What is copied of it from now on is refused; once for each loan."""
+    def end(self, borrowed: BorrowedBlocks) -> None:
+        """Make every later copy of these blocks invalid; called once for each `lend`."""
         assert self._segment is not None
-        self._segment.write_word(loan.word, 0)
-        self._free.append(loan.word)
+        self._segment.write_word(borrowed.word, 0)
+        self._free.append(borrowed.word)
 
 
 class BlockBorrower:
-    """Copies out of a sender's cache, `blocks` in all; ChannelBroken where that cannot be read."""
+    """Copies out of a sender's cache of `blocks` blocks; ChannelBroken if it cannot be mapped."""
 
-    def __init__(self, cache: KvCache, place: MappedExtent, blocks: int) -> None:
+    def __init__(self, cache: KvCache, extent: MappedExtent, blocks: int) -> None:
         size = (blocks + 1) * block_bytes(cache.layout)
-        if place.size != size:
-            raise ChannelBroken(f"{blocks} blocks in {place.size} bytes")
+        if extent.size != size:
+            raise ChannelBroken(f"{blocks} blocks in {extent.size} bytes")
         self._cache = cache
         self._blocks = blocks
-        self._mapped = MappedMemory(place)
-        self._stacks = stacks_in(self._mapped.view(place), cache.layout, blocks + 1)
+        self._mapped = MappedMemory(extent)
+        self._stacks = stacks_in(self._mapped.view(extent), cache.layout, blocks + 1)
 
-    def takes(self, loan: BorrowedBlocks, blocks: int) -> bool:
-        """Whether that loan can be copied as one of so many blocks."""
-        inside = max(loan.blocks, default=self._blocks) < self._blocks and loan.word < WORDS
-        return inside and len(loan.blocks) == blocks and self._cache.in_pairs
+    def takes(self, borrowed: BorrowedBlocks, blocks: int) -> bool:
+        """Whether these are `blocks` blocks that the borrower can copy."""
+        inside = max(borrowed.blocks, default=self._blocks) < self._blocks and borrowed.word < WORDS
+        return inside and len(borrowed.blocks) == blocks and self._cache.in_pairs
 
     def copy(
-        self, loan: BorrowedBlocks, blocks: Sequence[int], places: range, layers: range
+        self, borrowed: BorrowedBlocks, blocks: Sequence[int], positions: range, layers: range
     ) -> None:
-        """Copy these places of the loan's block list into the same places of `blocks`."""
-        here = slice(places.start, places.stop)
-        self._cache.copy_pairs(self._stacks, loan.blocks[here], blocks[here], layers)
+        """Copy these positions of the borrowed block list into the same positions of `blocks`."""
+        here = slice(positions.start, positions.stop)
+        self._cache.copy_pairs(self._stacks, borrowed.blocks[here], blocks[here], layers)
 
-    def check(self, loan: BorrowedBlocks) -> None:
-        """Withdrawn if it has ended: then nothing that was copied of it is worth anything."""
-        if self._mapped.word(loan.word) != loan.number:
+    def check(self, borrowed: BorrowedBlocks) -> None:
+        """Raise Withdrawn if the sender has taken the blocks back: the copies are then invalid."""
+        if self._mapped.word(borrowed.word) != borrowed.number:
             raise Withdrawn("its sender has taken the blocks back")

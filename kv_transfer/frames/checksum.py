@@ -1,7 +1,7 @@
-"""What every frame carries behind its bytes: their checksum, XXH3 (xxhash.com) in host memory.
+"""The seal behind every frame's bytes: in host memory their XXH3 checksum (xxhash.com).
 
-On a device it is the sum of their 64-bit words: a mixture of frames is found by it, and the bytes
-need not be fetched, which takes longer than moving them.
+On a device the seal is the sum of the bytes' 64-bit words. The sum finds a mixture of frames, and
+the host need not fetch the bytes, which takes longer than moving them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 import xxhash
 
-# A message's bytes are those that were sealed, or not; or its sender says that there are none.
+# The bytes are as they were sealed, or they changed, or the sender sealed an empty message.
 Found = Literal["sound", "corrupted", "void"]
 
 
@@ -22,19 +22,19 @@ def checksum(data: torch.Tensor) -> int:
 
 
 def word_sum(data: torch.Tensor) -> torch.Tensor:
-    """The sum of its 64-bit words, on its device; the number of bytes is a multiple of 8."""
+    """The sum of the tensor's 64-bit words, on its device; its size is a multiple of 8 bytes."""
     return data.view(torch.int64).sum()
 
 
-_SEAL = struct.Struct("<QQ")  # checksum, and whether there is a frame at all
+_SEAL = struct.Struct("<QQ")  # the checksum, and the kind: gathered or void
 _GATHERED, _VOID = 0x5EA1ED, 0
 SEAL_BYTES = _SEAL.size
 
 
 def seal(message: torch.Tensor, *, void: bool = False) -> None:
-    """Write the seal of what is before it to a message's last bytes; void: of nothing."""
+    """Write the seal to a message's last bytes; a void message carries no frame."""
     if message.device.type != "cpu":
-        _seal_there(message, void)
+        seal_by_sum(message, void=void)
         return
     kind, of = (_VOID, 0) if void else (_GATHERED, checksum(message[:-SEAL_BYTES]))
     packed = bytearray(_SEAL.pack(of, kind))
@@ -42,30 +42,29 @@ def seal(message: torch.Tensor, *, void: bool = False) -> None:
 
 
 def inspect(message: torch.Tensor) -> Found:
-    """What a message's seal says of its bytes."""
-    on_host = message.device.type == "cpu"
-    of, kind, found = _read_here(message) if on_host else _read_there(message)
-    if kind == _VOID:
-        return "void"
-    return "sound" if kind == _GATHERED and of == found else "corrupted"
-
-
-def _read_here(message: torch.Tensor) -> tuple[int, int, int]:
-    """What was sealed, its kind, and what is there now."""
+    """Compare a message's bytes with its seal."""
+    if message.device.type != "cpu":
+        return inspect_by_sum(message)
     of, kind = _SEAL.unpack(bytes(message[-SEAL_BYTES:].numpy()))
-    return of, kind, checksum(message[:-SEAL_BYTES]) if kind == _GATHERED else 0
+    return _verdict(of, kind, checksum(message[:-SEAL_BYTES]) if kind == _GATHERED else 0)
 
 
-def _seal_there(message: torch.Tensor, void: bool) -> None:
-    """Without waiting for the device: no number comes to the host."""
+def seal_by_sum(message: torch.Tensor, *, void: bool) -> None:
+    """Seal on the message's device, without a wait: no number comes to the host."""
     end = message[-SEAL_BYTES:].view(torch.int64)
     end[1] = _VOID if void else _GATHERED
     if not void:
         end[0] = word_sum(message[:-SEAL_BYTES])
 
 
-def _read_there(message: torch.Tensor) -> tuple[int, int, int]:
-    """As `_read_here`, in one wait for the device."""
+def inspect_by_sum(message: torch.Tensor) -> Found:
+    """Compare a message's bytes with its seal on its device, with one wait for the device."""
     end = message[-SEAL_BYTES:].view(torch.int64)
     of, kind, found = torch.cat((end, word_sum(message[:-SEAL_BYTES]).view(1))).tolist()
-    return of, kind, found
+    return _verdict(of, kind, found)
+
+
+def _verdict(of: int, kind: int, found: int) -> Found:
+    if kind == _VOID:
+        return "void"
+    return "sound" if kind == _GATHERED and of == found else "corrupted"

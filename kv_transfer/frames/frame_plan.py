@@ -1,7 +1,7 @@
-"""Cutting a transfer into frames, purely: both sides compute the same plan and compare.
+"""Cutting a transfer into frames: both sides compute the same plan, and the receiver compares.
 
-A transfer goes in *extents*: all of it at once, or what a chunk of the prompt, or some layers of
-one, has just computed. Each extent is cut into frames of its own.
+A transfer is sent in *extents*. An extent is the whole transfer, or the part that a chunk of the
+prompt, or some layers of a chunk, has just computed. Each extent is cut into frames of its own.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from engine.errors import ConfigError
 from engine.kv.layout import KvLayout
 from engine.kv.memory import block_bytes
 
-# A frame costs about as much time by itself as these bytes take from blocks to blocks.
+# Tuned: the time of one empty frame, in bytes copied from blocks to blocks in that time.
 _FRAME_COST_BYTES = 1 << 19
+# Tuned: no frame is cut smaller than this.
 _SMALL_FRAME_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FramePart:
-    """Layers and positions in the transfer's block list that one message carries, half open."""
+    """The layers and the positions in the transfer's block list of one message, half open."""
 
     layer_start: int
     layer_stop: int
@@ -32,7 +33,7 @@ class FramePart:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Layers and positions in the transfer's block list that are sent together, half open."""
+    """The layers and the positions in the transfer's block list of one extent, half open."""
 
     layer_start: int
     layer_stop: int
@@ -41,7 +42,7 @@ class Extent:
 
 
 class Coverage:
-    """How far the extents of one transfer go, layer by layer."""
+    """How many leading blocks of each layer the extents of one transfer cover."""
 
     def __init__(self, layers: int, blocks: int) -> None:
         self._blocks = blocks
@@ -49,16 +50,16 @@ class Coverage:
 
     @property
     def whole(self) -> bool:
-        """Whether every layer of every block is in."""
+        """Whether the extents cover every block of every layer."""
         return min(self._stops) == self._blocks
 
     def reach(self, block_stop: int, layer_stop: int) -> None:
-        """The leading layers now go to that block, or as far as they did."""
+        """Extend the leading layers to that block; a layer that is further stays as it is."""
         for layer in range(layer_stop):
             self._stops[layer] = max(self._stops[layer], min(block_stop, self._blocks))
 
     def beyond(self, other: Coverage) -> tuple[Extent, ...]:
-        """What is covered here and not there, layers with the same blocks together."""
+        """The extents covered here but not in `other`; layers with equal blocks share an extent."""
         extents: list[Extent] = []
         spans = zip(other._stops, self._stops, strict=True)
         layer = 0
@@ -70,7 +71,7 @@ class Coverage:
         return tuple(extents)
 
     def add(self, extent: Extent) -> bool:
-        """Take the extent in; False if it does not go on exactly where its layers ended."""
+        """Add the extent; False if it does not begin exactly where its layers end."""
         layers = range(extent.layer_start, extent.layer_stop)
         if not layers or layers.start < 0 or layers.stop > len(self._stops):
             return False
@@ -84,31 +85,31 @@ class Coverage:
 
 
 def plan_frames(layout: KvLayout, extent: Extent, frame_bytes: int) -> tuple[FramePart, ...]:
-    """Whole layers together, or even ranges of blocks of one layer, none above the size.
+    """The frames of an extent: several whole layers each, or an even range of one layer's blocks.
 
-    The size is at least that of a block of the largest layer.
+    No frame is larger than `frame_bytes`, which is at least one block of the largest layer.
     """
     parts: list[FramePart] = []
-    first = held = 0
+    first = part_bytes = 0
     block_start, block_stop = extent.block_start, extent.block_stop
     for layer in range(extent.layer_start, extent.layer_stop):
         size = (block_stop - block_start) * block_bytes(layout, layer, layer + 1)
-        if held and held + size > frame_bytes:
-            parts.append(FramePart(first, layer, block_start, block_stop, held))
-            held = 0
+        if part_bytes and part_bytes + size > frame_bytes:
+            parts.append(FramePart(first, layer, block_start, block_stop, part_bytes))
+            part_bytes = 0
         if size > frame_bytes:
             parts.extend(_split_layer(layout, layer, extent, frame_bytes))
             continue
-        if not held:
+        if not part_bytes:
             first = layer
-        held += size
-    if held:
-        parts.append(FramePart(first, extent.layer_stop, block_start, block_stop, held))
+        part_bytes += size
+    if part_bytes:
+        parts.append(FramePart(first, extent.layer_stop, block_start, block_stop, part_bytes))
     return tuple(parts)
 
 
-def in_one(layout: KvLayout, extent: Extent) -> FramePart:
-    """All of it, where nothing is cut."""
+def whole_part(layout: KvLayout, extent: Extent) -> FramePart:
+    """The extent as one part: blocks that are copied in place are not cut into frames."""
     size = extent_bytes(layout, extent)
     return FramePart(
         extent.layer_start, extent.layer_stop, extent.block_start, extent.block_stop, size
@@ -116,24 +117,24 @@ def in_one(layout: KvLayout, extent: Extent) -> FramePart:
 
 
 def frame_size(layout: KvLayout, extent: Extent, limit: int) -> int:
-    """How large its frames are: smaller than the limit where the extent is small.
+    """The frame size for an extent, in bytes, at most `limit`.
 
-    So that several are under way at a time.
+    A small extent gets small frames, so that several of them are under way at a time.
     """
     whole = extent_bytes(layout, extent)
-    # The first frame's way and what all frames cost by themselves are least together here.
+    # This size minimises the sum of the first frame's latency and the fixed cost of all frames.
     wanted = max(_SMALL_FRAME_BYTES, math.isqrt(whole * _FRAME_COST_BYTES))
     return min(limit, max(wanted, largest_block(layout)))
 
 
 def extent_bytes(layout: KvLayout, extent: Extent) -> int:
-    """Bytes of all that is in it."""
+    """The size of an extent in bytes."""
     blocks = extent.block_stop - extent.block_start
     return blocks * block_bytes(layout, extent.layer_start, extent.layer_stop)
 
 
 def largest_block(layout: KvLayout) -> int:
-    """Bytes of one block of the largest layer."""
+    """The size in bytes of one block of the largest layer."""
     return max(block_bytes(layout, layer, layer + 1) for layer in range(len(layout.layers)))
 
 

@@ -1,7 +1,7 @@
-"""Staging buffers: all that a data channel ever touches; pool blocks are copied to and from them.
+"""Staging buffers: the only memory that a data channel touches. Blocks are copied to and from them.
 
-A buffer goes pool → link → channel thread → link → pool. What a thread still holds when its link
-ends is quarantined until that thread is done with it.
+A buffer goes pool → link → channel thread → link → pool. When a link ends, the buffers that its
+thread still uses are quarantined until the thread gives them back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kv_transfer.errors import LinkBroken
 
 
 class StagingPool:
-    """The buffers of one replica side, made when first needed, at most `limit`.
+    """The buffers of one side of a replica, at most `limit`, each allocated at its first use.
 
-    Those in host memory are pinned, or such that another process can read them, if asked for.
+    Buffers in host memory can be pinned, or shared so that another process can read them.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class StagingPool:
         self.quarantined = 0
 
     def take(self, device: torch.device) -> torch.Tensor:
-        """A free buffer on that device, else a new one; LinkBroken at the limit."""
+        """A free buffer on that device, or a new one; LinkBroken at the limit."""
         if self.taken >= self._limit:
             raise LinkBroken(
                 f"{self.taken} staging buffers in use, {self.quarantined} of them quarantined"
@@ -45,12 +45,12 @@ class StagingPool:
         return buffer
 
     def give(self, buffer: torch.Tensor) -> None:
-        """Take the buffer back: no thread touches it any more."""
+        """Take back a buffer that no thread uses any more."""
         self._free.setdefault(buffer.device, []).append(buffer)
         self.taken -= 1
 
     def release(self, buffer: torch.Tensor) -> None:
-        """Take back a buffer that was quarantined."""
+        """Take back a buffer from quarantine."""
         self.quarantined -= 1
         self.give(buffer)
 
@@ -63,7 +63,7 @@ class StagingPool:
 
 
 class LinkStaging:
-    """The few buffers of one link; taken and given back on any thread."""
+    """The buffers of one link; any thread may take them and give them back."""
 
     def __init__(self, pool: StagingPool, count: int, device: torch.device) -> None:
         self._pool = pool
@@ -71,17 +71,17 @@ class LinkStaging:
         self._lock = threading.Lock()
         self._closed = False
         self._out = 0
-        # The one that was used last lies in the cache: it is taken first.
+        # The last buffer used is still in the processor's cache, so it is taken first.
         self._free: list[torch.Tensor] = []
         try:
             for _ in range(count):
                 self._free.append(pool.take(device))
-        except Exception:  # also where there is no memory or file for another
+        except Exception:  # LinkBroken, or no memory or descriptor is left
             self.close()
             raise
 
     def take(self) -> torch.Tensor:
-        """A free buffer; LinkBroken if there is none, or the link is over."""
+        """A free buffer; LinkBroken if none is free or the link is over."""
         with self._lock:
             if self._closed or not self._free:
                 raise LinkBroken("the link has no staging buffer")
@@ -89,18 +89,18 @@ class LinkStaging:
             return self._free.pop()
 
     def give_back(self, buffer: torch.Tensor) -> None:
-        """Nobody touches the buffer any more."""
+        """Return a buffer that its taker does not use any more."""
         with self._lock:
             self._out -= 1
             if not self._closed:
                 self._free.append(buffer)
                 return
-        # An event loop that is gone took the pool with it.
+        # If the event loop is closed, the pool is gone too.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._pool.release, buffer)
 
     def close(self) -> None:
-        """Return all to the pool, those that a thread holds when it gives them back."""
+        """Return all buffers to the pool; a buffer in use follows when its thread gives it back."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

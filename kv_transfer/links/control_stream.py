@@ -1,4 +1,4 @@
-"""Both ends of a control stream: writing in order, reading, and hearing that the peer is alive."""
+"""One end of a control stream: writing in order, reading, and detecting a silent peer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from protos import kv_transfer_pb2 as pb
 In = TypeVar("In", pb.SenderMessage, pb.ReceiverMessage)
 Out = TypeVar("Out", pb.SenderMessage, pb.ReceiverMessage)
 
-# Messages of one transfer that can wait at the same time, generously.
+# Bound: messages of one transfer that can wait at the same time, with a margin.
 _MESSAGES_PER_TRANSFER = 4
+# Bound: messages without a transfer that can wait at the same time.
 _SPARE_MESSAGES = 256
-_TOGETHER = 64
-_READ_KNOWS_S = 0.2
-# For what was said before a side ended the link on purpose, a commit among it.
-_LAST_WORDS_S = 0.2
+# Tuned: messages that one write carries.
+_BATCH_MESSAGES = 64
+# Bound: the wait for the read that fails with a write, and knows the reason.
+_READ_ERROR_S = 0.2
+# Bound: the time to deliver the last messages of a link that is closed on purpose.
+_CLOSE_FLUSH_S = 0.2
 
 
 class ControlStream(Generic[In, Out]):
-    """Sends and dispatches messages until the stream, or the peer, or somebody here ends it."""
+    """Sends and dispatches messages until the stream ends, or either side ends it."""
 
     def __init__(self, config: TransferConfig, beat: Out) -> None:
         bound = _SPARE_MESSAGES + _MESSAGES_PER_TRANSFER * config.max_transfers
@@ -35,7 +38,7 @@ class ControlStream(Generic[In, Out]):
         self._beat: Out = beat
         self._config = config
         self._silent_s = 0.0
-        self._heard = False
+        self._peer_sent = False
         self._ending = False
         loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[NoReturn] = quietly(loop.create_future())
@@ -48,7 +51,7 @@ class ControlStream(Generic[In, Out]):
             self.end(LinkBroken("the peer does not read its control stream"))
 
     def end(self, error: LinkBroken) -> None:
-        """Make `run` raise that error; the first one counts."""
+        """Make `run` raise that error; the first call counts."""
         fail(self._broken, error)
 
     async def run(
@@ -58,9 +61,10 @@ class ControlStream(Generic[In, Out]):
         receive: Callable[[In], None],
         hang_up: Callable[[], Awaitable[None]] | None = None,
     ) -> NoReturn:
-        """Read, write and beat until the link is over; raises why. None from `read` is the end.
+        """Read, write and send heartbeats until the link is over; raises the reason.
 
-        `hang_up` says that nothing more is written, after which the peer ends the stream.
+        `read` returns None at the end of the stream. `hang_up` ends this side's writing, after
+        which the peer ends the stream.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write(write))
@@ -70,17 +74,17 @@ class ControlStream(Generic[In, Out]):
                 await self._broken
             except LinkClosed:
                 if hang_up is not None:
-                    await self._last_words(hang_up, reader)
+                    await self._flush_and_close(hang_up, reader)
                 raise
-        raise AssertionError("unreachable: none of these ends by itself")
+        raise AssertionError("unreachable: no task here ends by itself")
 
-    async def _last_words(
+    async def _flush_and_close(
         self, hang_up: Callable[[], Awaitable[None]], reader: asyncio.Task[None]
     ) -> None:
-        """Until the peer has read all: a stream that is cancelled loses what was not read yet."""
+        """Wait until the peer has read all: cancelling the stream drops unread messages."""
         self._ending = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
+            async with asyncio.timeout(_CLOSE_FLUSH_S):
                 await self._outgoing.join()
                 await hang_up()
                 await asyncio.wait({reader})
@@ -88,17 +92,17 @@ class ControlStream(Generic[In, Out]):
     async def _write(self, write: Callable[[Out], Awaitable[None]]) -> None:
         while True:
             messages = [await self._outgoing.get()]
-            # The next write waits until gRPC has ended this one, which takes half a millisecond.
-            while len(messages) < _TOGETHER and not self._outgoing.empty():
+            # A write takes gRPC half a millisecond, so one write carries all that waits.
+            while len(messages) < _BATCH_MESSAGES and not self._outgoing.empty():
                 messages.append(self._outgoing.get_nowait())
             try:
-                await write(wire.together(messages))
+                await write(wire.combine(messages))
             except (Exception, asyncio.CancelledError) as error:
                 broken = as_broken(error)
                 if self._ending:
                     return
-                # The read that fails with it knows why the stream is over.
-                await asyncio.sleep(_READ_KNOWS_S)
+                # The read fails at the same time, and its error has the reason.
+                await asyncio.sleep(_READ_ERROR_S)
                 raise broken from error
             for _ in messages:
                 self._outgoing.task_done()
@@ -118,32 +122,32 @@ class ControlStream(Generic[In, Out]):
                 return
             if message is None:
                 raise LinkBroken("the peer ended the link")
-            self._heard = True
+            self._peer_sent = True
             self._silent_s = 0.0
-            for each in wire.apart(message):
+            for each in wire.split(message):
                 receive(each)
 
     async def _watch(self) -> NoReturn:
-        """Beat, and count silence only while this process itself was awake to hear."""
+        """Send heartbeats, and count the peer's silence while this process itself runs."""
         period_s = self._config.heartbeat_s
-        last = beat_s = time.monotonic()
+        last = beat_at_s = time.monotonic()
         while True:
-            if last >= beat_s:
+            if last >= beat_at_s:
                 self.send(self._beat)
-                beat_s = last + period_s
-            # Before the first word, the peer's server may still be starting.
-            limit_s = self._config.silence_s if self._heard else self._config.connect_timeout_s
+                beat_at_s = last + period_s
+            # Before its first message, the peer's server may still be starting.
+            limit_s = self._config.silence_s if self._peer_sent else self._config.connect_timeout_s
             if self._silent_s >= limit_s:
                 raise LinkBroken(f"the peer was silent for {self._silent_s:.1f} s")
-            # At the limit, and not with the next beat behind it.
-            await asyncio.sleep(min(beat_s - last, limit_s - self._silent_s))
+            # Wakes at the limit, which may come before the next heartbeat.
+            await asyncio.sleep(min(beat_at_s - last, limit_s - self._silent_s))
             now = time.monotonic()
             self._silent_s += min(now - last, 1.5 * period_s)
             last = now
 
 
 def as_broken(error: BaseException) -> LinkBroken:
-    """What gRPC raised while reading or writing; a cancel of ours is raised as it is."""
+    """gRPC's error as a LinkBroken; raises a cancel of this task as it is."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error

@@ -1,4 +1,4 @@
-"""What comes is written into pool blocks, on the channel's thread: frames, and what is lent."""
+"""Writing into pool blocks, on the channel's thread: frames, and copies of borrowed blocks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kv_transfer.frames.borrowed_blocks import BlockBorrower
 from kv_transfer.frames.checksum import inspect
 from kv_transfer.frames.frame_plan import Extent, plan_frames
 from kv_transfer.links.incoming_transfer import IncomingTransfer
-from kv_transfer.links.link import Shared
+from kv_transfer.links.shared import Shared
 from protos import kv_transfer_pb2 as pb
 
-# Whether it was written, or why its transfer has to fail.
+# Whether the bytes were written, or the error of their transfer.
 Outcome = bool | TandemError
 
 
 def write(
     shared: Shared, incoming: IncomingTransfer | None, frame: pb.Frame, message: torch.Tensor
 ) -> Outcome:
-    """Write the frame if it is right and wanted; False if it is not wanted."""
-    # Asked here: it may have been given up while the bytes were on their way.
+    """Write the frame if it is intact; False if no transfer wants it."""
+    # Asked here, because the transfer may have ended while the bytes were on their way.
     if incoming is None or incoming.ended:
         return False
     found = inspect(message)
@@ -33,32 +33,33 @@ def write(
     if found == "corrupted":
         return ChecksumMismatch(f"transfer {incoming.transfer}: a frame arrived corrupted")
     try:
-        return incoming.gate.copy(partial(_scatter, shared, incoming, frame, message))
-    except Exception as error:  # as anything in a copy, it is the transfer's end
+        return incoming.guard.copy(partial(_scatter, shared, incoming, frame, message))
+    except Exception as error:  # any error of a copy ends the transfer
         return Internal(f"writing KV blocks: {error}")
 
 
 def copy(
     shared: Shared, incoming: IncomingTransfer, extent: Extent, borrower: BlockBorrower
 ) -> Outcome:
-    """Copy an extent of what is lent; False if it is not wanted any more.
+    """Copy an extent of borrowed blocks; False if the transfer has ended.
 
-    In pieces as large as frames: others copy between them, and who gives up waits for one at most.
+    The extent is copied in pieces as large as frames. Other threads copy between the pieces, and a
+    transfer that ends waits for one piece at most.
     """
-    loan = incoming.loan
-    assert loan is not None
+    borrowed = incoming.borrowed
+    assert borrowed is not None
     try:
         for piece in plan_frames(shared.cache.layout, extent, shared.config.frame_bytes):
-            places = range(piece.block_start, piece.block_stop)
+            positions = range(piece.block_start, piece.block_stop)
             layers = range(piece.layer_start, piece.layer_stop)
-            call = partial(borrower.copy, loan, incoming.blocks, places, layers)
+            call = partial(borrower.copy, borrowed, incoming.blocks, positions, layers)
             with shared.copying:
-                if incoming.ended or not incoming.gate.copy(call):
+                if incoming.ended or not incoming.guard.copy(call):
                     return False
-        borrower.check(loan)
+        borrower.check(borrowed)
     except Withdrawn as error:
         return error
-    except Exception as error:  # as anything in a copy, it is the transfer's end
+    except Exception as error:  # any error of a copy ends the transfer
         return Internal(f"writing KV blocks: {error}")
     return True
 

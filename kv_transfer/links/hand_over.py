@@ -1,4 +1,4 @@
-"""One hand-over in the hands of whoever computes the KV."""
+"""One hand-over, as the code that computes the KV uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kv_transfer.links.outgoing_transfer import OutgoingTransfer
 
 
 class HandOver:
-    """KV on offer: how far it is computed, and then the wait for its commit."""
+    """KV on offer: reports the progress of its prompt, then waits for its commit."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class HandOver:
         self._reason: str | None = None
 
     def reached(self, tokens: int, layers: int | None = None) -> None:
-        """The KV of the leading tokens is in their blocks, for the leading layers or for all.
+        """Report that the leading tokens' KV is in its blocks, for the leading layers or for all.
 
-        Full blocks leave while the rest is computed, if the receiver had blocks to give early.
+        Full blocks are sent while the rest is computed, if the receiver admitted the early offer.
         """
-        # The last block may be filled further, and is sent once.
+        # The last block may be filled further, and every block is sent once.
         blocks = tokens // self._layout.block_size
         if tokens >= self._outgoing.kv.tokens:
             blocks = len(self._outgoing.kv.blocks)
@@ -40,15 +40,15 @@ class HandOver:
         self._progress(self._outgoing)
 
     def complete(self, first_token: int) -> None:
-        """All is computed, and the first token is sampled."""
+        """Report that all KV is computed, and the first token sampled."""
         self._outgoing.first_token = first_token
         self.reached(self._outgoing.kv.tokens)
 
     async def committed(self, timeout_s: float) -> int:
-        """Bytes sent, once the receiver has them all.
+        """Wait for the commit; returns the bytes sent.
 
-        TransferFailed: the link broke or was refused, or the receiver gave up, or the KV was
-        withdrawn. DeadlineExceeded: the lease of `timeout_s` ended.
+        Raises TransferFailed if the link broke or was refused, the receiver gave up, or the KV was
+        withdrawn. Raises DeadlineExceeded when the lease of `timeout_s` ends.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -62,11 +62,10 @@ class HandOver:
             raise
 
     async def close(self, reason: str) -> None:
-        """When this has ended, however often cancelled, the blocks are no longer read. Idempotent.
+        """End the hand-over. Idempotent, and a cancel does not interrupt it.
 
-        Who still copies what was lent does it in vain.
-
-        Unless it was committed, the receiver is told that nothing will come: because of what
-        `committed` raised, or else for that reason.
+        Afterwards this side no longer reads the blocks, and copies of borrowed blocks are invalid.
+        Unless the transfer was committed, the receiver hears that the KV will not come. The error
+        that `committed` raised is the reason, or else `reason`.
         """
         await self._end(self._outgoing, self._reason or reason)

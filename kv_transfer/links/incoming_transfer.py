@@ -1,4 +1,4 @@
-"""A transfer as the receiver sees it."""
+"""The state of one transfer on the receiving side."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from protos import kv_transfer_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class OfferedKv:
-    """What a sender offers: the KV of that many tokens, in that many blocks.
+    """A sender's offer: the KV of that many tokens, in that many blocks.
 
-    Without a first token the prompt is still being computed. Then, who has no blocks to give says
-    None at once, and is asked again when it is complete.
+    An early offer has no first token, because its prompt is still computed. An `Admit` without free
+    blocks answers None to it at once, and is asked again when the prompt is complete.
     """
 
     tokens: int
@@ -27,9 +27,10 @@ class OfferedKv:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedKv:
-    """What has arrived. `admission_s` is the wait for blocks.
+    """The result of a committed transfer. `admission_s` is the wait for blocks.
 
-    `transfer_s` is from Pull to commit, but no earlier than when the last of it was computed.
+    `transfer_s` is the time to the commit, from Pull or from the last extent's announcement,
+    whichever is later.
     """
 
     first_token: int
@@ -50,9 +51,9 @@ def _bytes_future() -> asyncio.Future[int]:
 class IncomingTransfer:
     """expected ──Offer──▶ admitted ──Pull──▶ frames ──Done──▶ finished (bytes, or an error).
 
-    `offered` has the first offer, `complete_offer` the one that is made when all is computed;
-    blocks are written through the gate. With a `loan` they are copied extent by extent out of the
-    sender's blocks, each in one part.
+    `offered` has the first offer, and `complete_offer` the offer of the complete prompt. Writes to
+    the blocks go through `guard`. With `borrowed`, each extent is one part, copied out of the
+    sender's blocks.
     """
 
     def __init__(self, transfer: str) -> None:
@@ -62,7 +63,7 @@ class IncomingTransfer:
         self.finished: asyncio.Future[int] = _bytes_future()
         self.blocks: tuple[int, ...] = ()
         self.generation = 0
-        self.loan: BorrowedBlocks | None = None
+        self.borrowed: BorrowedBlocks | None = None
         self.coverage: Coverage | None = None
         self.covered_s = 0.0
         self.plan: list[FramePart] = []
@@ -71,30 +72,30 @@ class IncomingTransfer:
         self.first_token: int | None = None
         self.committed = False
         self.void = False
-        self.gate = CopyGuard()
+        self.guard = CopyGuard()
 
     def take_offer(self, offer: pb.Offer) -> None:
-        """Note an offer; the same may come twice, early and complete."""
+        """Note an offer; a transfer may be offered twice, early and complete."""
         succeed(self.offered, offer)
         if not offer.early:
             succeed(self.complete_offer, offer)
 
     @property
     def ended(self) -> bool:
-        """Whether its blocks may no longer be written."""
+        """Whether writes to its blocks are over."""
         return self.finished.done()
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is announced."""
+        """Whether all its extents are announced."""
         return self.coverage is not None and self.coverage.whole
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is in its blocks."""
+        """Whether all its KV is in its blocks, and its first token is known."""
         return self.first_token is not None and self.whole and self.landed == len(self.plan)
 
     @property
     def bytes(self) -> int:
-        """Of what was announced."""
+        """The bytes of all announced parts."""
         return sum(part.bytes for part in self.plan)

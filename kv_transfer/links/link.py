@@ -1,40 +1,34 @@
-"""What both ends of a link have in common: its life, its channel, its threads and its staging."""
+"""What both ends of a link have in common: their life, data channel, thread and staging."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Generic, NoReturn, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import torch
 
-from engine.errors import ConfigError, TransferFailed
-from engine.kv.cache import KvCache
+from engine.errors import TransferFailed
 from kv_transfer import metrics
-from kv_transfer.aio.waits import first_cause, until
+from kv_transfer.aio.waits import first_cause, quietly, succeed, until
 from kv_transfer.aio.worker_thread import WorkerThread
-from kv_transfer.config import TransferConfig
-from kv_transfer.counters import LinkCounters
 from kv_transfer.errors import ChannelBroken, LinkBroken, LinkClosed
-from kv_transfer.frames.borrowed_blocks import BlockLender
-from kv_transfer.frames.checksum import SEAL_BYTES
-from kv_transfer.frames.staging import LinkStaging, StagingPool
+from kv_transfer.frames.staging import LinkStaging
+from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.control_stream import ControlStream
-from kv_transfer.transports.registry import candidates, name_problem
-from kv_transfer.transports.transport import Channel, ChannelOpener, ChannelSpec
+from kv_transfer.links.shared import Shared
+from kv_transfer.transports.transport import Channel, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
-# A call on a channel must end by its own timeout; this much later its thread is given up.
+# Bound: a call on a channel ends by its own timeout; this much later its thread is abandoned.
 GRACE_S = 0.5
-# So many frames may be announced for each staging buffer: those that have none yet wait in the
-# channel thread's queue, and the control stream has less to say.
+# Bound: frames announced for each staging buffer. A frame without a buffer waits in the queue of
+# the channel's thread, and the control stream carries fewer messages.
 FRAMES_PER_BUFFER = 4
 
 In = TypeVar("In", pb.SenderMessage, pb.ReceiverMessage)
@@ -42,56 +36,30 @@ Out = TypeVar("Out", pb.SenderMessage, pb.ReceiverMessage)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all links of one side of a replica share; `copying` is held by who copies blocks.
-
-    Only a side that sends has a use for its `lender`.
-    """
-
-    cache: KvCache
-    config: TransferConfig
-    open_channel: ChannelOpener
-    staging: StagingPool
-    copying: threading.Lock
-    counters: LinkCounters
-    lender: BlockLender
-
-
-def make_shared(
-    cache: KvCache, config: TransferConfig, open_channel: ChannelOpener, *, sends: bool
-) -> Shared:
-    """Fresh staging and counters for one side of a replica.
-
-    Only the side that sends has staging for others to read.
-    """
-    pinned = cache.device.type == "cuda"
-    if (problem := name_problem(config.transport)) is not None:
-        raise ConfigError(f"kv.{problem}")
-    lends = any(channel.lends_memory for channel in candidates(config.transport).values())
-    shared = sends and not pinned and lends
-    # Links at their bound, and as many again whose threads are still inside a dead channel.
-    limit = 2 * config.max_links * config.staging_buffers
-    size = config.frame_bytes + SEAL_BYTES
-    staging = StagingPool(size, limit, pinned=pinned, shared=shared)
-    lock, counters = threading.Lock(), LinkCounters()
-    return Shared(cache, config, open_channel, staging, lock, counters, BlockLender(cache))
-
-
 class Link(ABC, Generic[In, Out]):
-    """One end of one link: `run` is its whole life, and after it nothing of it is left."""
+    """One end of one link. `run` is its whole life; nothing of it is left when `run` has ended.
 
-    def __init__(self, shared: Shared, name: str, beat: Out) -> None:
+    `make` makes a message to the peer from a field of the protocol buffer and its value.
+    """
+
+    def __init__(self, shared: Shared, name: str, peer_role: str, make: Callable[..., Out]) -> None:
         self.name = name
         self.up = False
         self.over = False
         self._shared = shared
-        self._control: ControlStream[In, Out] = ControlStream(shared.config, beat)
+        self._peer_role = peer_role
+        # By kind of message, set by the subclass. A handler never blocks, and may raise LinkBroken.
+        self._handlers: Mapping[str, Callable[[Any], None]] = {}
+        self._make: Callable[..., Out] = make
+        heartbeat = make(heartbeat=pb.Heartbeat())
+        self._control: ControlStream[In, Out] = ControlStream(shared.config, heartbeat)
+        loop = asyncio.get_running_loop()
+        self._peer_joined: asyncio.Future[None] = quietly(loop.create_future())
         self._thread = WorkerThread(f"{name}-channel")
         self._channel: Channel | None = None
         self._channel_failed = False
-        self._on_the_way = 0
-        self._moved_s = 0.0
+        self._in_flight = 0
+        self._progress_s = 0.0
         self._staging: LinkStaging | None = None
         self._tasks = asyncio.TaskGroup()
 
@@ -101,7 +69,7 @@ class Link(ABC, Generic[In, Out]):
         write: Callable[[Out], Awaitable[None]],
         hang_up: Callable[[], Awaitable[None]] | None = None,
     ) -> TransferFailed:
-        """Live until the link is over; returns why. As `ControlStream.run`."""
+        """Live until the link is over; returns the reason. See `ControlStream.run`."""
         reason: TransferFailed = LinkBroken("the stream ended")
         try:
             async with self._tasks as tasks:
@@ -115,12 +83,13 @@ class Link(ABC, Generic[In, Out]):
         return reason
 
     def end(self, reason: str) -> None:
-        """Ask the link to be over, with everything on it."""
+        """Ask the link to end, with everything on it."""
         self._control.end(LinkClosed(reason))
 
+    @property
     @abstractmethod
-    def _receive(self, message: In) -> None:
-        """Act on a message; never blocks. LinkBroken if the peer breaks the protocol."""
+    def idle(self) -> bool:
+        """Whether the link is up and no transfer is under way or on offer."""
 
     @abstractmethod
     async def _serve(self) -> None:
@@ -128,31 +97,48 @@ class Link(ABC, Generic[In, Out]):
 
     @abstractmethod
     def _failed(self, reason: TransferFailed) -> None:
-        """Fail what was on the link."""
+        """Fail all transfers on the link."""
 
-    def _now_up(self) -> None:
-        """Count and log that the link can be used."""
+    def _send(self, **message: Any) -> None:
+        """Queue a message to the peer, by the name of its kind."""
+        self._control.send(self._make(**message))
+
+    def _receive(self, message: In) -> None:
+        kind, content = wire.content(message)
+        if kind == "heartbeat":
+            return
+        if kind == "joined":
+            succeed(self._peer_joined, None)
+        elif (handler := self._handlers.get(kind)) is not None:
+            handler(content)
+        else:
+            raise LinkBroken(f"unexpected message {kind!r} from the {self._peer_role}")
+
+    async def _meet_peer(self, timeout_s: float) -> None:
+        """Tell the peer that this end has joined, wait for its own join, and count the link."""
+        self._send(joined=pb.Joined())
+        await until(self._peer_joined, timeout_s, f"the {self._peer_role}'s join")
         self.up = True
         self._shared.counters.links_open += 1
         self._shared.counters.links_opened += 1
         _log.info("link %s: up", self.name)
 
     async def _join(self, spec: ChannelSpec) -> None:
-        """Open this end of the channel on the link's thread, and get staging that fits it."""
+        """Open this end of the channel on the link's thread, and take staging that fits it."""
         opening = self._thread.submit(partial(self._open, spec))
         await until(opening, spec.timeout_s + GRACE_S, "opening the data channel")
         count = self._shared.config.staging_buffers
         device = self._open_channel().staging_device
         self._staging = LinkStaging(self._shared.staging, count, device)
         if device.type == "cuda":
-            # Its memory was the engine's a moment ago, whose kernels may still write there.
+            # The staging's memory was the engine's before, whose kernels may still write to it.
             self._thread.submit(partial(_wait_for_engine, device))
 
     def _open(self, spec: ChannelSpec) -> None:
         if spec.device.type == "cuda":
-            # Beside the engine's stream, which is full of steps, and first where both wait.
+            # A stream of its own: the engine's stream is full of steps. It has priority over it.
             torch.cuda.set_stream(torch.cuda.Stream(spec.device, priority=-1))
-        # Kept here and not returned: a channel that opens after the link is over is closed too.
+        # Stored and not returned, so that a channel that opens after the link's end is closed too.
         self._channel = self._shared.open_channel(spec)
 
     def _open_channel(self) -> Channel:
@@ -172,32 +158,33 @@ class Link(ABC, Generic[In, Out]):
         *,
         urgent: bool = False,
     ) -> None:
-        """Queue a message of the channel, to be posted and waited for in the order of these calls.
+        """Queue a message of the channel; posts and waits happen in the order of these calls.
 
-        `post` gets a staging buffer, on the channel's thread. `then` is called in the end, unless
-        the link is over, and soon if it is urgent; a LinkBroken that it raises ends the link.
+        `post` gets a staging buffer, on the channel's thread. The event loop calls `then` with the
+        result, at once if the message is urgent, unless the link is over. A LinkBroken from `then`
+        ends the link.
         """
-        if not self._on_the_way:
-            self._moved_s = time.monotonic()
-        self._on_the_way += 1
-        begin, through = partial(self._post, post), partial(self._through, then)
-        self._thread.begin(begin, through, self._ahead, urgent=urgent)
+        if not self._in_flight:
+            self._progress_s = time.monotonic()
+        self._in_flight += 1
+        begin, done = partial(self._post, post), partial(self._message_done, then)
+        self._thread.begin(begin, done, self._ahead, urgent=urgent)
 
     @property
     def _ahead(self) -> int:
         return min(self._open_channel().ahead, self._shared.config.staging_buffers)
 
-    def _aside(self, call: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Queue a call on the link's thread that waits for nobody; `then` as for `_on_channel`."""
-        self._thread.begin(lambda: call, partial(self._heard, then), self._ahead, urgent=True)
+    def _on_thread(self, call: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Queue a call without a wait on the channel's thread; `then` as for `_on_channel`."""
+        self._thread.begin(lambda: call, partial(self._finish, then), self._ahead, urgent=True)
 
-    def _through(
+    def _message_done(
         self, then: Callable[[T], None], result: T | None, error: Exception | None
     ) -> None:
-        self._on_the_way -= 1
-        self._heard(then, result, error)
+        self._in_flight -= 1
+        self._finish(then, result, error)
 
-    def _heard(self, then: Callable[[T], None], result: T | None, error: Exception | None) -> None:
+    def _finish(self, then: Callable[[T], None], result: T | None, error: Exception | None) -> None:
         if self.over:
             return
         try:
@@ -207,20 +194,21 @@ class Link(ABC, Generic[In, Out]):
         except TransferFailed as failed:
             broken = failed if isinstance(failed, LinkBroken) else LinkBroken(failed.message)
             self._control.end(broken)
-        except Exception as bug:  # a bug of ours: the link ends, and says so
+        except Exception as bug:  # a fault in this program: the link ends with it
             self._control.end(self._unexpected(bug))
 
     async def _watch_channel(self) -> NoReturn:
-        """Give the channel up when nothing moves on it any more, whatever its own timeouts do."""
+        """End the link when no message of the channel makes progress, whatever its timeouts do."""
         limit_s = self._shared.config.io_timeout_s + GRACE_S
         while True:
             await asyncio.sleep(limit_s / 8)
-            if self._on_the_way and time.monotonic() - self._moved_s > limit_s:
+            if self._in_flight and time.monotonic() - self._progress_s > limit_s:
                 raise ChannelBroken(f"no message of the data channel ended for {limit_s:g} s")
 
     def _post(self, post: Callable[[torch.Tensor], Callable[[float], T]]) -> Callable[[], T]:
-        """On the channel's thread: nothing more after a failure, or the two sides lose their
-        order.
+        """Post a message, on the channel's thread.
+
+        After a failure nothing is posted, because the two sides would lose their common order.
         """
         if self.over or self._channel_failed:
             raise ChannelBroken("the data channel failed before")
@@ -240,7 +228,7 @@ class Link(ABC, Generic[In, Out]):
             self._channel_failed = True
             raise
         finally:
-            self._moved_s = time.monotonic()
+            self._progress_s = time.monotonic()
             staging.give_back(buffer)
 
     def _reason(self, cause: BaseException) -> TransferFailed:
@@ -254,7 +242,7 @@ class Link(ABC, Generic[In, Out]):
 
     def _end(self, reason: TransferFailed) -> None:
         self.over = True
-        # From here for transports that can end a wait; closing may block and stays on the thread.
+        # `abort` runs here, for transports that can end a wait. `close` may block: on the thread.
         if self._channel is not None:
             self._channel.abort()
         self._thread.submit(self._close_channel)
@@ -278,10 +266,5 @@ class Link(ABC, Generic[In, Out]):
 
 
 def _wait_for_engine(device: torch.device) -> None:
-    """What this thread launches comes behind what the engine has launched so far."""
+    """Order this thread's later launches behind the launches of the engine so far."""
     torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
-
-
-def message_in(buffer: torch.Tensor, size: int) -> torch.Tensor:
-    """The part of a staging buffer that a frame of that size and its seal use."""
-    return buffer[: size + SEAL_BYTES]

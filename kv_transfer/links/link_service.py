@@ -1,4 +1,4 @@
-"""The gRPC service `KvTransfer`: who may link with this replica, and the links that are open."""
+"""The gRPC service `KvTransfer`: accepts or refuses links, and has the open ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kv_transfer.aio.waits import until
 from kv_transfer.aio.worker_thread import WorkerThread
 from kv_transfer.errors import LinkRefused
 from kv_transfer.links import proto_convert as wire
-from kv_transfer.links.link import Shared
 from kv_transfer.links.sender_link import SenderLink
-from kv_transfer.transports.same_host import what_parts
+from kv_transfer.links.shared import Shared
+from kv_transfer.transports.same_host import separation_from
 from kv_transfer.transports.selection import (
     PROCESS,
     TransportChoice,
@@ -31,13 +31,14 @@ from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
 
 _log = logging.getLogger(__name__)
+# Bound: the wait for the links to end when the service closes.
 _CLOSE_S = 2.0
 
 
 class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
-    """Opens a link for each receiver that calls, one at a time per receiver.
+    """Opens a link for each receiver that calls, at most one at a time per receiver.
 
-    `on_up(link)` is called when offers can be made, `on_refused(receiver, reason)` instead of it.
+    `on_up(link)` is called when the link can carry offers, or else `on_refused(receiver, reason)`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
         self._store: Any = None
 
     async def start(self) -> None:
-        """Open the store where channels meet, on a free port of this replica's address."""
+        """Open the store of the channels, on a free port of this replica's address."""
         thread = WorkerThread(f"kv-store-{self._id}")
         timeout_s = self._shared.config.connect_timeout_s
         opening = thread.submit(partial(open_store_server, self._host, timeout_s))
@@ -65,12 +66,17 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
         self._store = await until(opening, timeout_s, "opening the store")
 
     def up(self, receiver: str) -> SenderLink | None:
-        """The link to that receiver if offers can be made on it."""
+        """The link to that receiver if it can carry offers."""
         link = self._links.get(receiver)
         return link if link is not None and link.up and not link.over else None
 
+    @property
+    def idle(self) -> bool:
+        """Whether no link carries a transfer or an offer."""
+        return all(link.idle for link in self._links.values())
+
     async def close(self) -> None:
-        """End all links, and refuse new ones."""
+        """End all links, and refuse new links."""
         self._store = None
         for link in self._links.values():
             link.end("the sender is closing")
@@ -117,7 +123,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
                 del self._links[link.receiver]
 
     def _open(self, hello: pb.Hello) -> SenderLink:
-        """A link for that receiver, in place of the one it gave up; LinkRefused names why not."""
+        """A new link for that receiver, which ends its older link; LinkRefused has the reason."""
         choice = self._check(hello)
         existing = self._links.get(hello.receiver)
         if existing is not None:
@@ -128,7 +134,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
         link = SenderLink(
             self._shared, hello.receiver, hello.generation, spec, frame_bytes, self._on_up
         )
-        place = self._shared.lender.place() if link.lends else None
+        extent = self._shared.lender.extent() if link.lends_memory else None
         blocks = self._shared.cache.blocks
         link.welcome(
             pb.Welcome(
@@ -139,7 +145,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
                 store_prefix=spec.prefix,
                 transport=spec.transport,
                 frame_bytes=frame_bytes,
-                cache=wire.cache_to_proto(place, blocks) if place else None,
+                cache=wire.cache_to_proto(extent, blocks) if extent else None,
             )
         )
         self._links[hello.receiver] = link
@@ -162,7 +168,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
             raise LinkRefused(f"{len(self._links)} links are open, the most there may be")
         here = TransportSide(config.transport, device_name(cache.device), PROCESS)
         there = TransportSide(hello.transport, hello.device, hello.process)
-        return choose(here, there, what_parts(wire.witness_from_proto(hello.witness)))
+        return choose(here, there, separation_from(wire.witness_from_proto(hello.witness)))
 
     def _new_channel(self, hello: pb.Hello, transport: str) -> ChannelSpec:
         assert self._store is not None
@@ -170,7 +176,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
             transport=transport,
             store_host=self._host,
             store_port=self._store.port,
-            # Unique also after a restart of either side: Gloo hangs on the keys of an old channel.
+            # Unique also after a restart of either side: old keys would block a new channel.
             prefix=f"{self._id}/{hello.receiver}/{hello.generation}/{uuid.uuid4().hex}",
             rank=SENDER_RANK,
             host=self._host,

@@ -1,4 +1,4 @@
-"""A hand-over as the sender sees it."""
+"""The state of one transfer on the sending side."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kv_transfer.frames.frame_plan import Coverage, FramePart
 
 @dataclass(frozen=True, slots=True)
 class OutgoingKv:
-    """Which blocks hold the KV of that many tokens, and for whom it is.
+    """The KV of that many tokens: its blocks, and its receiver's replica id.
 
-    Without a first token it is still being computed; see `KvSender.begin`.
+    Without a first token the KV is still computed; see `KvSender.begin`.
     """
 
     transfer: str
@@ -32,9 +32,9 @@ def _new_future() -> asyncio.Future[int]:
 class OutgoingTransfer:
     """offered ─Pull─▶ sending ─last Frames, Done─▶ announced ─Committed─▶ finished (or an error).
 
-    `computed` runs ahead of `announced`, which runs ahead of the frames. Blocks are read through
-    the gate, or by the receiver where they were lent to it and it pulled them `in_place`: then each
-    extent is one part, and no frame is made of it.
+    `computed` runs ahead of `announced`, and `announced` ahead of the frames. Reads of the blocks
+    go through `guard`. If the receiver pulled the transfer `in_place`, it copies the `borrowed`
+    blocks itself: then each extent is one part, without frames.
     """
 
     def __init__(self, kv: OutgoingKv, layers: int) -> None:
@@ -46,34 +46,34 @@ class OutgoingTransfer:
         self.plan: list[FramePart] = []
         self.generation = 0
         self.pulled = False
-        self.loan: BorrowedBlocks | None = None
+        self.borrowed: BorrowedBlocks | None = None
         self.in_place = False
-        self.in_turn = False
-        self.done_said = False
+        self.queued = False
+        self.done_sent = False
         self.next_part = 0
         self.parts_sent = 0
-        self.gate = CopyGuard()
+        self.guard = CopyGuard()
         if kv.first_token is not None:
             self.computed.reach(len(kv.blocks), layers)
 
     @property
     def ended(self) -> bool:
-        """Whether nobody wants it any more, or it is through."""
+        """Whether the transfer has been committed or has failed."""
         return self.finished.done()
 
     @property
     def all_announced(self) -> bool:
-        """Whether every frame of it is announced, and its first token is known."""
+        """Whether all its frames are announced, and its first token is known."""
         every = self.announced.whole and self.next_part == len(self.plan)
         return every and self.first_token is not None
 
     @property
     def committed(self) -> bool:
-        """Whether the receiver has all of it."""
+        """Whether the receiver has committed it."""
         done = self.finished.done() and not self.finished.cancelled()
         return done and self.finished.exception() is None
 
     @property
     def bytes(self) -> int:
-        """Of what was announced."""
+        """The bytes of all announced parts."""
         return sum(part.bytes for part in self.plan)

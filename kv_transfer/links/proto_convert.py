@@ -1,4 +1,4 @@
-"""Messages of the control stream, made and read in one place."""
+"""Conversion between the messages of the control stream and the values of this package."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
 from kv_transfer.frames.frame_plan import Extent, FramePart
+from kv_transfer.links.outgoing_transfer import OutgoingTransfer
 from kv_transfer.transports.mapped_memory import MappedExtent
 from kv_transfer.transports.same_host import Witness
 from kv_transfer.transports.transport import RECEIVER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
-# Counted up when what a link's messages mean changes, or how a transfer is cut into frames, or how
-# pairs lie in a block, which are lent as they are.
+# Raised when the meaning of a message changes, or the cut into frames, or the layout of pairs in a
+# block (a receiver copies borrowed blocks as they are).
 PROTOCOL = 5
 
 Message = TypeVar("Message", pb.SenderMessage, pb.ReceiverMessage)
@@ -33,13 +34,13 @@ def to_sender(**message: Any) -> pb.ReceiverMessage:
 
 
 def content(message: pb.SenderMessage | pb.ReceiverMessage) -> tuple[str, Any]:
-    """The kind of a message and what is in it; an empty kind when it is one we do not know."""
+    """The kind of a message and its content; an unknown message has an empty kind."""
     kind = message.WhichOneof("message")
     return (kind, getattr(message, kind)) if kind else ("", None)
 
 
-def together(messages: list[Message]) -> Message:
-    """One message of the stream that says all of these, in their order."""
+def combine(messages: list[Message]) -> Message:
+    """One message of the stream that carries all of these, in their order."""
     if len(messages) == 1:
         return messages[0]
     whole = type(messages[0])()
@@ -48,13 +49,13 @@ def together(messages: list[Message]) -> Message:
     return whole
 
 
-def apart(message: Message) -> list[Message]:
-    """What a message of the stream says, in its order."""
+def split(message: Message) -> list[Message]:
+    """The messages that a message of the stream carries, in their order."""
     return [message, *message.more]
 
 
 def layout_to_proto(layout: KvLayout) -> pb.Layout:
-    """The layout as it goes into Hello."""
+    """The layout, for Hello."""
     shapes = [
         pb.LayerShape(kv_heads=shape.kv_heads, head_size=shape.head_size) for shape in layout.layers
     ]
@@ -77,14 +78,14 @@ def layout_from_proto(message: pb.Layout) -> KvLayout:
 
 
 def witness_to_proto(witness: Witness) -> pb.Witness:
-    """Where the receiver's process can be found, as it goes into Hello."""
+    """The receiver's witness, for Hello."""
     return pb.Witness(
         boot=witness.boot, pid=witness.pid, descriptor=witness.descriptor, nonce=witness.nonce
     )
 
 
 def witness_from_proto(message: pb.Witness) -> Witness:
-    """The peer's witness; an empty one where it sent none."""
+    """The peer's witness; empty if the peer sent none."""
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
 
 
@@ -104,35 +105,48 @@ def channel_spec_of(
     )
 
 
-def cache_to_proto(place: MappedExtent, blocks: int) -> pb.SharedCache:
-    """Where the sender's cache can be mapped, as it goes into Welcome."""
+def cache_to_proto(extent: MappedExtent, blocks: int) -> pb.SharedCache:
+    """Where a receiver can map the sender's cache, for Welcome."""
     return pb.SharedCache(
-        pid=place.pid,
-        descriptor=place.descriptor,
-        identity=place.identity,
-        generation=place.generation,
-        bytes=place.size,
+        pid=extent.pid,
+        descriptor=extent.descriptor,
+        identity=extent.identity,
+        generation=extent.generation,
+        bytes=extent.size,
         blocks=blocks,
     )
 
 
-def place_of(cache: pb.SharedCache) -> MappedExtent:
-    """Where the sender says that its cache is."""
+def mapped_extent_of(cache: pb.SharedCache) -> MappedExtent:
+    """Where the receiver can map the sender's cache."""
     return MappedExtent(
         cache.pid, cache.descriptor, cache.identity, cache.generation, 0, cache.bytes
     )
 
 
-def borrowed_to_proto(loan: BorrowedBlocks) -> pb.Loan:
-    """What is lent with an offer."""
-    return pb.Loan(word=loan.word, number=loan.number, blocks=loan.blocks)
+def borrowed_to_proto(borrowed: BorrowedBlocks) -> pb.BorrowedBlocks:
+    """Borrowed blocks, for an offer."""
+    return pb.BorrowedBlocks(word=borrowed.word, number=borrowed.number, blocks=borrowed.blocks)
 
 
 def borrowed_of(offer: pb.Offer) -> BorrowedBlocks | None:
-    """What is lent with an offer, if anything is."""
-    if not offer.HasField("loan"):
+    """The blocks that an offer lends; None if it lends none."""
+    if not offer.HasField("borrowed"):
         return None
-    return BorrowedBlocks(offer.loan.word, offer.loan.number, tuple(offer.loan.blocks))
+    return BorrowedBlocks(offer.borrowed.word, offer.borrowed.number, tuple(offer.borrowed.blocks))
+
+
+def offer_to_proto(outgoing: OutgoingTransfer, *, lends_memory: bool) -> pb.Offer:
+    """The offer of a transfer, with its borrowed blocks if the link lends memory."""
+    kv, borrowed = outgoing.kv, outgoing.borrowed
+    return pb.Offer(
+        transfer=kv.transfer,
+        tokens=kv.tokens,
+        blocks=len(kv.blocks),
+        first_token=outgoing.first_token or 0,
+        early=outgoing.first_token is None,
+        borrowed=borrowed_to_proto(borrowed) if lends_memory and borrowed else None,
+    )
 
 
 def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePart) -> pb.Frame:
@@ -150,7 +164,7 @@ def frame_to_proto(sequence: int, transfer: str, generation: int, part: FramePar
 
 
 def extent_to_proto(transfer: str, extent: Extent, frame_bytes: int) -> pb.Extent:
-    """The announcement of what is sent next of a transfer."""
+    """The announcement of a transfer's next extent."""
     return pb.Extent(
         transfer=transfer,
         layer_start=extent.layer_start,
@@ -162,12 +176,12 @@ def extent_to_proto(transfer: str, extent: Extent, frame_bytes: int) -> pb.Exten
 
 
 def extent_of(message: pb.Extent) -> Extent:
-    """What the sender announced."""
+    """The extent that the sender announced."""
     return Extent(message.layer_start, message.layer_stop, message.block_start, message.block_stop)
 
 
 def part_of(frame: pb.Frame) -> FramePart:
-    """What the announced message carries."""
+    """The part that the announced frame carries."""
     return FramePart(
         frame.layer_start, frame.layer_stop, frame.block_start, frame.block_stop, frame.bytes
     )

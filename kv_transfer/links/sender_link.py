@@ -1,19 +1,18 @@
-"""The sender's end of one link: offers, and frames of the transfers that were pulled.
+"""The sender's end of one link: offers, and the frames of the transfers that were pulled.
 
-A few buffers let the next frame be gathered while the last ones are on the channel:
+A few staging buffers let the next frame be gathered while earlier frames are on the channel:
 
     Pull ─▶ (Credit) ─▶ Frames ─▶ gather + seal ─▶ channel.send …
                           └─ with the last ones ─▶ Done ─▶ (Committed)
 
-What the receiver pulled in place has no frames: it hears of an extent and copies it (`loans.py`).
-Gathering and sending are the channel thread's; the event loop hears of frames that have left, some
-at a time.
+A transfer that was pulled in place has no frames: the link announces each extent, and the receiver
+copies it (`borrowed_blocks.py`). The channel's thread gathers and sends. The event loop hears of
+the frames that have left, several at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,27 +20,26 @@ from functools import partial
 
 import torch
 
-from engine.errors import Internal, TransferFailed
+from engine.errors import TransferFailed
 from kv_transfer.aio.bounded_map import BoundedMap
-from kv_transfer.aio.waits import fail, quietly, succeed, until
+from kv_transfer.aio.waits import fail, quietly, succeed
 from kv_transfer.errors import LinkBroken
-from kv_transfer.frames.checksum import seal
 from kv_transfer.frames.frame_plan import (
     Extent,
     FramePart,
     extent_bytes,
     frame_size,
-    in_one,
     plan_frames,
+    whole_part,
 )
 from kv_transfer.links import proto_convert as wire
-from kv_transfer.links.link import GRACE_S, Link, Shared, message_in
+from kv_transfer.links.frame_sender import gather_frame
+from kv_transfer.links.link import GRACE_S, Link
 from kv_transfer.links.outgoing_transfer import OutgoingTransfer
+from kv_transfer.links.shared import Shared
 from kv_transfer.transports.registry import channel_class
 from kv_transfer.transports.transport import ChannelSpec, Wait
 from protos import kv_transfer_pb2 as pb
-
-_log = logging.getLogger(__name__)
 
 
 def _new_future() -> asyncio.Future[None]:
@@ -49,9 +47,9 @@ def _new_future() -> asyncio.Future[None]:
 
 
 class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
-    """Serves one receiver; `on_up` is called once when offers can be made.
+    """Serves one receiver; `on_up` is called once, when the link can carry offers.
 
-    It `lends` where the receiver can read this process's memory.
+    `lends_memory` tells whether the receiver may copy out of this process's blocks.
     """
 
     def __init__(
@@ -63,86 +61,69 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         frame_bytes: int,
         on_up: Callable[[SenderLink], None],
     ) -> None:
-        super().__init__(shared, f"to {receiver}", wire.to_receiver(heartbeat=pb.Heartbeat()))
+        super().__init__(shared, f"to {receiver}", "receiver", wire.to_receiver)
         self.receiver = receiver
         self.generation = generation
         self._spec = spec
-        self.lends = channel_class(spec.transport).lends_memory
+        self.lends_memory = channel_class(spec.transport).lends_memory
         self._frame_bytes = frame_bytes
         self._on_up = on_up
         self._loop = asyncio.get_running_loop()
-        self._joined = _new_future()
         self._transfers: dict[str, OutgoingTransfer] = {}
         self._cancelled: BoundedMap[str, str] = BoundedMap(shared.config.max_transfers)
-        self._turns: deque[OutgoingTransfer] = deque()
+        self._round_robin: deque[OutgoingTransfer] = deque()
         self._out_of_credit = asyncio.Event()
         self._sequence = 0
         self._credit = 0
         self._more_credit = _new_future()
+        self._handlers = {
+            "pull": self._pulled,
+            "credit": self._credited,
+            "committed": self._committed,
+            "cancel": self._cancel,
+        }
+
+    @property
+    def idle(self) -> bool:
+        """Whether the link is up and no transfer is under way or on offer."""
+        return self.up and not self._transfers and not self._round_robin
 
     def welcome(self, welcome: pb.Welcome) -> None:
-        """Answer Hello; before `run`."""
-        self._control.send(wire.to_receiver(welcome=welcome))
+        """Answer Hello; called before `run`."""
+        self._send(welcome=welcome)
 
     def offer(self, outgoing: OutgoingTransfer) -> None:
-        """Tell the receiver what waits or will wait for it; only while the link is up."""
-        kv = outgoing.kv
-        # A cancel can be faster than the offer it is about.
-        given_up = self._cancelled.pop(kv.transfer)
+        """Offer a transfer, also one whose KV is still computed; called while the link is up."""
+        transfer = outgoing.kv.transfer
+        # The receiver's cancel can overtake the offer.
+        given_up = self._cancelled.pop(transfer)
         if given_up is not None:
             fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {given_up}"))
             return
-        self._transfers[kv.transfer] = outgoing
-        if self.lends and outgoing.loan is None:
-            outgoing.loan = self._shared.lender.lend(kv.blocks)
-        lent = self.lends and outgoing.loan
-        offer = pb.Offer(
-            transfer=kv.transfer,
-            tokens=kv.tokens,
-            blocks=len(kv.blocks),
-            first_token=outgoing.first_token or 0,
-            early=outgoing.first_token is None,
-            loan=wire.borrowed_to_proto(lent) if lent else None,
-        )
-        self._control.send(wire.to_receiver(offer=offer))
+        self._transfers[transfer] = outgoing
+        if self.lends_memory and outgoing.borrowed is None:
+            outgoing.borrowed = self._shared.lender.lend(outgoing.kv.blocks)
+        self._send(offer=wire.offer_to_proto(outgoing, lends_memory=self.lends_memory))
 
     def progress(self, outgoing: OutgoingTransfer) -> None:
-        """More of it is computed: announce that, in large parts where others are under way."""
+        """Announce what was computed since, in large parts while the prompt is not complete."""
         if self._transfers.get(outgoing.kv.transfer) is not outgoing or outgoing.ended:
             return
         if outgoing.pulled:
             large = self._frame_bytes // 2
             self._extend(outgoing, at_least=0 if outgoing.computed.whole else large)
-            self._say_done(outgoing)
+            self._send_done(outgoing)
         elif outgoing.first_token is not None:
             self.offer(outgoing)
 
     def forget(self, outgoing: OutgoingTransfer) -> None:
-        """No new frame of it is made."""
+        """Announce no more of this transfer."""
         if self._transfers.get(outgoing.kv.transfer) is outgoing:
             del self._transfers[outgoing.kv.transfer]
 
     def withdraw(self, transfer: str, reason: str) -> None:
-        """Tell the receiver that this KV will not come; only while the link is up."""
-        withdraw = pb.Withdraw(transfer=transfer, reason=reason)
-        self._control.send(wire.to_receiver(withdraw=withdraw))
-
-    def _receive(self, message: pb.ReceiverMessage) -> None:
-        match wire.content(message):
-            case "heartbeat", _:
-                pass
-            case "joined", _:
-                succeed(self._joined, None)
-            case "pull", pull:
-                self._pulled(pull)
-            case "credit", credit:
-                self._credited(credit)
-            case "committed", committed:
-                self._committed(committed)
-            case "cancel", cancel:
-                self._cancel(cancel)
-            case kind, _:
-                raise LinkBroken(f"unexpected message {kind!r} from the receiver")
+        """Tell the receiver that this KV will not come; called while the link is up."""
+        self._send(withdraw=pb.Withdraw(transfer=transfer, reason=reason))
 
     def _pulled(self, pull: pb.Pull) -> None:
         outgoing = self._transfers.get(pull.transfer)
@@ -155,15 +136,15 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             error = TransferFailed(f"{blocks} blocks offered, {pull.blocks} pulled")
             fail(outgoing.finished, error)
             return
-        if pull.in_place and not (self.lends and outgoing.loan):
-            raise LinkBroken(f"transfer {pull.transfer} was not lent")
+        if pull.in_place and not (self.lends_memory and outgoing.borrowed):
+            raise LinkBroken(f"transfer {pull.transfer} cannot be pulled in place")
         outgoing.pulled = True
         outgoing.in_place = pull.in_place
         outgoing.generation = pull.generation
         self.progress(outgoing)
 
     def _extend(self, outgoing: OutgoingTransfer, at_least: int) -> None:
-        """Announce what is computed and was not announced, if it is that many bytes."""
+        """Announce what is computed and not yet announced, if it has that many bytes."""
         if outgoing.announced.whole:
             return
         extents = outgoing.computed.beyond(outgoing.announced)
@@ -172,30 +153,28 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             return
         if outgoing.in_place:
             for extent in extents:
-                self._lend_on(outgoing, extent)
+                self._announce_in_place(outgoing, extent)
             return
         for extent in extents:
             size = self._frame_bytes
-            # Where others are under way, nothing is gained by small frames. Nor on a GPU, where
-            # a frame costs what waiting for the device does, and its copy next to nothing.
-            if not self._turns and self._shared.cache.device.type == "cpu":
+            # Small frames gain nothing while other transfers are under way. Nor on a GPU, where the
+            # wait for the device is the cost of a frame, and the copy next to nothing.
+            if not self._round_robin and self._shared.cache.device.type == "cpu":
                 size = frame_size(layout, extent, size)
             outgoing.announced.add(extent)
             outgoing.plan.extend(plan_frames(layout, extent, size))
-            message = wire.extent_to_proto(outgoing.kv.transfer, extent, size)
-            self._control.send(wire.to_receiver(extent=message))
-        if not outgoing.in_turn:
-            outgoing.in_turn = True
-            self._turns.append(outgoing)
+            self._send(extent=wire.extent_to_proto(outgoing.kv.transfer, extent, size))
+        if not outgoing.queued:
+            outgoing.queued = True
+            self._round_robin.append(outgoing)
         self._announce()
 
-    def _lend_on(self, outgoing: OutgoingTransfer, extent: Extent) -> None:
-        """Tell the receiver that it can copy this extent, too."""
+    def _announce_in_place(self, outgoing: OutgoingTransfer, extent: Extent) -> None:
+        """Tell the receiver that it may copy this extent."""
         outgoing.announced.add(extent)
-        outgoing.plan.append(in_one(self._shared.cache.layout, extent))
+        outgoing.plan.append(whole_part(self._shared.cache.layout, extent))
         outgoing.next_part += 1
-        message = wire.extent_to_proto(outgoing.kv.transfer, extent, 0)
-        self._control.send(wire.to_receiver(extent=message))
+        self._send(extent=wire.extent_to_proto(outgoing.kv.transfer, extent, 0))
 
     def _credited(self, credit: pb.Credit) -> None:
         if credit.frames <= self._credit:
@@ -209,8 +188,8 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         outgoing = self._transfers.get(committed.transfer)
         if outgoing is None or outgoing.ended:
             return
-        # The last frames' waits here may end after the receiver has landed them.
-        if not outgoing.done_said:
+        # Not `parts_sent`: this side's waits may end after the receiver has the frames.
+        if not outgoing.done_sent:
             raise LinkBroken(f"transfer {committed.transfer} was committed before it was sent")
         self._shared.counters.bytes_moved += outgoing.bytes
         succeed(outgoing.finished, outgoing.bytes)
@@ -224,103 +203,81 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
 
     async def _serve(self) -> None:
         await self._join(self._spec)
-        self._control.send(wire.to_receiver(joined=pb.Joined()))
-        await until(self._joined, self._spec.timeout_s, "the receiver's join")
-        self._now_up()
+        await self._meet_peer(self._spec.timeout_s)
         self._on_up(self)
         while True:
             await self._out_of_credit.wait()
-            # It may have been cleared since, and then nobody owes a word.
+            # `_announce` may have cleared the event since, and then the receiver owes no credit.
             if self._out_of_credit.is_set():
                 await self._credit_comes()
 
     async def _credit_comes(self) -> None:
-        """LinkBroken if none comes though nothing is on the way any more."""
+        """Wait for credit; LinkBroken if none comes although nothing makes progress any more."""
         limit_s = self._shared.config.io_timeout_s + GRACE_S
         more = self._more_credit
         while not more.done():
             await asyncio.wait({more}, timeout=limit_s)
-            rests = not self._on_the_way or time.monotonic() - self._moved_s > limit_s
-            if rests and not more.done():
+            stands = not self._in_flight or time.monotonic() - self._progress_s > limit_s
+            if stands and not more.done():
                 raise LinkBroken(
                     f"credit for frame {self._sequence} took longer than {limit_s:g} s"
                 )
 
     def _announce(self) -> None:
-        """The pulled transfers take turns, frame by frame, as far as credit goes.
+        """Announce frames of the pulled transfers in rotation, as far as the credit goes.
 
-        They are gathered and sent in that order, whatever becomes of their transfers.
+        The channel's thread gathers and sends them in this order, also if their transfers end.
         """
         frames: list[pb.Frame] = []
         whole: list[OutgoingTransfer] = []
-        while self._turns and self._sequence < self._credit:
-            outgoing = self._turns.popleft()
+        while self._round_robin and self._sequence < self._credit:
+            outgoing = self._round_robin.popleft()
             if outgoing.ended:
                 continue
             frames.append(self._next_frame(outgoing))
-            if not outgoing.in_turn:
+            if not outgoing.queued:
                 whole.append(outgoing)
-        if self._turns:
+        if self._round_robin:
             self._out_of_credit.set()
         else:
             self._out_of_credit.clear()
         if frames:
-            self._control.send(wire.to_receiver(frames=pb.Frames(frames=frames)))
+            self._shared.counters.frames_announced += len(frames)
+            self._send(frames=pb.Frames(frames=frames))
         for outgoing in whole:
-            self._say_done(outgoing)
+            self._send_done(outgoing)
 
     def _next_frame(self, outgoing: OutgoingTransfer) -> pb.Frame:
         part = outgoing.plan[outgoing.next_part]
         outgoing.next_part += 1
-        outgoing.in_turn = outgoing.next_part < len(outgoing.plan)
-        if outgoing.in_turn:
-            self._turns.append(outgoing)
-        post = partial(self._gather_and_send, outgoing, part)
+        outgoing.queued = outgoing.next_part < len(outgoing.plan)
+        if outgoing.queued:
+            self._round_robin.append(outgoing)
+        post = partial(self._post_frame, outgoing, part)
         self._on_channel(post, partial(self._delivered, outgoing))
         frame = wire.frame_to_proto(self._sequence, outgoing.kv.transfer, outgoing.generation, part)
         self._sequence += 1
         return frame
 
-    def _gather_and_send(
+    def _post_frame(
         self, outgoing: OutgoingTransfer, part: FramePart, buffer: torch.Tensor
     ) -> Wait:
-        """On the channel's thread. A frame that is not wanted any more, or cannot be read, is
-        void.
-        """
-        gathered = False
-        message = message_in(buffer, part.bytes)
-        try:
-            read = partial(self._gather, outgoing.kv.blocks, part, message)
-            gathered = not outgoing.ended and outgoing.gate.copy(read)
-        except Exception as error:  # whatever it is, the message is due
-            # Told before the receiver can complain of the void.
-            problem = Internal(f"reading KV blocks: {error}")
-            self._loop.call_soon_threadsafe(fail, outgoing.finished, problem)
-        seal(message, void=not gathered)
+        """Gather a frame and post it, on the channel's thread."""
+        message = gather_frame(self._shared, outgoing, part, buffer, self._loop)
         return self._open_channel().send(message)
-
-    def _gather(self, blocks: tuple[int, ...], part: FramePart, message: torch.Tensor) -> None:
-        wanted = blocks[part.block_start : part.block_stop]
-        with self._shared.copying:
-            self._shared.cache.gather(
-                wanted, part.layer_start, part.layer_stop, message[: part.bytes]
-            )
 
     def _delivered(self, outgoing: OutgoingTransfer, _: None) -> None:
         outgoing.parts_sent += 1
         self.progress(outgoing)
 
-    def _say_done(self, outgoing: OutgoingTransfer) -> None:
-        """Once all of it is announced: the receiver knows by itself when it has landed."""
-        if outgoing.done_said or outgoing.ended or not outgoing.all_announced:
+    def _send_done(self, outgoing: OutgoingTransfer) -> None:
+        """Send Done once all is announced; the receiver counts the frames that arrive."""
+        if outgoing.done_sent or outgoing.ended or not outgoing.all_announced:
             return
-        outgoing.done_said = True
-        done = pb.Done(
-            transfer=outgoing.kv.transfer,
-            frames=len(outgoing.plan),
-            first_token=outgoing.first_token,
-        )
-        self._control.send(wire.to_receiver(done=done))
+        outgoing.done_sent = True
+        transfer, first_token = outgoing.kv.transfer, outgoing.first_token
+        done = pb.Done(transfer=transfer, frames=len(outgoing.plan), first_token=first_token)
+        self._send(done=done)
 
     def _failed(self, reason: TransferFailed) -> None:
         for outgoing in self._transfers.values():

@@ -1,9 +1,9 @@
-"""Two threads that work for each other, kept on two cores.
+"""Keeping the two threads of a channel on two cores.
 
-Linux wakes the reader of a pipe on the writer's core when it finds no idle one, and there it waits
-for the writer to rest: both threads then take turns on one core. Each says with its records where
-it runs, or ran when it last heard. Who waits for the other is not woken there, and who hears of its
-own core moves off it; no thread is bound to a core while it works.
+When no core is idle, Linux wakes the reader of a pipe on the writer's core. The reader then waits
+for the writer to sleep, and both threads share one core. To prevent that, each thread sends the
+number of its core with every record. A thread that waits excludes its peer's core, and a thread
+that finds itself on its peer's core moves off it. No thread is bound to a core while it works.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _NUMBERS = 0xFFFF
 
 
 def own_core() -> int:
-    """The number of the core that this thread runs on, in 16 bits."""
+    """The number of the core that this thread runs on, cut to 16 bits."""
     return int(_libc().sched_getcpu()) & _NUMBERS
 
 
 @contextmanager
 def not_on(core: int) -> Iterator[None]:
-    """Inside, this thread runs on another of the cores that it may use, if there is one.
+    """Keep this thread off that core inside the block, if it may use another core.
 
-    Where the system forbids that it stays: it is slower there, and nothing else.
+    If the system forbids the change, the thread stays and only loses speed.
     """
     allowed = _cores()
     others = allowed - {core}
@@ -36,7 +36,7 @@ def not_on(core: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # Unless somebody else has bound it meanwhile.
+            # Unless other code has bound the thread meanwhile.
             if _cores() == others:
                 _bind(allowed)
     else:
@@ -44,7 +44,7 @@ def not_on(core: int) -> Iterator[None]:
 
 
 def keep_off(core: int) -> int:
-    """Move this thread off that core, if it runs there; where it is now."""
+    """Move this thread off that core if it runs there; returns its core."""
     own = own_core()
     if own != core:
         return own

@@ -1,12 +1,12 @@
-"""How long a channel waits for names that nobody needs.
+"""How long opening a channel may wait for a name server.
 
-Channels meet in torch's store, which asks for the name of each address that connects, to log it
-(torch
-2.11 to 2.13): the client when it connects, the server before it answers. glibc gives a name server
-5 s and asks again, so that with one datagram lost a link was not open within `connect_timeout_s`.
+Channels meet in torch's store (torch 2.11 to 2.13). To log each connection, the store asks for the
+name of its address: the client when it connects, the server before it answers. glibc waits 5 s for
+a name server's answer before it asks again. One lost datagram would then make a link exceed
+`connect_timeout_s`.
 """
 
 from __future__ import annotations
 
-# For the environment of a process that opens channels: each question is asked twice, for 1 s.
+# Bound: variables for a process that opens channels; it asks twice and waits 1 s for each answer.
 RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:2"}

@@ -1,4 +1,4 @@
-"""A channel that goes wrong on purpose, around another one: for tests and drills."""
+"""A channel that fails on purpose, around a sound one, for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What goes wrong."""
+    """The kinds of faults."""
 
     HANG = "the call never completes, whatever its timeout, until `release`"
     FAIL = "the call fails and the channel is broken"
@@ -35,13 +35,13 @@ class Fault(Enum):
     DIE_HALF = "half of the message arrives, then the channel is broken"
 
 
-# After one of these nothing more is passed on: the two sides would no longer match.
+# After such a fault nothing more is passed on, because the two sides would no longer match.
 _DEADLY = (Fault.HANG, Fault.FAIL, Fault.DIE_HALF)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Which fault hits the `call`-th send or receive of a channel, counted from 0."""
+    """The fault of the `call`-th send or receive of a channel, counted from 0."""
 
     fault: Fault
     call: int = 0
@@ -49,7 +49,7 @@ class FaultPlan:
 
 
 class FaultyChannel(Channel):
-    """Passes everything on to the channel inside, until the planned fault has broken it."""
+    """Passes every call on to the channel inside, until the planned fault has broken it."""
 
     def __init__(self, inner: Channel, plan: FaultPlan) -> None:
         self.staging_device, self.ahead = inner.staging_device, inner.ahead
@@ -82,11 +82,11 @@ class FaultyChannel(Channel):
         return partial(self._slowly, receipt) if fault is Fault.SLOW else receipt
 
     def release(self) -> None:
-        """Let a hanging call fail at last."""
+        """Let a hanging call fail."""
         self._released.set()
 
     def abort(self) -> None:
-        """Passed on; a hanging call goes on hanging, as in Gloo."""
+        """Abort the channel inside; a hanging call goes on hanging, as in Gloo."""
         self._inner.abort()
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class FaultyChannel(Channel):
 
 
 class FaultyOpener:
-    """Opens channels, the n-th of them with the n-th plan; those beyond are sound."""
+    """Opens channels, the n-th of them with the n-th plan; later channels are sound."""
 
     def __init__(self, opener: ChannelOpener, plans: Sequence[FaultPlan | None]) -> None:
         self._opener = opener

@@ -1,7 +1,7 @@
-"""A channel over Gloo, for KV in host memory: any two replicas that reach each other by TCP.
+"""A channel over Gloo, through host memory, for any two replicas that reach each other by TCP.
 
-A pairwise process group without a global world (torch.distributed, 2.11 to 2.13). A wait inside
-Gloo ends by its timeout only: not by the peer's death, nor by `abort`.
+The channel is a pairwise process group without a global world (torch.distributed, 2.11 to 2.13).
+A wait inside Gloo ends by its timeout only, and not by the peer's death or by `abort`.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.store import open_store_client
 from kv_transfer.transports.transport import Channel, ChannelSpec, Receipt, Wait, after
 
-# A channel's connections take messages by turns. While Gloo writes or reads a message it holds that
-# connection's lock: whoever posts the next one there waits, or tries again and again. With one
-# message at a time on each of them that does not happen.
+# Tuned: the connections of a channel, which carry its messages in rotation. Gloo locks a connection
+# while it writes or reads a message, so there is at most one message on each.
 _CONNECTIONS = 3
-_AFTER_FAILURE_S = 0.001
-# Most of what is used here is missing from torch's type stubs.
+# Bound: the time of each wait that is left after a failure.
+_FAILED_WAIT_S = 0.001
+# Most of the names used here are missing from torch's type stubs.
 _dist: Any = torch.distributed
 
 
 class GlooChannel(Channel):
-    """One end of a Gloo group of two; blocks until the other end has joined, or ChannelBroken."""
+    """One end of a Gloo group of two."""
 
     staging_device = torch.device("cpu")
-    # One on each connection.
+    # One message on each connection.
     ahead = _CONNECTIONS
 
     def __init__(self, spec: ChannelSpec) -> None:
         self._peer = spec.peer
-        self._turns = {"send": 0, "recv": 0}
+        self._posted = {"send": 0, "recv": 0}
         self._failed = False
         options = _dist.ProcessGroupGloo._Options()
-        # Bound to the replica's own address: by default Gloo asks the host name's resolver. A tag
-        # chooses the device, and each device has a connection of its own.
+        # By default Gloo resolves the host name, which may be another address than the replica's.
+        # A tag chooses the device, and each device has a connection of its own.
         options._devices = [
             _dist.ProcessGroupGloo.create_device(hostname=spec.host) for _ in range(_CONNECTIONS)
         ]
@@ -58,12 +58,12 @@ class GlooChannel(Channel):
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
         """See `Channel.receive`."""
-        # All of the buffer: Gloo takes a smaller message, but one that is larger than what was
-        # posted ends the process. So a frame out of turn is left to its checksum.
+        # The whole buffer: Gloo accepts a smaller message, but aborts the process on a larger one.
+        # The checksum finds a frame that arrives in the place of another.
         return after(self._post("recv", staging), staging[:size])
 
     def abort(self) -> None:
-        """Nothing ends a wait inside Gloo but its timeout; the thread is left to it."""
+        """Do nothing: only its timeout ends a wait inside Gloo, and the thread waits for that."""
 
     def close(self) -> None:
         """Drop the group: its destructor closes the pair."""
@@ -72,16 +72,16 @@ class GlooChannel(Channel):
     def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
             raise ChannelBroken("the gloo channel is closed")
-        tag = self._turns[call] % _CONNECTIONS
-        self._turns[call] += 1
+        tag = self._posted[call] % _CONNECTIONS
+        self._posted[call] += 1
         try:
             work = getattr(self._group, call)([buffer], self._peer, tag)
         except RuntimeError as error:
             raise ChannelBroken(f"gloo {call}: {_first_line(error)}") from error
 
         def wait(timeout_s: float) -> None:
-            # What a failure leaves behind on the other connections gets no time of its own.
-            limit_s = _AFTER_FAILURE_S if self._failed else timeout_s
+            # After a failure the waits on the other connections get no time of their own.
+            limit_s = _FAILED_WAIT_S if self._failed else timeout_s
             try:
                 work.wait(timedelta(seconds=limit_s))
             except RuntimeError as error:

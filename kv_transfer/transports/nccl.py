@@ -1,7 +1,7 @@
-"""A channel over NCCL, for KV in the memory of two GPUs. Two ranks on one GPU are refused by NCCL.
+"""A channel over NCCL, for KV in the memory of two GPUs. NCCL refuses two ranks on one GPU.
 
-UNVERIFIED between two GPUs. Two processes of one have passed bytes both ways, each as a host of its
-own to NCCL (`tests/gpu/test_nccl.py`); the contract's tests run it where there are two GPUs.
+UNVERIFIED between two GPUs. On one GPU two processes have passed bytes both ways, each posing as
+a host of its own (`tests/gpu/test_nccl.py`). The contract's tests need two GPUs for NCCL.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from kv_transfer.transports.store import open_store_client
 from kv_transfer.transports.transport import Channel, ChannelSpec, Needs, Receipt, Wait, after
 
 _log = logging.getLogger(__name__)
+# Tuned: the interval between two queries of a CUDA event.
 _POLL_S = 0.0001
 
 
 def nccl_available() -> bool:
-    """Whether this torch build has NCCL and a GPU to use it on."""
+    """Whether this torch build has NCCL, and this machine a GPU."""
     return dist.is_nccl_available() and torch.cuda.is_available()
 
 
@@ -48,11 +49,11 @@ class NcclChannel(Channel):
         self._peer = spec.peer
         options: Any = dist.ProcessGroupNCCL.Options()
         options.is_high_priority_stream = True
-        # NCCL's own watchdog ends the process when a call runs out of time; ours comes first.
+        # NCCL's watchdog ends the process when a call runs out of time. Our timeout comes first.
         options._timeout = timedelta(seconds=100 * spec.timeout_s)
         try:
             store = open_store_client(spec)
-            # NCCL itself would wait for a peer that never comes, without an end.
+            # NCCL itself would wait without end for a peer that never joins.
             store.set(f"{spec.rank} is here", "")
             store.get(f"{spec.peer} is here")
             group: Any = dist.ProcessGroupNCCL(store, spec.rank, 2, options)
@@ -64,9 +65,7 @@ class NcclChannel(Channel):
         self._connect(spec)
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Channel.send`; the buffer lies on the GPU, and must be kept until the wait is
-        over.
-        """
+        """See `Channel.send`; the buffer is on the GPU and must live until the wait has ended."""
         return self._post("send", buffer)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
@@ -74,18 +73,18 @@ class NcclChannel(Channel):
         return after(self._post("recv", staging[:size]), staging[:size])
 
     def abort(self) -> None:
-        """Nothing here: aborting blocks, so it is done on the channel's thread, in `close`."""
+        """Do nothing: aborting NCCL blocks, so `close` does it on the channel's thread."""
 
     def close(self) -> None:
-        """Abort the communicator; staging may be freed only after this has returned."""
+        """Abort the communicator; the staging may be freed only after this has returned."""
         group, self._group = self._group, None
         if group is not None:
             group.abort()
 
     def _connect(self, spec: ChannelSpec) -> None:
-        """A byte each way: the first call blocks until the other end has made it, too.
+        """Send a byte each way: NCCL's first call blocks until the other end makes the same call.
 
-        Whoever waits for the join gives it up in time; the thread stays where the other end died.
+        The link stops waiting for the join in time. If the other end died, the thread stays.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=spec.device)
         try:
@@ -98,7 +97,7 @@ class NcclChannel(Channel):
     def _post(self, call: str, buffer: torch.Tensor) -> Wait:
         if self._group is None:
             raise ChannelBroken("the nccl channel is closed")
-        # What the caller has begun with the buffer comes first.
+        # The caller's work on the buffer must end before NCCL uses it.
         self._stream.wait_stream(torch.cuda.current_stream(self.staging_device))
         try:
             with torch.cuda.stream(self._stream):

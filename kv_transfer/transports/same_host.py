@@ -1,8 +1,9 @@
-"""Whether two processes can read each other's memory segments: shown, not taken from a host name.
+"""A check whether two processes can read each other's memory segments.
 
-Each process holds a witness: a sealed memfd with random bytes, whose place and content go into
-Hello. Who can open it under /proc and finds these bytes is on the same kernel, in the same process
-namespace, and may open what the same user's process has made; segments are opened in the same way.
+Each process has a witness: a memfd with random bytes. The Hello message carries the path and the
+content of the receiver's witness. A sender that opens that path under /proc and finds these bytes
+is on the same kernel and in the same process namespace, and may open the receiver's files.
+Segments are opened in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NONCE_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where a process can be found on its host, and what proves it; empty where it cannot be."""
+    """A process's witness file and its content; empty if the system has no memfd."""
 
     boot: str
     pid: int
@@ -30,7 +31,7 @@ class Witness:
 
 @cache
 def own_witness() -> Witness:
-    """This process's own; its file stays open as long as the process lives."""
+    """This process's own witness; its file stays open as long as the process lives."""
     try:
         boot = _BOOT_ID.read_text().strip()
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -41,8 +42,8 @@ def own_witness() -> Witness:
     return Witness(boot, os.getpid(), descriptor, nonce)
 
 
-def what_parts(peer: Witness) -> str | None:
-    """Why memory cannot be shared with the peer, in words; None when it can."""
+def separation_from(peer: Witness) -> str | None:
+    """Why this process cannot share memory with the peer; None if it can."""
     here = own_witness()
     if not here.boot or not peer.boot:
         return "one side has no shared memory"

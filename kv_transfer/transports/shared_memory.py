@@ -1,9 +1,8 @@
-"""A channel through memory that two processes of one host share: the receiver reads it in place.
+"""A channel through shared memory of one host: the receiver reads the sender's staging in place.
 
-The sender's staging lies in segments (`engine/kv/shared_segments.py`). What passes between the two
-is a
-pipe each way, with where to read and that it was read: it wakes whoever waits, and ends with its
-process.
+The sender's staging is in segments (`engine/kv/shared_segments.py`). A pipe each way carries
+records: the sender's tell where to read, the receiver's tell that it has read. A record wakes the
+peer that waits, and a pipe ends with its process.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from kv_transfer.transports.local_pipes import Pipes
 from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
 from kv_transfer.transports.transport import Arrived, Channel, ChannelSpec, Needs, Receipt, Wait
 
-# Data or not, the core of who says it, then a Place without its pid.
+# Whether the record is about data, the writer's core, then a MappedExtent without its pid.
 _RECORD = struct.Struct("<?xHiQQQQ")
 _NOWHERE = (0, 0, 0, 0, 0)
+# Bound: segments of the peer that stay mapped; the least recently read one is unmapped first.
 _MAPPED_SEGMENTS = 16
 
 
 class SharedMemoryChannel(Channel):
-    """One end; blocks until the other end has joined, or ChannelBroken."""
+    """One end of a channel between two processes of one host."""
 
     needs = Needs(one_host=True, device="cpu")
     lends_memory = True
     staging_device = torch.device("cpu")
-    # One is read, one waits, one is gathered. More would not fit the processor's cache.
+    # Tuned: one message is read, one waits, one is gathered. More would overflow the CPU's cache.
     ahead = 3
 
     def __init__(self, spec: ChannelSpec) -> None:
@@ -44,9 +44,9 @@ class SharedMemoryChannel(Channel):
         self._peer_core = -1
 
     def send(self, buffer: torch.Tensor) -> Wait:
-        """See `Channel.send`: done when the receiver has read it.
+        """See `Channel.send`: the wait ends when the receiver has read the buffer.
 
-        A buffer outside the segments of this process is copied into one first.
+        A buffer outside this process's segments is first copied into one.
         """
         spare = None
         if segment_of(buffer) is None:
@@ -55,32 +55,32 @@ class SharedMemoryChannel(Channel):
         found = segment_of(buffer)
         assert found is not None
         segment, offset = found
-        place = (segment.descriptor, segment.identity, segment.renew(), offset, buffer.numel())
-        self._pipes.say(_RECORD.pack(True, own_core(), *place))
+        extent = (segment.descriptor, segment.identity, segment.renew(), offset, buffer.numel())
+        self._pipes.send(_RECORD.pack(True, own_core(), *extent))
         return partial(self._until_taken, segment, spare)
 
     def receive(self, staging: torch.Tensor, size: int) -> Receipt:
-        """See `Channel.receive`; the staging is left alone."""
+        """See `Channel.receive`; the channel does not write to the staging."""
         self._pipes.check()
-        return partial(self._borrow, size)
+        return partial(self._arrival, size)
 
     def _until_taken(
         self, segment: SharedSegment, spare: torch.Tensor | None, timeout_s: float
     ) -> None:
         try:
-            if self._hear(timeout_s, "send")[0]:
+            if self._next_record(timeout_s, "send")[0]:
                 raise self._pipes.broken("both ends send")
         finally:
-            # A receiver that comes too late sees by this that the bytes are not its own any more.
+            # By this a receiver that reads too late finds that the bytes are no longer valid.
             segment.renew()
         if spare is not None:
             self._spare.append(spare)
 
-    def _borrow(self, size: int, timeout_s: float) -> Arrived:
-        is_data, place = self._hear(timeout_s, "receive")
+    def _arrival(self, size: int, timeout_s: float) -> Arrived:
+        is_data, extent = self._next_record(timeout_s, "receive")
         if not is_data:
             raise self._pipes.broken("an answer without a message")
-        source = MappedExtent(self._pipes.peer_pid, *place)
+        source = MappedExtent(self._pipes.peer_pid, *extent)
         if source.size != size:
             raise self._pipes.broken(f"{source.size} bytes sent, {size} expected")
         try:
@@ -90,45 +90,45 @@ class SharedMemoryChannel(Channel):
             raise self._pipes.broken(error.message) from error
 
     def _taken(self, mapped: MappedMemory, source: MappedExtent) -> None:
-        """On the thread that has read it."""
+        """Tell the sender, on the reader's thread; ChannelBroken if the bytes changed meanwhile."""
         try:
             mapped.check(source)
         except ChannelBroken as error:
             raise self._pipes.broken(error.message) from error
-        self._pipes.say(_RECORD.pack(False, self._core, *_NOWHERE))
+        self._pipes.send(_RECORD.pack(False, self._core, *_NOWHERE))
 
-    def _hear(self, timeout_s: float, what: str) -> tuple[bool, list[int]]:
-        """The peer's next record: data or not, and where. Both threads work from here on."""
-        # Between two copies nothing of this is in the processor's cache, and each call counts.
-        record = self._pipes.heard()
+    def _next_record(self, timeout_s: float, what: str) -> tuple[bool, list[int]]:
+        """The peer's next record: whether it is about data, and where the data is."""
+        # A poll costs less than a wait, and the record of a busy peer is often here already.
+        record = self._pipes.poll()
         if record is None:
             with not_on(self._peer_core):
-                record = self._pipes.hear(timeout_s, what)
-        is_data, self._peer_core, *place = _RECORD.unpack(record)
+                record = self._pipes.receive(timeout_s, what)
+        is_data, self._peer_core, *extent = _RECORD.unpack(record)
         self._core = keep_off(self._peer_core)
-        return is_data, place
+        return is_data, extent
 
     def abort(self) -> None:
-        """End whatever waits on this side."""
+        """End all waits on this side."""
         self._pipes.abort()
 
     def close(self) -> None:
-        """Close the pipes, which ends the other side's waits too, and unmap what was read from."""
+        """Close the pipes, which ends the other side's waits too, and unmap the peer's segments."""
         self._pipes.close()
         self._mapped.clear()
         self._spare.clear()
 
     def _spare_of(self, size: int) -> torch.Tensor:
-        """Shared memory of this channel's own, that large or larger."""
+        """A buffer of that size or larger, in this channel's own shared memory."""
         spare = self._spare.pop() if self._spare else None
         return spare if spare is not None and spare.numel() >= size else shared_tensor(size)
 
-    def _segment(self, place: MappedExtent) -> MappedMemory:
-        mapped = self._mapped.get(place.identity)
+    def _segment(self, extent: MappedExtent) -> MappedMemory:
+        mapped = self._mapped.get(extent.identity)
         if mapped is None:
-            mapped = self._mapped[place.identity] = MappedMemory(place)
+            mapped = self._mapped[extent.identity] = MappedMemory(extent)
             if len(self._mapped) > _MAPPED_SEGMENTS:
                 self._mapped.popitem(last=False)
         else:
-            self._mapped.move_to_end(place.identity)
+            self._mapped.move_to_end(extent.identity)
         return mapped

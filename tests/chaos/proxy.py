@@ -14,6 +14,7 @@ class Proxy:
         self.target = port
         self.server = None
         self.pumps = set()
+        self.closing = asyncio.Event()
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.connect, HOST, 0)
@@ -21,6 +22,7 @@ class Proxy:
 
     async def __aexit__(self, *_):
         self.server.close()
+        self.closing.set()
         self.cut()
         await asyncio.gather(*self.pumps, return_exceptions=True)
 
@@ -42,8 +44,8 @@ class Proxy:
         try:
             await asyncio.wait(pumps)
             if any(pump.cancelled() for pump in pumps):
-                # Cut: neither side hears of it for longer than it is willing to wait.
-                await asyncio.sleep(5)
+                # Cut: neither side notices before its own limits.
+                await self.closing.wait()
         finally:
             for side in (writer, their_writer):
                 side.close()

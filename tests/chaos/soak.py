@@ -22,7 +22,7 @@ from kv_transfer.errors import ChannelBroken
 from kv_transfer.sender import OutgoingKv
 from kv_transfer.transports.fault_injection import Fault
 from kv_transfer.transports.selection import open_channel
-from tests.kv_transfer.rig import LAYOUT, QUICK, Blocks, eventually, linked
+from tests.kv_transfer.rig import LAYOUT, QUICK, Blocks, eventually, linked, loop_turns
 
 BLOCKS = 160
 LAYERS = len(LAYOUT.layers)
@@ -35,7 +35,7 @@ ODDS = {Fault.CORRUPT: 0.03, Fault.FAIL: 0.01, Fault.DIE_HALF: 0.01, Fault.HANG:
 FATES = ("none", "none", "cancel send", "cancel receive", "withdraw", "prompt fails", "too late")
 
 
-class UnluckyLane:
+class UnluckyChannel:
     """A channel that goes wrong at random; a call that hangs does so for its timeout.
 
     Nothing is passed on after a fault that breaks it: the two sides would no longer match.
@@ -92,7 +92,7 @@ class UnluckyLane:
 
 
 class Soak:
-    """Hand-overs one after the other in a few places at once, each with its own numbers."""
+    """Hand-overs one after the other by several workers at once, each with its own numbers."""
 
     def __init__(self, pair, rng, counts):
         self.pair, self.rng, self.counts = pair, rng, counts
@@ -101,11 +101,11 @@ class Soak:
         self.names = 0
 
     async def run(self, faults):
-        async def place():
+        async def worker():
             while self.counts.total() - self.counts["exact"] < faults:
                 await self.one()
 
-        await asyncio.gather(*(place() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
 
     async def one(self):
         self.names += 1
@@ -114,7 +114,7 @@ class Soak:
         sending = asyncio.create_task(self.send(name, count, value, fate))
         taking = asyncio.create_task(self.take(name, count, value))
         if fate in ("cancel send", "cancel receive", "withdraw"):
-            await asyncio.sleep(self.rng.random() * 0.02)
+            await loop_turns(self.rng.randrange(40))
             self.counts[fate] += 1
         if fate == "cancel send":
             sending.cancel()
@@ -155,7 +155,7 @@ class Soak:
                 layer[:, blocks[start : start + step]] = value
                 handing.reached((start + step) * LAYOUT.block_size, number + 1)
                 if self.rng.random() < 0.3:
-                    await asyncio.sleep(0)
+                    await loop_turns(1)
             if fate == "prompt fails" and self.rng.random() < 0.5:
                 self.counts[fate] += 1
                 raise ArithmeticError("the prompt failed")
@@ -200,7 +200,7 @@ async def soak(transport: str, faults: int, seed: int, limit_s: float) -> Counte
     rng, counts = random.Random(seed), Counter()
 
     def opener(spec):
-        return UnluckyLane(open_channel(spec), random.Random(rng.random()), counts)
+        return UnluckyChannel(open_channel(spec), random.Random(rng.random()), counts)
 
     config = replace(CONFIG, transport=transport)
     async with linked(config, opener, opener, blocks=BLOCKS) as pair:
@@ -212,7 +212,7 @@ async def soak(transport: str, faults: int, seed: int, limit_s: float) -> Counte
         for pool in (run.sources, run.targets):
             assert pool.counts().free == pool.total, "a leaked block"
         for side in (pair.sender, pair.receiver):
-            assert side._shared.staging.taken <= CONFIG.staging_buffers, "a leaked buffer"
+            assert side.staging.taken <= CONFIG.staging_buffers, "a leaked buffer"
             counts["links"] = side.counters.links_opened
     return counts
 

@@ -45,7 +45,7 @@ async def main(stage: str) -> None:
     async with sending(stage, config, make_cache(seed=1), opener_for(stage)) as side:
         print(json.dumps({"address": side.peer.address}), flush=True)
         start(side.sender, stage)
-        await asyncio.sleep(120)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

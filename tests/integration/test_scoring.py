@@ -75,7 +75,7 @@ async def test_texts_and_continuations_are_scored_as_transformers_does(config, m
         assert lanes == {"scoring"}
         await local.idle()
         if prefill:
-            assert local.decode[0]._sender.bytes_sent == local.prefill[0]._sender.bytes_sent == 0
+            assert local.decode[0]._sender.bytes_moved == local.prefill[0]._sender.bytes_moved == 0
 
 
 def _lanes(local: LocalCluster) -> set[str]:

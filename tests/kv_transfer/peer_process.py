@@ -41,7 +41,7 @@ async def send(
     name: str, receiver: str, transfers: int, slow_s: float, transport: str = "gloo"
 ) -> None:
     kind = over(transport)
-    cache = make_cache(seed=1, lent=kind["lent"])
+    cache = make_cache(seed=1, borrowed=kind["borrowed"])
     async with sending(name, kind["config"], cache, opener(slow_s)) as side:
         say(address=side.peer.address)
 
@@ -54,7 +54,7 @@ async def send(
                 say(transfer=index, error=type(error).__name__)
 
         await asyncio.gather(*(one(index) for index in range(transfers)))
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
 
 async def receive(

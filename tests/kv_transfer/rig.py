@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -33,19 +34,19 @@ LAYOUT = KvLayout(
 QUICK = TransferConfig(transport="gloo", frame_bytes=8192, io_timeout_s=2.0, connect_timeout_s=5.0)
 
 
-# The last is shared memory, too, where the receiver copies out of the sender's blocks.
-TRANSPORTS = ["loopback", "gloo", "shared_memory", "lent"]
+# `borrowed` is shared memory where the receiver copies out of the sender's blocks.
+TRANSPORTS = ["loopback", "gloo", "shared_memory", "borrowed"]
 
 
 def make_cache(
-    blocks: int = 64, layout: KvLayout = LAYOUT, seed: int | None = None, *, lent: bool = False
+    blocks: int = 64, layout: KvLayout = LAYOUT, seed: int | None = None, *, borrowed: bool = False
 ) -> KvCache:
-    """A cache of zeros, or of numbers drawn from the seed; one that can be `lent` or borrow."""
+    """A cache of zeros, or of numbers drawn from the seed; one whose blocks can be `borrowed`."""
     cache = KvCache(layout, blocks, torch.device("cpu"))
-    if lent:
+    if borrowed:
         if (why := kernels.why_not_loaded()) is not None:
-            pytest.skip(f"what is lent is copied by the C++ operations: {why}")
-        # Only said to be so: a copy takes blocks as they are.
+            pytest.skip(f"the C++ operations copy borrowed blocks: {why}")
+        # In name only, because a copy takes blocks as they are.
         cache.formats = ["pairs"] * len(layout.layers)
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
@@ -148,14 +149,14 @@ class Pair:
         return asyncio.create_task(self.sender.hand_over(kv, timeout_s))
 
     def take(
-        self, transfer: str, blocks: list[int], timeout_s: float = 10.0, gate=None
+        self, transfer: str, blocks: list[int], timeout_s: float = 10.0, before_admit=None
     ) -> asyncio.Task[ReceivedKv]:
-        """Receive into those blocks; `gate` is awaited before they are given."""
+        """Receive into those blocks; `before_admit` is awaited before they are given."""
 
         async def admit(offered: OfferedKv) -> tuple[list[int], int]:
             assert offered.blocks == len(blocks)
-            if gate is not None:
-                await gate()
+            if before_admit is not None:
+                await before_admit()
             return blocks, 1
 
         return asyncio.create_task(self.receiver.receive(self.peer, transfer, admit, timeout_s))
@@ -171,16 +172,10 @@ class Pair:
 
     def idle(self) -> bool:
         """Nothing is left of any transfer, on either side."""
-        for link in self.sender._links._links.values():
-            if link._transfers or link._turns:
-                return False
-        for opened in self.receiver._open.values():
-            if opened.link._transfers or opened.link._early:
-                return False
-        return not self.sender._waiting
+        return self.sender.idle and self.receiver.idle
 
     def quarantined(self) -> int:
-        return self.sender._shared.staging.quarantined + self.receiver._shared.staging.quarantined
+        return self.sender.staging.quarantined + self.receiver.staging.quarantined
 
 
 @asynccontextmanager
@@ -191,9 +186,12 @@ async def linked(
     receiver_config: TransferConfig | None = None,
     blocks: int = 64,
     *,
-    lent: bool = False,
+    borrowed: bool = False,
 ) -> AsyncIterator[Pair]:
-    source, target = make_cache(blocks, seed=1, lent=lent), make_cache(blocks, lent=lent)
+    source, target = (
+        make_cache(blocks, seed=1, borrowed=borrowed),
+        make_cache(blocks, borrowed=borrowed),
+    )
     async with (
         sending("p0", config, source, sender_opener) as side,
         receiving("d0", receiver_config or config, target, receiver_opener) as (receiver, _),
@@ -208,12 +206,43 @@ async def eventually(condition, timeout_s: float = 5.0) -> None:
             await asyncio.sleep(0.01)
 
 
+def wait_until(condition, timeout_s: float = 10.0) -> bool:
+    """Wait on this thread until it holds; False if it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (held := condition()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return held
+
+
+async def loop_turns(count: int) -> None:
+    """Let the event loop run that many turns."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def end_links(sender: KvSender) -> None:
+    """Break all links of a sender, as a failure of its channel would."""
+    for link in list(sender._links._links.values()):
+        link.end("broken by the test")
+
+
+class Admission:
+    """An admission that waits: `asked` is set when it begins, and `allow` ends it."""
+
+    def __init__(self):
+        self.asked, self.allow = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self):
+        self.asked.set()
+        await self.allow.wait()
+
+
 def with_transport(transport: str) -> TransferConfig:
     return replace(QUICK, transport=transport)
 
 
 def over(transport: str, config: TransferConfig = QUICK) -> dict[str, Any]:
     """What `linked` needs for one of TRANSPORTS."""
-    lent = transport == "lent"
-    name = "shared_memory" if lent else transport
-    return {"config": replace(config, transport=name), "lent": lent}
+    borrowed = transport == "borrowed"
+    name = "shared_memory" if borrowed else transport
+    return {"config": replace(config, transport=name), "borrowed": borrowed}

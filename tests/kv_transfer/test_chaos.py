@@ -1,8 +1,8 @@
 """Many transfers under random faults: no wrong byte, no late write, nothing left, no hang.
 
-Target blocks are given out by a real pool. Whoever got KV checks it; whoever failed marks its
-blocks and looks, some time later, whether anybody wrote over the mark. Source blocks are
-overwritten as soon as their hand-over has ended.
+A real pool gives out the target blocks. A receiver that got KV checks it. A receiver that failed
+marks its blocks, and checks later that nothing wrote over the mark. The test overwrites source
+blocks as soon as their hand-over has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.kv.block_pool import BlockPool
 from kv_transfer.frames.borrowed_blocks import BlockBorrower
 from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
 from kv_transfer.transports.selection import open_channel
-from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, over
+from tests.kv_transfer.rig import QUICK, TRANSPORTS, Blocks, eventually, linked, loop_turns, over
 
 TRANSFERS = 24
 ATTEMPTS = 20
@@ -42,7 +42,7 @@ class Storm:
     async def one(self, index):
         """One request: tried again under a new name until it is through, or meant to end."""
         fate = self.random.choice(["none"] * 6 + ["cancel_send", "cancel_receive", "withdraw"])
-        await asyncio.sleep(self.random.random() * 0.5)
+        await loop_turns(self.random.randrange(500))
         for attempt in range(ATTEMPTS):
             if await self.attempt(f"t{index}.{attempt}", float(index + 1), fate):
                 self.done += 1
@@ -52,13 +52,13 @@ class Storm:
         pytest.fail(f"transfer {index} failed {ATTEMPTS} times")
 
     async def attempt(self, name, value, fate):
-        count, delay_s = self.random.randint(1, 24), self.random.random() * 0.1
+        count, turns = self.random.randint(1, 24), self.random.randrange(100)
         blocks = await self.blocks.take(self.sources, name, count)
         fill(self.pair.source, blocks, value)
         sending = asyncio.create_task(self.send(name, blocks))
         taking = asyncio.create_task(self.take(name, count, value))
         if fate != "none":
-            await asyncio.sleep(delay_s)
+            await loop_turns(turns)
         if fate == "cancel_send":
             sending.cancel()
         elif fate == "cancel_receive":
@@ -88,15 +88,15 @@ class Storm:
             await self.pair.receiver.receive(self.pair.peer, name, admit, TIMEOUT_S)
             assert holds(self.pair.target, self.targets.held(name), value)
         except TandemError:
-            await self.look_for_late_writes(name)
+            await self.check_for_late_writes(name)
             raise
         except asyncio.CancelledError:
-            await self.look_for_late_writes(name)
+            await self.check_for_late_writes(name)
             raise
         finally:
             self.blocks.free(self.targets, name)
 
-    async def look_for_late_writes(self, name):
+    async def check_for_late_writes(self, name):
         held = self.targets.held(name)
         if held:
             fill(self.pair.target, held, MARK)
@@ -133,7 +133,7 @@ def failing_at_times(copy, rng):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("seed", range(2))
-async def test_storm(transport, seed, monkeypatch):
+async def test_random_faults_write_no_wrong_byte_and_leave_nothing(transport, seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(BlockBorrower, "copy", failing_at_times(BlockBorrower.copy, rng))
     openers = [FaultyOpener(open_channel, random_plans(rng)) for _ in range(2)]
@@ -161,5 +161,5 @@ async def test_storm(transport, seed, monkeypatch):
         await eventually(lambda: pair.quarantined() == 0)
         await eventually(pair.idle)
         for side in (pair.sender, pair.receiver):
-            assert side._shared.staging.taken == CONFIG.staging_buffers
+            assert side.staging.taken == CONFIG.staging_buffers
             assert side.links_open == 1

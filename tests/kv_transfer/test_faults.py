@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from engine.errors import TransferFailed
 from kv_transfer.errors import ChannelBroken, ChecksumMismatch, LinkBroken
 from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
 from kv_transfer.transports.selection import open_channel
-from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched
+from tests.kv_transfer.rig import QUICK, eventually, linked, same, untouched, wait_until
 
 # For channels that hang: nothing but this deadline ends them. It ends a good channel that stands
 # still for as long, too.
@@ -92,11 +93,11 @@ async def test_a_channel_that_never_completes(side):
         await fails(pair, "bad", list(range(20)), list(range(20, 40)))
         assert time.monotonic() - started < 3
         await pair.move("good", [1, 2], [50, 51])
-        shared = getattr(pair, side)._shared
-        assert 1 <= shared.staging.quarantined <= FAST.staging_buffers
+        staging = getattr(pair, side).staging
+        assert 1 <= staging.quarantined <= FAST.staging_buffers
         opener.release()
         await eventually(lambda: pair.quarantined() == 0)
-        assert shared.staging.taken == FAST.staging_buffers
+        assert staging.taken == FAST.staging_buffers
         await pair.move("again", [1, 2], [52, 53])
 
 
@@ -109,7 +110,7 @@ async def test_everything_on_a_broken_link_fails_at_once():
     async with linked(QUICK, receiver_opener=faulty(FaultPlan(Fault.FAIL, call=2))) as pair:
         never = asyncio.Event()
         waiting_offer = pair.take("a", [1])
-        admitting = pair.take("b", [2], gate=never.wait)
+        admitting = pair.take("b", [2], before_admit=never.wait)
         parked = pair.offer("b", [2])
         await eventually(lambda: pair.sender.links_open == 1)
         await fails(pair, "bad", list(range(20)), list(range(20, 40)))
@@ -119,7 +120,7 @@ async def test_everything_on_a_broken_link_fails_at_once():
         await pair.move("good", [5], [6])
 
 
-async def test_staging_has_a_bound_and_a_full_one_is_told():
+async def test_staging_is_bounded_and_the_error_names_the_quarantined_buffers():
     """With one link allowed there are four buffers: two to work with, two that may be stuck."""
     opener = faulty(*[FaultPlan(Fault.HANG)] * 3)
     config = replace(FAST, max_links=1, staging_buffers=2)
@@ -148,10 +149,10 @@ async def test_both_ends_hanging_are_given_up_by_their_links():
 
 
 class FailsOnce:
-    """A channel whose first send fails late, when the next one waits already; counts the calls."""
+    """A channel whose first send fails when the next message is queued; counts the calls."""
 
-    def __init__(self, inner):
-        self.inner = inner
+    def __init__(self, inner, next_is_queued):
+        self.inner, self.next_is_queued = inner, next_is_queued
         self.staging_device, self.ahead = inner.staging_device, inner.ahead
         self.calls = 0
         self.abort, self.close, self.receive = inner.abort, inner.close, inner.receive
@@ -160,7 +161,7 @@ class FailsOnce:
         self.calls += 1
         if self.calls > 1:
             return self.inner.send(buffer)
-        time.sleep(0.2)
+        assert wait_until(self.next_is_queued)
         raise ChannelBroken("the first call fails")
 
 
@@ -169,10 +170,11 @@ async def test_no_call_follows_a_failed_one_on_the_same_channel():
     channels = []
 
     def opener(spec):
-        channels.append(FailsOnce(open_channel(spec)))
+        channels.append(FailsOnce(open_channel(spec), lambda: counters().frames_announced > 1))
         return channels[0] if len(channels) == 1 else channels[-1].inner
 
     async with linked(QUICK, sender_opener=opener) as pair:
+        counters = partial(getattr, pair.sender, "counters")
         await fails(pair, "bad", list(range(20)), list(range(20, 40)))
         assert channels[0].calls == 1
         await pair.move("good", [1], [2])

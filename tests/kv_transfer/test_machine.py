@@ -17,19 +17,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.errors import TandemError
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, eventually, linked, over
+from tests.kv_transfer.rig import LAYOUT, end_links, eventually, linked, loop_turns, over
 
 SIZE = LAYOUT.block_size
 LAYERS = len(LAYOUT.layers)
-PLACES, BLOCKS = 4, 6
+SLOTS, BLOCKS = 4, 6
 MARK = -7.0
 
 
 @dataclass
 class Transfer:
-    """One hand-over in the model: place i has the i-th range of blocks on both sides."""
+    """One hand-over in the model: slot i has the i-th range of blocks on both sides."""
 
-    place: int
+    name: str
+    slot: int
     value: float
     handing: object
     computed: list[int] = field(default_factory=lambda: [0] * LAYERS)
@@ -42,7 +43,7 @@ class Transfer:
 
     @property
     def blocks(self):
-        return list(range(self.place * BLOCKS, (self.place + 1) * BLOCKS))
+        return list(range(self.slot * BLOCKS, (self.slot + 1) * BLOCKS))
 
 
 class HandOverMachine(RuleBasedStateMachine):
@@ -51,7 +52,7 @@ class HandOverMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.context = linked(blocks=PLACES * BLOCKS, **over(self.transport))
+        self.context = linked(blocks=SLOTS * BLOCKS, **over(self.transport))
         self.pair = self.loop.run_until_complete(self.context.__aenter__())
         self.loop.run_until_complete(self.pair.move("warm", [0], [0]))
         self.live: dict[int, Transfer] = {}
@@ -71,17 +72,17 @@ class HandOverMachine(RuleBasedStateMachine):
     def any(self, wanted):
         return any(wanted(one) for one in self.live.values())
 
-    @precondition(lambda self: len(self.live) < PLACES)
+    @precondition(lambda self: len(self.live) < SLOTS)
     @rule(expect=st.sampled_from(["early", "early", "late", "not yet"]))
     def begin(self, expect):
         self.count += 1
-        place = min(set(range(PLACES)) - self.live.keys())
-        blocks = range(place * BLOCKS, (place + 1) * BLOCKS)
+        slot = min(set(range(SLOTS)) - self.live.keys())
+        blocks = range(slot * BLOCKS, (slot + 1) * BLOCKS)
         kv = OutgoingKv(f"t{self.count}", "d0", tuple(blocks), BLOCKS * SIZE, None)
-        one = Transfer(place, float(self.count), self.do(self.pair.sender.begin, kv))
+        one = Transfer(kv.transfer, slot, float(self.count), self.do(self.pair.sender.begin, kv))
         fill(self.pair.source, one.blocks, MARK)
         fill(self.pair.target, one.blocks, MARK)
-        self.live[place] = one
+        self.live[slot] = one
         if expect != "not yet":
             self.start_taking(one, expect == "early")
 
@@ -92,7 +93,7 @@ class HandOverMachine(RuleBasedStateMachine):
 
     def start_taking(self, one, early):
         one.early = early
-        name = one.handing._outgoing.kv.transfer
+        name = one.name
 
         async def admit(offered):
             if offered.first_token is None:
@@ -125,7 +126,7 @@ class HandOverMachine(RuleBasedStateMachine):
         one = self.choose(data, lambda one: not one.complete)
         fill(self.pair.source, one.blocks, one.value)
         one.complete = True
-        self.do(one.handing.complete, one.place)
+        self.do(one.handing.complete, one.slot)
         one.sending = self.loop.create_task(one.handing.committed(20.0))
 
     @precondition(lambda self: self.any(lambda one: not one.credit.is_set()))
@@ -154,15 +155,12 @@ class HandOverMachine(RuleBasedStateMachine):
             return
         for one in self.live.values():
             one.disturbed = True
-        ends = [opened.link for opened in self.pair.receiver._open.values()]
-        for link in list(self.pair.sender._links._links.values()):
-            self.do(link.end, "broken by the test")
-            # What begins before the other end has heard of it is disturbed, too.
-            for _ in range(2000):
-                if all(end.over for end in ends):
-                    break
-                self.wait(1)
-            assert all(end.over for end in ends)
+        ended = self.pair.receiver.counters.links_opened
+        self.do(end_links, self.pair.sender)
+        # A transfer that begins before the other end knows of it would be disturbed, too.
+        links = lambda: self.pair.receiver.links_open  # noqa: E731
+        opened = lambda: self.pair.receiver.counters.links_opened  # noqa: E731
+        self.loop.run_until_complete(eventually(lambda: not links() or opened() > ended))
 
     @rule(turns=st.integers(1, 30))
     def time_passes(self, turns):
@@ -178,23 +176,23 @@ class HandOverMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.any(lambda one: one.complete and one.taking is not None))
     @rule(data=st.data())
     def let_it_end(self, data):
-        """A hand-over that nobody disturbed always gets through."""
+        """A hand-over without a disturbance is always committed."""
         one = self.choose(data, lambda one: one.complete and one.taking is not None)
         self.do(one.credit.set)
-        # Of a disturbed one a side may be left that waits for its lease; its caller ends that.
+        # After a disturbance one side may wait for its lease; its caller ends that wait.
         when = asyncio.FIRST_COMPLETED if one.disturbed else asyncio.ALL_COMPLETED
         waiting = asyncio.wait({one.sending, one.taking}, timeout=15, return_when=when)
         done, _ = self.loop.run_until_complete(waiting)
         assert done, "neither side ends"
         if not one.disturbed:
             moved = BLOCKS * self.pair.source.block_bytes(0, LAYERS)
-            assert one.taking.result().first_token == one.place
+            assert one.taking.result().first_token == one.slot
             assert one.sending.result() == one.taking.result().bytes == moved
         self.end(one)
 
     def end(self, one):
-        """The place is given up: nothing may read or write its blocks from here on."""
-        del self.live[one.place]
+        """End the transfer: nothing may read or write its blocks from here on."""
+        del self.live[one.slot]
         self.loop.run_until_complete(self._end(one))
 
     async def _end(self, one):
@@ -210,16 +208,16 @@ class HandOverMachine(RuleBasedStateMachine):
         received = one.taking is not None and not isinstance(results[-1], BaseException)
         assert not received or holds(self.pair.target, one.blocks, one.value), "a wrong byte"
         fill(self.pair.target, one.blocks, MARK)
-        await asyncio.sleep(0.002)
+        await loop_turns(20)
         assert holds(self.pair.target, one.blocks, MARK), "a late write"
 
     @invariant()
     def nothing_is_in_blocks_that_nobody_took(self):
-        for place in range(PLACES):
-            one = self.live.get(place)
+        for slot in range(SLOTS):
+            one = self.live.get(slot)
             if one is not None and one.taking is not None:
                 continue
-            blocks = list(range(place * BLOCKS, (place + 1) * BLOCKS))
+            blocks = list(range(slot * BLOCKS, (slot + 1) * BLOCKS))
             assert one is None or holds(self.pair.target, blocks, MARK)
 
     def teardown(self):
@@ -240,15 +238,15 @@ def holds(cache, blocks, value):
     return all((layer[:, blocks] == value).all() for layer in cache.layers)
 
 
-class LentMachine(HandOverMachine):
-    """The same where the receiver copies out of the sender's blocks."""
+class BorrowedMachine(HandOverMachine):
+    """The same state machine where the receiver copies out of the sender's blocks."""
 
-    transport = "lent"
+    transport = "borrowed"
 
 
 TestHandOver = HandOverMachine.TestCase
-TestLent = LentMachine.TestCase
+TestBorrowed = BorrowedMachine.TestCase
 TestHandOver.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
-TestLent.settings = TestHandOver.settings
+TestBorrowed.settings = TestHandOver.settings
 # A machine that others load takes its time.
-TestHandOver.pytestmark = TestLent.pytestmark = [pytest.mark.timeout(400)]
+TestHandOver.pytestmark = TestBorrowed.pytestmark = [pytest.mark.timeout(400)]

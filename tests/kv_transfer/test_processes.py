@@ -16,10 +16,12 @@ import pytest
 from engine.errors import TransferFailed
 from kv_transfer.receiver import Peer
 from kv_transfer.sender import OutgoingKv
+from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.peer_process import BLOCKS
 from tests.kv_transfer.rig import (
     LAYOUT,
     QUICK,
+    Admission,
     eventually,
     make_cache,
     receiving,
@@ -114,45 +116,62 @@ async def test_a_sender_dies_in_the_middle_of_its_frames(how, transport):
         assert same(source, blocks, target, [block + BLOCKS for block in blocks])
         assert receiver.links_open == 1
         # The thread inside Gloo comes back by its own timeout; only then is its buffer reused.
-        staging = receiver._shared.staging
+        staging = receiver.staging
         await eventually(lambda: staging.quarantined == 0, timeout_s=2 * QUICK.io_timeout_s + 5)
         assert staging.taken == QUICK.staging_buffers
         assert before.equal(target.layers[0][:, blocks])
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_what_another_process_lends_arrives_and_is_let_go_of_when_it_dies(how):
-    source, target = (make_cache(seed=seed, lent=True) for seed in (1, None))
+async def test_blocks_borrowed_from_another_process_are_unmapped_when_it_dies(how):
+    source, target = (make_cache(seed=seed, borrowed=True) for seed in (1, None))
     gc.collect()  # what earlier tests have left
     blocks, before = list(range(BLOCKS)), mapped_segments()
     async with (
         receiving("d0", with_transport("shared_memory"), target) as (receiver, _),
-        children(sender("p0", transport="lent")) as (lender,),
+        children(sender("p0", transport="borrowed")) as (lender,),
     ):
-        gate = asyncio.Event()
+        admission = Admission()
 
         async def admit(_):
             return blocks, 1
 
         async def admit_late(_):
-            await gate.wait()
+            await admission()
             return blocks, 1
 
         peer = Peer("p0", (await lender.line())["address"])
         await receiver.receive(peer, "t0", admit, 30)
         assert same(source, blocks, target, blocks)
         assert mapped_segments() == before + 1
-        (opened,) = receiver._open.values()
-        assert opened.link._sequence == 0, "it came in frames"
+        assert receiver.counters.frames_announced == 0, "it came in frames"
         offered = asyncio.create_task(receiver.receive(peer, "t1", admit_late, 30))
-        await asyncio.sleep(0.1)
+        await admission.asked.wait()
         lender.signal(how)
-        gate.set()
-        # Its blocks are still there to be copied, but nobody is to say that this is all.
+        admission.allow.set()
+        # Its blocks can still be copied, but its Done will not come.
         with pytest.raises(TransferFailed):
             await offered
         await receiver.close()
         await eventually(lambda: mapped_segments() == before)
+
+
+class Recorded:
+    """A channel that records the messages that it has delivered."""
+
+    def __init__(self, inner, delivered):
+        self.inner, self.delivered = inner, delivered
+        self.staging_device, self.ahead = inner.staging_device, inner.ahead
+        self.abort, self.close, self.receive = inner.abort, inner.close, inner.receive
+
+    def send(self, buffer):
+        wait = self.inner.send(buffer)
+
+        def delivered(timeout_s):
+            wait(timeout_s)
+            self.delivered.append(buffer.numel())
+
+        return delivered
 
 
 def mapped_segments():
@@ -162,7 +181,13 @@ def mapped_segments():
 @pytest.mark.parametrize("transport", ["gloo", "auto"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_receiver_dies_in_the_middle_of_its_frames(how, transport):
-    async with sending("p0", with_transport(transport)) as side:
+    delivered = []
+
+    def opener(spec):
+        channel = open_channel(spec)
+        return Recorded(channel, delivered) if "/victim/" in spec.prefix else channel
+
+    async with sending("p0", with_transport(transport), opener=opener) as side:
 
         def receiver(name, slow_s=0.0):
             arguments = {"name": name, "sender": "p0", "address": side.peer.address}
@@ -180,15 +205,7 @@ async def test_a_receiver_dies_in_the_middle_of_its_frames(how, transport):
             await survivor.line()
             await kept
             assert await survivor.line() == {"transfer": 0, "same": True}
-            links = side.sender._links._links
-            await eventually(
-                lambda: any(
-                    outgoing.parts_sent
-                    for link in links.values()
-                    for outgoing in link._transfers.values()
-                ),
-                timeout_s=20,
-            )
+            await eventually(lambda: bool(delivered), timeout_s=20)
             parked = hand_over("victim", 1)
             await asyncio.sleep(0)
             died = time.monotonic()
@@ -202,7 +219,7 @@ async def test_a_receiver_dies_in_the_middle_of_its_frames(how, transport):
             await hand_over("survivor", 1)
             assert await survivor.line() == {"transfer": 1, "same": True}
             await eventually(
-                lambda: side.sender._shared.staging.quarantined == 0,
+                lambda: side.sender.staging.quarantined == 0,
                 timeout_s=2 * QUICK.io_timeout_s + 5,
             )
 
@@ -224,7 +241,7 @@ async def test_a_frozen_sender_that_wakes_up_is_linked_again():
         with pytest.raises(TransferFailed, match="silent"):
             await frozen
         child.signal(signal.SIGCONT)
-        # Its own side of the first link fails too; what it had not offered anew is over.
+        # Its own side of the first link fails too, with all transfers not offered again.
         ended = [await child.line() for _ in range(3)]
         assert {line["error"] for line in ended} == {"LinkBroken"}
         with pytest.raises(TransferFailed):

@@ -64,25 +64,23 @@ def cells_of(area):
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.data())
-def test_extents_of_whatever_was_computed_cover_each_block_once_and_both_sides_agree(
-    layers, blocks, data
-):
-    computed, announced, heard = (Coverage(layers, blocks) for _ in range(3))
+def test_extents_cover_each_computed_block_once_and_both_sides_agree(layers, blocks, data):
+    computed, announced, received = (Coverage(layers, blocks) for _ in range(3))
     cells = []
     steps = st.lists(st.tuples(st.integers(0, blocks), st.integers(0, layers)), max_size=12)
     for block_stop, layer_stop in [*data.draw(steps), (blocks, layers)]:
         computed.reach(block_stop, layer_stop)
         for extent in computed.beyond(announced):
             assert announced.add(extent)
-            assert heard.add(extent)
+            assert received.add(extent)
             cells += cells_of(extent)
         assert not computed.beyond(announced)
-        assert heard.whole == computed.whole
+        assert received.whole == computed.whole
     assert sorted(cells) == cells_of(Extent(0, layers, 0, blocks))
 
 
 @given(st.integers(1, 4), st.integers(1, 8), st.data())
-def test_an_extent_out_of_place_is_refused_and_changes_nothing(layers, blocks, data):
+def test_an_extent_out_of_order_is_refused_and_changes_nothing(layers, blocks, data):
     coverage, twin = Coverage(layers, blocks), Coverage(layers, blocks)
     reached = data.draw(st.integers(0, blocks))
     coverage.reach(reached, layers)
@@ -98,7 +96,7 @@ def test_an_extent_out_of_place_is_refused_and_changes_nothing(layers, blocks, d
 
 
 @given(st.data(), layouts, st.integers(2048, 1 << 24))
-def test_the_size_of_frames_is_one_that_a_receiver_takes(data, layout, limit):
+def test_a_receiver_accepts_every_planned_frame_size(data, layout, limit):
     extent = data.draw(extents(len(layout.layers), 40))
     assert largest_block(layout) <= frame_size(layout, extent, limit) <= limit
 
@@ -117,13 +115,13 @@ def test_a_layout_survives_the_wire(layout):
     assert layout_from_proto(layout_to_proto(layout)) == layout
 
 
-def test_messages_that_are_sent_together_come_apart_again_and_do_not_change():
+def test_combined_messages_are_split_again_unchanged():
     beat = wire.to_receiver(heartbeat=pb.Heartbeat())
-    said = [beat, *(wire.to_receiver(done=pb.Done(transfer=str(n), frames=n)) for n in (1, 2))]
-    whole = pb.SenderMessage.FromString(wire.together(said).SerializeToString())
-    assert [*map(wire.content, wire.apart(whole))] == [*map(wire.content, said)]
+    messages = [beat, *(wire.to_receiver(done=pb.Done(transfer=str(n), frames=n)) for n in (1, 2))]
+    whole = pb.SenderMessage.FromString(wire.combine(messages).SerializeToString())
+    assert [*map(wire.content, wire.split(whole))] == [*map(wire.content, messages)]
     assert not beat.more
-    assert wire.together([beat]) is beat
+    assert wire.combine([beat]) is beat
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -77,3 +78,11 @@ def two_ahead(calls):
     while waits:
         end()
     return received
+
+
+def is_waiting(thread_id, call):
+    """Whether that thread has begun the call and sleeps in it."""
+    if not call.running():
+        return False
+    status = Path(f"/proc/self/task/{thread_id}/stat").read_text()
+    return status.rpartition(")")[2].split()[0] == "S"

@@ -39,7 +39,7 @@ class ChannelContract:
             data = receive(receiver, 3000, buffer_bytes=5000)
         assert torch.equal(data, filled(sender, 5000, 2)[:3000].cpu())
 
-    def test_what_is_read_later_has_not_changed(self, channels):
+    def test_a_message_stays_unchanged_until_it_is_read(self, channels):
         """Two messages are read in turn while both are held, as by a thread that copies."""
         sender, receiver = channels
         with ThreadPoolExecutor(1) as thread:

@@ -18,7 +18,15 @@ from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpene
 from kv_transfer.transports.nccl import nccl_available
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK
-from tests.kv_transfer.transports.channel_rig import blank, filled, make_spec, opened, receive
+from tests.kv_transfer.rig import wait_until
+from tests.kv_transfer.transports.channel_rig import (
+    blank,
+    filled,
+    is_waiting,
+    make_spec,
+    opened,
+    receive,
+)
 from tests.kv_transfer.transports.contract import ChannelContract
 
 two_gpus = pytest.mark.skipif(
@@ -53,8 +61,9 @@ def test_joining_alone_ends_in_time(transport, store):
 
 def test_abort_frees_a_loopback_waiter(store):
     with opened("loopback", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(threading.get_native_id).result()
         waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
-        time.sleep(0.05)
+        assert wait_until(lambda: is_waiting(waiter, waiting))
         sender.abort()
         with pytest.raises(ChannelBroken):
             waiting.result(2)
@@ -90,7 +99,7 @@ def test_a_gloo_failure_leaves_no_connection_its_own_timeout(store):
 
 
 @pytest.mark.parametrize("transport", ACROSS)
-def test_across_two_processes(transport, store):
+def test_messages_go_both_ways_between_two_processes(transport, store):
     """The other process sends back what it gets, each byte one more."""
     prefix = uuid.uuid4().hex
     arguments = json.dumps({"transport": transport, "port": store.port, "prefix": prefix})
@@ -136,26 +145,26 @@ class TestFaulty:
                 results.append(wrong)
             return results, sending
 
-    def test_corrupt_changes_one_byte_of_one_message(self, store):
+    def test_a_corrupt_fault_changes_one_byte_of_one_message(self, store):
         results, sending = self.run(store, Fault.CORRUPT)
         assert results == [0, 1, 0]
         sending.result()
 
     @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.DIE_HALF])
-    def test_fail_breaks_both_ends(self, store, fault):
+    def test_a_failing_fault_breaks_both_ends(self, store, fault):
         results, sending = self.run(store, fault)
         assert results[0] == 0
         assert isinstance(results[1], ChannelBroken)
         with pytest.raises(ChannelBroken):
             sending.result()
 
-    def test_slow_is_slow_and_right(self, store):
+    def test_a_slow_fault_delays_and_changes_nothing(self, store):
         started = time.monotonic()
         results, _ = self.run(store, Fault.SLOW, seconds=0.1)
         assert results == [0, 0, 0]
         assert time.monotonic() - started > 0.2
 
-    def test_hang_hangs_until_released(self, store):
+    def test_a_hanging_fault_hangs_until_it_is_released(self, store):
         opener = FaultyOpener(open_channel, [FaultPlan(Fault.HANG)])
         with opened("loopback", store, opener):
             channel = opener.channels[0]

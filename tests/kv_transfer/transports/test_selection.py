@@ -32,7 +32,7 @@ def side(transport="auto", device="cpu", process="a"):
         (side("gloo", "cuda:1"), side("auto", "cuda:2", "b"), "gloo"),
     ],
 )
-def test_choice(sender, receiver, transport):
+def test_the_pair_gets_the_first_transport_whose_needs_it_meets(sender, receiver, transport):
     choice = choose(sender, receiver)
     assert choice.transport == transport
     assert choice.why
@@ -85,7 +85,7 @@ def test_shared_memory_is_refused_where_it_cannot_be():
         (side("nccl", "cuda:1"), side(device="cuda:1", process="b"), "two ranks on one GPU"),
     ],
 )
-def test_what_does_not_fit_is_named(sender, receiver, reason):
+def test_a_refusal_names_the_unmet_need(sender, receiver, reason):
     with pytest.raises(LinkRefused, match=reason):
         choose(sender, receiver)
 

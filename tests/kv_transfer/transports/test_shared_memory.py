@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -12,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,14 @@ import torch
 from engine.kv.shared_segments import SharedSegment, segment_of, shared_tensor
 from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.mapped_memory import MappedExtent, MappedMemory
-from kv_transfer.transports.same_host import own_witness, what_parts
+from kv_transfer.transports.same_host import own_witness, separation_from
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import SENDER_RANK
-from tests.kv_transfer.rig import linked, with_transport
+from tests.kv_transfer.rig import linked, wait_until, with_transport
 from tests.kv_transfer.transports.channel_rig import (
     blank,
     filled,
+    is_waiting,
     make_spec,
     opened,
     receive,
@@ -43,7 +44,7 @@ time.sleep(60)
 """
 
 
-def place(segment, size, offset=0):
+def extent(segment, size, offset=0):
     pid, descriptor = os.getpid(), segment.descriptor
     return MappedExtent(pid, descriptor, segment.identity, segment.generation, offset, size)
 
@@ -57,20 +58,20 @@ def segments():
     return Path("/proc/self/maps").read_text().count("memfd:tandem-kv")
 
 
-def test_a_witness_is_believed_only_where_its_file_is():
+def test_a_witness_proves_nothing_unless_its_file_can_be_read():
     own = own_witness()
-    assert what_parts(own) is None
-    assert "different hosts" in what_parts(replace(own, boot="another"))
-    assert "process namespace" in what_parts(replace(own, nonce=bytes(32)))
-    assert "process namespace" in what_parts(replace(own, nonce=b""))
-    assert "cannot be opened" in what_parts(replace(own, descriptor=9999))
-    assert "no shared memory" in what_parts(replace(own, boot=""))
+    assert separation_from(own) is None
+    assert "different hosts" in separation_from(replace(own, boot="another"))
+    assert "process namespace" in separation_from(replace(own, nonce=bytes(32)))
+    assert "process namespace" in separation_from(replace(own, nonce=b""))
+    assert "cannot be opened" in separation_from(replace(own, descriptor=9999))
+    assert "no shared memory" in separation_from(replace(own, boot=""))
 
 
-def test_a_witness_that_is_no_file_is_not_read():
+def test_a_witness_that_is_not_a_file_is_not_read():
     reading, writing = os.pipe()
     try:
-        assert "process namespace" in what_parts(replace(own_witness(), descriptor=reading))
+        assert "process namespace" in separation_from(replace(own_witness(), descriptor=reading))
     finally:
         os.close(reading)
         os.close(writing)
@@ -80,7 +81,7 @@ def test_bytes_that_the_sender_takes_back_are_refused():
     data = shared_tensor(1000)
     segment, offset = segment_of(data[100:])
     assert offset == 100
-    before = place(segment, 900, offset)
+    before = extent(segment, 900, offset)
     mapped = MappedMemory(before)
     for _ in range(2):
         assert torch.equal(mapped.view(before), data[100:])
@@ -89,7 +90,7 @@ def test_bytes_that_the_sender_takes_back_are_refused():
         mapped.view(before)
 
 
-def test_a_late_writer_is_seen_after_the_reading_too(store):
+def test_a_write_during_a_read_is_detected_after_the_read(store):
     """The sender gives up waiting and takes its buffer back while the receiver reads it."""
     with opened("shared_memory", store) as (sender, receiver):
         data = shared_tensor(5000)
@@ -102,7 +103,7 @@ def test_a_late_writer_is_seen_after_the_reading_too(store):
             arrived.taken()
 
 
-def test_what_is_borrowed_lives_as_long_as_it_is_held(store):
+def test_a_message_read_in_place_lives_as_long_as_its_reader_needs_it(store):
     with opened("shared_memory", store) as (sender, receiver):
         sending = sender.send(filled(sender, 5000, 3))
         arrived = receiver.receive(blank(receiver, 5000), 5000)(5.0)
@@ -121,19 +122,19 @@ def test_a_segment_that_could_shrink_is_refused(tmp_path):
             MappedMemory(where)
 
 
-def test_one_view_after_another():
+def test_views_of_different_ranges_follow_each_other():
     data = shared_tensor(1000)
     data.copy_(torch.arange(1000))
     segment, _ = segment_of(data)
-    mapped = MappedMemory(place(segment, 1000))
+    mapped = MappedMemory(extent(segment, 1000))
     for size, offset in [(1000, 0), (10, 0), (10, 0), (10, 5), (1000, 0)]:
-        view = mapped.view(place(segment, size, offset))
+        view = mapped.view(extent(segment, size, offset))
         assert torch.equal(view, data[offset : offset + size])
 
 
 def test_reading_beyond_a_segment_is_refused():
     segment, _ = segment_of(shared_tensor(1000)) or pytest.fail("not shared")
-    where = place(segment, 1001)
+    where = extent(segment, 1001)
     with pytest.raises(ChannelBroken, match="1001 bytes"):
         MappedMemory(where).view(where)
 
@@ -174,8 +175,9 @@ def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
             "receive": lambda: channel.receive(blank(channel, 5000), 5000)(30.0),
         }
         with ThreadPoolExecutor(1) as thread:
+            waiter = thread.submit(threading.get_native_id).result()
             waiting = thread.submit(calls[call])
-            time.sleep(0.05)
+            assert wait_until(partial(is_waiting, waiter, waiting))
             child.send_signal(signal.SIGKILL)
             with pytest.raises(ChannelBroken, match="gone"):
                 waiting.result(10)
@@ -192,14 +194,15 @@ def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
 
 def test_abort_frees_a_waiter(store):
     with opened("shared_memory", store) as (_, receiver), ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(threading.get_native_id).result()
         waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
-        time.sleep(0.05)
+        assert wait_until(lambda: is_waiting(waiter, waiting))
         receiver.abort()
         with pytest.raises(ChannelBroken, match="aborted"):
             waiting.result(5)
 
 
-def test_abort_ends_what_is_here_and_not_yet_heard(store):
+def test_abort_drops_a_message_that_was_not_received_yet(store):
     with opened("shared_memory", store) as (sender, receiver):
         sending = sender.send(filled(sender, 10, 1))
         receipt = receiver.receive(blank(receiver, 10), 10)
@@ -209,7 +212,7 @@ def test_abort_ends_what_is_here_and_not_yet_heard(store):
         del sending
 
 
-def test_what_broke_is_said_again_at_once(store):
+def test_a_broken_channel_repeats_its_error_at_once(store):
     with opened("shared_memory", store) as (sender, receiver):
         waits = [receiver.receive(blank(receiver, 10), 10) for _ in range(2)]
         with pytest.raises(ChannelBroken, match="too long"):
@@ -221,40 +224,50 @@ def test_what_broke_is_said_again_at_once(store):
         assert time.monotonic() - started < 10
 
 
-def test_broken_pipes_are_not_polled(store):
-    """For whoever does not ask first what is here, as `cuda_ipc`."""
+def test_a_wait_on_broken_pipes_ends_at_once(store):
+    """A channel may wait without a poll before, as `cuda_ipc` does."""
     with opened("shared_memory", store) as (_, receiver):
         pipes = receiver._pipes
         receiver.close()
         started = time.monotonic()
         with pytest.raises(ChannelBroken, match="closed"):
-            pipes.hear(30.0, "receive")
+            pipes.receive(30.0, "receive")
         assert time.monotonic() - started < 10
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_who_waits_is_kept_off_the_core_of_its_peer(store):
+def test_a_waiting_thread_is_kept_off_the_core_of_its_peer(store):
     allowed = os.sched_getaffinity(0)
     peer = min(allowed)
     with opened("shared_memory", store) as (sender, receiver), ThreadPoolExecutor(1) as thread:
         waiter = thread.submit(threading.get_native_id).result()
         receiver._peer_core = peer
         waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
-        deadline = time.monotonic() + 10
-        while os.sched_getaffinity(waiter) == allowed and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert os.sched_getaffinity(waiter) == allowed - {peer}
+        assert wait_until(lambda: os.sched_getaffinity(waiter) == allowed - {peer})
         sending = sender.send(filled(sender, 10, 1))
         waiting.result(10).taken()
         sending(5.0)
         assert os.sched_getaffinity(waiter) == allowed
 
 
-async def test_what_is_sent_lies_in_shared_memory_and_what_is_received_does_not():
-    async with linked(with_transport("shared_memory")) as pair:
+async def test_the_senders_staging_is_in_shared_memory_and_the_receivers_is_not():
+    in_segments = {"send": set(), "receive": set()}
+
+    def recorded(spec):
+        channel = open_channel(spec)
+        send, post = channel.send, channel.receive
+
+        def recorded_send(buffer):
+            in_segments["send"].add(segment_of(buffer) is not None)
+            return send(buffer)
+
+        def recorded_receive(staging, size):
+            in_segments["receive"].add(segment_of(staging) is not None)
+            return post(staging, size)
+
+        channel.send, channel.receive = recorded_send, recorded_receive
+        return channel
+
+    async with linked(with_transport("shared_memory"), recorded, recorded) as pair:
         await pair.move("t", [1, 2], [3, 4])
-        buffers = pair.sender._links._links["d0"]._staging._free
-        assert all(segment_of(buffer) for buffer in buffers)
-        (opened_link,) = pair.receiver._open.values()
-        assert not any(segment_of(buffer) for buffer in opened_link.link._staging._free)
-        await asyncio.sleep(0)
+    assert in_segments == {"send": {True}, "receive": {False}}

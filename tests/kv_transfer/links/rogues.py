@@ -1,0 +1,140 @@
+"""Peers that break the protocol: played by hand, message by message, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import grpc
+import torch
+
+from kv_transfer.links import proto_convert as wire
+from kv_transfer.receiver import Peer
+from kv_transfer.transports.loopback import LoopbackChannel
+from kv_transfer.transports.selection import PROCESS
+from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
+from protos import kv_transfer_pb2 as pb
+from protos import kv_transfer_pb2_grpc
+from tests.kv_transfer.rig import (
+    HOST,
+    LAYOUT,
+    QUICK,
+    receiving,
+)
+
+CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
+
+
+def channel_spec(prefix, rank):
+    return ChannelSpec("loopback", HOST, 0, prefix, rank, HOST, torch.device("cpu"), 2.0)
+
+
+async def beat(send_heartbeat):
+    """Be alive, and nothing more."""
+    while True:
+        await send_heartbeat()
+        await asyncio.sleep(0.1)
+
+
+class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
+    """Welcomes and offers as it should, then does what `play` says."""
+
+    protocol = wire.PROTOCOL
+
+    def __init__(self, play):
+        self._play = play
+        self.messages = asyncio.Queue()
+
+    async def Link(self, _, context):  # noqa: N802
+        hello = (await context.read()).hello
+        assert hello.receiver == "d0"
+        prefix = uuid.uuid4().hex
+        welcome = pb.Welcome(sender="rogue", store_prefix=prefix, transport="loopback")
+        welcome.frame_bytes = hello.frame_bytes
+        welcome.protocol = self.protocol
+        await context.write(wire.to_receiver(welcome=welcome))
+        channel = await asyncio.to_thread(LoopbackChannel, channel_spec(prefix, SENDER_RANK))
+        reader = asyncio.create_task(self._read(context))
+
+        async def send(**message):
+            await context.write(wire.to_receiver(**message))
+
+        try:
+            await send(joined=pb.Joined())
+            await send(offer=pb.Offer(transfer="t", tokens=13, blocks=2, first_token=5))
+            await self._play(self, channel, send)
+            await beat(partial(send, heartbeat=pb.Heartbeat()))
+        finally:
+            reader.cancel()
+            channel.close()
+
+    async def _read(self, context):
+        while (message := await context.read()) is not grpc.aio.EOF:
+            for kind, body in map(wire.content, wire.split(message)):
+                if kind not in ("heartbeat", "joined", "credit"):
+                    self.messages.put_nowait((kind, body))
+
+
+@asynccontextmanager
+async def facing(play):
+    """A receiver that faces the rogue: (start a transfer, receiver, its cache)."""
+    server = grpc.aio.server()
+    port = server.add_insecure_port(f"{HOST}:0")
+    kv_transfer_pb2_grpc.add_KvTransferServicer_to_server(RogueSender(play), server)
+    await server.start()
+    async with receiving(config=CONFIG) as (receiver, cache):
+
+        async def admit(offered):
+            return [3, 4], 17
+
+        async def receive():
+            return await receiver.receive(Peer("rogue", f"{HOST}:{port}"), "t", admit, 10)
+
+        try:
+            yield receive, receiver, cache
+        finally:
+            await receiver.close()
+            await server.stop(0)
+
+
+@asynccontextmanager
+async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
+    """A joined link, played by hand: (call, next message of a kind)."""
+    async with grpc.aio.insecure_channel(address) as grpc_channel:
+        call = kv_transfer_pb2_grpc.KvTransferStub(grpc_channel).Link()
+        hello = pb.Hello(
+            receiver="d0",
+            generation=generation,
+            layout=wire.layout_to_proto(LAYOUT),
+            protocol=protocol,
+            transport="loopback",
+            device="cpu",
+            process=PROCESS,
+            frame_bytes=8192,
+        )
+        await call.write(wire.to_sender(hello=hello))
+
+        received = []
+
+        async def next_message(wanted):
+            while True:
+                if not received:
+                    message = await call.read()
+                    assert message is not grpc.aio.EOF, f"the link ended before {wanted}"
+                    received.extend(wire.split(message))
+                kind, body = wire.content(received.pop(0))
+                if kind == wanted:
+                    return body
+
+        welcome = await next_message("welcome")
+        spec = channel_spec(welcome.store_prefix, RECEIVER_RANK)
+        channel = await asyncio.to_thread(LoopbackChannel, spec)
+        await call.write(wire.to_sender(joined=pb.Joined()))
+        try:
+            yield call, next_message
+        finally:
+            channel.close()
+            call.cancel()
