@@ -29,7 +29,7 @@ def test_the_limit_stays_within_its_bounds(most, steps):
 
 
 @given(st.integers(1, 128), st.floats(0.001, 0.05), st.floats(0.0001, 0.01))
-def test_it_settles_where_steps_keep_the_budget_and_rests_there(most, base_s, each_s):
+def test_the_limit_settles_where_steps_keep_the_budget(most, base_s, each_s):
     subject = BatchSize(most, BUDGET_S)
 
     def step_s(batch):
@@ -47,7 +47,7 @@ def test_it_settles_where_steps_keep_the_budget_and_rests_there(most, base_s, ea
     assert len(set(settled)) <= 6
 
 
-def test_it_rises_again_when_steps_get_faster():
+def test_the_limit_rises_again_when_steps_get_faster():
     subject = BatchSize(64, BUDGET_S)
     run(subject, lambda batch: 0.002 * batch, 500)
     assert subject.limit <= 30
@@ -55,7 +55,7 @@ def test_it_rises_again_when_steps_get_faster():
     assert subject.limit == 64
 
 
-def test_it_rises_again_though_some_of_those_let_in_are_on_their_way():
+def test_the_limit_rises_again_while_some_admitted_requests_are_on_their_way():
     subject = BatchSize(64, BUDGET_S)
     run(subject, lambda batch: 0.06 + 0.002 * batch, 500)
     assert subject.limit == 8
@@ -63,14 +63,14 @@ def test_it_rises_again_though_some_of_those_let_in_are_on_their_way():
     assert subject.limit == 64
 
 
-def test_it_rises_again_where_half_of_those_let_in_are_prompts_yet():
+def test_the_limit_rises_again_where_half_of_the_admitted_requests_are_prompts():
     subject = BatchSize(64, BUDGET_S)
     run(subject, lambda batch: 0.06 + 0.002 * batch, 500)
     run(subject, lambda batch: 0.001 * batch, 2000, part=0.5)
     assert subject.limit > 40
 
 
-def test_a_neighbour_s_rest_is_seen_within_a_few_steps():
+def test_faster_steps_of_an_idle_neighbour_are_seen_within_a_few_steps():
     subject = BatchSize(32, BUDGET_S)
     run(subject, lambda batch: 3 * (0.01 + 0.001 * batch), 300)
     assert subject.limit <= 12

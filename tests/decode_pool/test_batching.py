@@ -154,7 +154,7 @@ def test_a_batch_is_no_larger_than_the_pool():
     assert owners(subject) == ["a", "b"]
 
 
-def test_nothing_is_granted_early_to_who_is_in_no_batch():
+def test_no_blocks_are_granted_early_to_a_request_in_no_batch():
     subject = scheduler(BlockPool(50), batching=Formed())
     assert not subject.grant_early(local_sequence("early", 4))
 
@@ -176,7 +176,7 @@ def test_names():
         assert made.form(Queue([Candidate("a", 0.0)], 8), 0.0) == first
 
 
-def test_a_batch_is_due_when_the_first_window_of_those_that_wait_has_ended():
+def test_a_batch_is_due_when_the_first_window_of_the_waiting_requests_has_ended():
     subject = scheduler(BlockPool(50), batching=Formed(0.5))
     for name, own_s, due_s in (
         ("patient", 2.0, 2.0),
@@ -199,7 +199,7 @@ def test_a_batch_is_due_when_the_first_window_of_those_that_wait_has_ended():
     st.integers(1, 15),
     st.integers(0, 8),
 )
-def test_a_batch_forms_when_full_or_when_a_window_of_those_that_wait_is_over(
+def test_a_batch_forms_when_full_or_when_a_window_of_the_waiting_requests_is_over(
     waiting, window_s, room
 ):
     """Of each its age and its own window."""

@@ -53,7 +53,7 @@ def ids(job):
     return emission.index, [token.token for token in emission.tokens]
 
 
-async def test_the_first_token_here_is_never_held_and_the_next_ones_wait():
+async def test_the_first_token_here_is_sent_at_once_and_the_next_ones_are_kept_back():
     job = new_job(seconds=NEVER, tokens=3)
     listener = Listener(job)
     sample(job, 6)
@@ -68,7 +68,7 @@ async def test_the_first_token_here_is_never_held_and_the_next_ones_wait():
     assert job.collect() is None
 
 
-async def test_a_token_that_comes_long_after_what_was_sent_last_is_not_held(monkeypatch):
+async def test_a_token_long_after_the_last_sent_one_is_sent_at_once(monkeypatch):
     now = 100.0
     monkeypatch.setattr(job_module, "time", SimpleNamespace(monotonic=lambda: now))
     job = new_job(seconds=0.04, tokens=3)
@@ -120,7 +120,7 @@ async def test_without_a_flush_each_token_is_due_at_once():
         assert ids(job) == (place, [token])
 
 
-async def test_the_end_is_never_held():
+async def test_the_end_is_sent_at_once():
     job = new_job(max_tokens=4, seconds=NEVER, tokens=100)
     listener = Listener(job)
     sample(job, 6)
@@ -138,7 +138,7 @@ async def test_the_end_is_never_held():
     await job.drained
 
 
-async def test_an_error_is_not_held_and_comes_after_the_tokens():
+async def test_an_error_is_sent_at_once_and_after_the_tokens():
     job = new_job(seconds=NEVER, tokens=100)
     listener = Listener(job)
     sample(job, 6)

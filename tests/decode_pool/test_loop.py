@@ -289,7 +289,7 @@ async def test_as_many_share_a_step_as_keep_the_budget(monkeypatch):
         assert await most("fast", STEP_S) == 20
 
 
-async def test_who_joins_has_the_slice_under_way_end_with_its_layer(monkeypatch):
+async def test_a_stream_that_joins_ends_the_current_slice_with_its_layer(monkeypatch):
     async with running(monkeypatch, 2.0, engine=PausedEngine()) as (subject, engine):
         computed = asyncio.create_task(prompt(subject, "p", 300))
         await engine.pause_in_slice(1)
@@ -303,7 +303,7 @@ async def test_who_joins_has_the_slice_under_way_end_with_its_layer(monkeypatch)
         await asyncio.gather(computed, joined)
 
 
-async def test_who_joins_during_a_step_waits_for_a_layer_and_not_for_a_slice(monkeypatch):
+async def test_a_stream_that_joins_during_a_step_waits_for_a_layer_and_not_for_a_slice(monkeypatch):
     async with running(monkeypatch, None) as (subject, engine):
         first = asyncio.create_task(stream(subject, "s", 60))
         long = asyncio.create_task(prompt(subject, "p", 2048))
@@ -350,7 +350,7 @@ async def test_a_short_prompt_overtakes_a_long_one_and_streams_go_on(monkeypatch
     assert ended == ["short", "long"]
 
 
-async def test_prompts_that_are_cancelled_hold_up_nobody(monkeypatch):
+async def test_cancelled_prompts_delay_no_other(monkeypatch):
     async with running(monkeypatch, 2.0) as (subject, engine):
         await prompt(subject, "before", 64, max_tokens=1)
         gone = [asyncio.create_task(prompt(subject, f"gone{n}", 1024)) for n in range(10)]
@@ -397,7 +397,7 @@ async def test_a_window_ends_by_itself_where_nothing_else_comes(monkeypatch):
         await stream(subject, "s", 5)
 
 
-async def test_with_nobody_streaming_prompts_have_the_engine_to_themselves(monkeypatch):
+async def test_without_streams_prompts_have_the_engine_to_themselves(monkeypatch):
     async with running(monkeypatch, 2.0) as (subject, engine):
         await prompt(subject, "p", 1024, max_tokens=1)
         assert engine.now == pytest.approx(2 * (PASS_S + 512 / TOKENS_PER_S))

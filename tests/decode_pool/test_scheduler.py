@@ -74,7 +74,7 @@ def test_a_full_queue_refuses():
         subject.offer(sequence("b", 4), 0.0)
 
 
-def test_batch_work_leaves_places_in_the_queue_to_the_others():
+def test_the_batch_lane_leaves_a_part_of_the_queue_to_the_others():
     subject = scheduler(BlockPool(9), waiting=4)
     for number in range(3):
         subject.offer(sequence(f"b{number}", 4, lane="batch"), 0.0)
@@ -104,7 +104,7 @@ def test_a_local_request_starts_behind_what_a_finished_one_left():
     assert span.samples
 
 
-def test_a_local_request_waits_its_turn_and_an_evicted_prefix_is_computed_again():
+def test_a_local_request_waits_for_older_offers_and_an_evicted_prefix_is_computed_again():
     subject = scheduler(BlockPool(6), identity=MODEL, batch=1)
     start(subject, sequence("a", 9, max_tokens=4))
     subject.offer(sequence("b", 20, max_tokens=2), 0.0)
@@ -190,7 +190,7 @@ def test_what_half_arrived_is_overwritten_before_anybody_gets_its_blocks():
     assert pool.can_allocate(8)
 
 
-def test_nobody_is_overtaken_by_an_early_one():
+def test_an_early_grant_overtakes_no_request():
     pool = BlockPool(8)
     subject = scheduler(pool)
     start(subject, sequence("running", 5 * BLOCK - 1))
@@ -227,7 +227,7 @@ def test_batch_work_gives_its_blocks_up_before_a_newer_stream_of_another_lane():
     assert ended == ["later", "new", "old"]
 
 
-def test_what_lost_its_blocks_in_the_batch_lane_comes_back_behind_whoever_waits_for_room():
+def test_a_preempted_batch_request_comes_back_behind_waiting_requests():
     subject = scheduler(BlockPool(6))
     start(subject, sequence("old", BLOCK, 20, lane="batch"))
     start(subject, sequence("new", BLOCK, 20))
@@ -244,7 +244,7 @@ def test_what_lost_its_blocks_in_the_batch_lane_comes_back_behind_whoever_waits_
     assert order == ["new", "large", "old"]
 
 
-def test_a_batch_prompt_without_room_holds_up_no_other():
+def test_a_batch_prompt_without_blocks_delays_no_other():
     subject = scheduler(BlockPool(4))
     start(subject, sequence("running", BLOCK, 40))
     subject.offer_prompt(local_sequence("large", 3 * BLOCK + 1, 2, lane="batch"), 0.0)

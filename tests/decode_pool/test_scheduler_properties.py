@@ -80,7 +80,7 @@ def test_a_large_request_starves_behind_no_crowd_in_any_mode(length, crowd, wind
 
 @settings(deadline=None)
 @given(kinds, st.integers(1, 6))
-def test_room_for_the_oldest_offer_is_never_left_unused(asked, batch):
+def test_capacity_for_the_oldest_offer_is_never_left_unused(asked, batch):
     subject = scheduler(BlockPool(9), batch=batch)
     waiting = []
     for number, (_, prompt, new) in enumerate(asked):
@@ -98,7 +98,7 @@ def test_room_for_the_oldest_offer_is_never_left_unused(asked, batch):
 
 @settings(deadline=None)
 @given(kinds, st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6)), min_size=1, max_size=4))
-def test_what_was_streaming_elsewhere_goes_on_before_whoever_waits_and_all_end(asked, streaming):
+def test_requests_that_failed_over_go_before_waiting_requests_and_all_end(asked, streaming):
     subject = scheduler(BlockPool(9), batch=4)
     for number, (local, prompt, new) in enumerate(asked):
         owner = f"r{number}"

@@ -37,7 +37,7 @@ def test_a_step_that_shared_its_cores_makes_no_wait_longer():
     assert steps.interval.wait_s(0.025) == 0.0
 
 
-def test_where_all_steps_have_long_shared_their_cores_those_count():
+def test_after_a_long_time_of_disturbed_steps_the_disturbed_steps_count():
     steps = Steps()
     steps.take(0.025, disturbed=True)
     assert steps.itl.itl_s() == pytest.approx(2 * 0.025)

@@ -63,7 +63,7 @@ async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_o
         assert scheduler.pool.counts().used == 0
 
 
-async def test_a_slice_is_cut_for_who_comes_and_halted_when_nobody_wants_its_pass_any_more():
+async def test_a_slice_is_cut_for_a_new_prompt_and_halted_without_prompts():
     async with running() as (subject, engine, *_):
         first, second = submit(subject, "first", 8), submit(subject, "second", 8)
         await engine.pause_in_slice(0)
@@ -80,7 +80,7 @@ async def test_a_slice_is_cut_for_who_comes_and_halted_when_nobody_wants_its_pas
         await asyncio.wait_for(third.first_token, 30)
 
 
-async def test_others_have_the_cores_as_soon_as_nothing_is_left_to_compute():
+async def test_an_idle_loop_yields_its_cores():
     async with running() as (subject, engine, *_):
         job = submit(subject, "only", 8)
         await engine.pause_in_slice(0)
@@ -132,7 +132,7 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
     ("urgency", "cores", "times"),
     [(Urgency.URGENT, "host", 1), (Urgency.URGENT, "", 2), (Urgency.PRESSED, "host", 2)],
 )
-async def test_of_urgent_prompts_on_shared_cores_kv_leaves_with_the_next_pass(
+async def test_kv_of_urgent_prompts_on_shared_cores_leaves_with_the_next_pass(
     urgency, cores, times
 ):
     async with running(cores) as (subject, engine, *_):

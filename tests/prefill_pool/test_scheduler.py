@@ -91,7 +91,7 @@ def test_a_prompt_that_can_never_fit_is_refused():
         scheduler(BlockPool(2)).submit(sequence("a", 9), now=1)
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_back():
+def test_a_full_queue_refuses_and_gives_a_retry_time():
     subject = scheduler(BlockPool(8), waiting=1)
     subject.submit(sequence("a", 1), now=1)
     with pytest.raises(Overloaded) as refusal:
@@ -99,7 +99,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back():
     assert refusal.value.retry_after_s
 
 
-def test_batch_work_leaves_places_in_the_queue_to_the_others():
+def test_the_batch_lane_leaves_a_part_of_the_queue_to_the_others():
     subject = scheduler(BlockPool(8), waiting=4)
     for number in range(3):
         subject.submit(sequence(f"b{number}", 1, lane="batch"), now=1)
@@ -119,7 +119,7 @@ def test_nothing_starts_while_too_much_is_parked():
     assert [span.sequence.owner for span in subject.schedule(0.0)] == ["b"]
 
 
-def test_a_prompt_that_finds_no_blocks_does_not_hold_up_who_has_them():
+def test_a_prompt_without_blocks_does_not_delay_prompts_with_blocks():
     subject = scheduler(BlockPool(10), chunk=6)
     subject.submit(sequence("long", 29), now=0)
     subject.complete(subject.schedule(0.0))

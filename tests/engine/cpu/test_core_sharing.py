@@ -42,7 +42,7 @@ def sharing(folder, weight_bytes=LARGE, **times):
     return CoreSharing(weight_bytes, folder, BusyTimes(**(usual | times)))
 
 
-def test_whoever_is_alone_has_all_cores(tmp_path):
+def test_an_engine_alone_has_all_cores(tmp_path):
     alone = sharing(tmp_path)
     alone.enter()
     assert torch.get_num_threads() == 4
@@ -64,7 +64,7 @@ def test_the_busy_share_and_the_idle_do_not_count(tmp_path):
     assert torch.get_num_threads() == 2
 
 
-def test_those_that_share_cores_are_named_alike(tmp_path, monkeypatch):
+def test_engines_that_share_cores_have_one_name_for_them(tmp_path, monkeypatch):
     first, second = sharing(tmp_path), sharing(tmp_path)
     assert first.shared_name == second.shared_name != ""
     (tmp_path / "elsewhere").mkdir()

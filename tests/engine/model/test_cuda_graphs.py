@@ -130,7 +130,7 @@ def test_what_was_not_recorded_runs_eagerly(caplog):
     assert replays.logits([Span(chunk, 19, 1)]) is None, "blocks beyond the context"
 
 
-def test_before_its_turn_a_size_is_not_recorded():
+def test_a_size_is_not_recorded_before_its_piece():
     runner, cache = _runner(), _cache(0)
     replays = DecodeReplays(
         lambda b: whole(runner.layers(b)), cache, WIDTH, _step_as_it_is, (1, 2, 4)

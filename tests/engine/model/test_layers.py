@@ -252,7 +252,7 @@ def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the time of threads")
 @pytest.mark.skipif(usable_cores() < 2, reason="needs a core for each of two threads")
-def test_whoever_gives_way_leaves_its_core():
+def test_an_operation_that_gives_way_leaves_its_core():
     """By processor time: of a second thread as much as of the first, or next to none."""
     kind_named("C++", "bfloat16")
     code = "from tests.engine.model import test_layers as t\nt.second_thread_gives_way()\n"

@@ -43,7 +43,7 @@ def test_models_loaded_at_once_have_their_tied_weights(description):
     assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in models)
 
 
-def test_the_shapes_of_models_loaded_at_once_are_learned_apart(description):
+def test_the_shapes_of_models_loaded_at_once_are_not_mixed(description):
     model = load_weights(description, torch.device("cpu"))
     alone = probe_layout(description, model, 16)
     models = [load_weights(description, torch.device("cpu")) for _ in range(4)]

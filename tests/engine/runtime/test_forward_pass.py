@@ -82,7 +82,7 @@ def test_slices_of_a_pass_with_steps_of_others_between_change_nothing(folder):
 
 
 @pytest.mark.parametrize("forward", ["compact", "transformers"])
-def test_a_faulty_block_reaches_nobody_who_does_not_hold_it(folder, forward):
+def test_a_faulty_block_reaches_no_other_owner(folder, forward):
     """A short sequence beside a long one: its row of the table is padded."""
     engine = load(folder, dtype="float32", forward=forward)
     for layer in engine.cache.layers:
@@ -124,7 +124,7 @@ def test_where_kernels_run_on_their_own_nothing_is_stored_before_a_slice_ends(fo
     assert not stored
 
 
-def test_a_halted_pass_ends_without_results_and_hurts_nobody(folder):
+def test_a_halted_pass_ends_without_results_and_changes_no_other(folder):
     engine = load(folder, dtype="float32")
     expected = generate(engine, sequence("other", 20, range(10, 13)), 6)
     beside = sequence("other", 20, range(28, 31))
@@ -138,7 +138,7 @@ def test_a_halted_pass_ends_without_results_and_hurts_nobody(folder):
     assert got + generate(engine, beside, 3) == expected
 
 
-def test_who_computes_a_pass_hears_that_it_was_halted(folder, monkeypatch):
+def test_a_runner_sees_that_its_pass_was_halted(folder, monkeypatch):
     engine = load(folder, dtype="float32")
     batches, layers = [], engine.runner.layers
     monkeypatch.setattr(
@@ -225,9 +225,7 @@ def test_others_on_the_host_see_the_urgency_of_a_pass(folder, monkeypatch, seen,
     assert entered == [seen, Urgency.NONE]
 
 
-def test_who_wants_to_hear_is_told_that_the_kv_is_there_before_a_token_is_sampled(
-    folder, monkeypatch
-):
+def test_stored_kv_is_reported_before_a_token_is_sampled(folder, monkeypatch):
     engine = load(folder, dtype="float32")
     seen, logits = [], TorchOps.logits
     monkeypatch.setattr(
@@ -240,7 +238,7 @@ def test_who_wants_to_hear_is_told_that_the_kv_is_there_before_a_token_is_sample
     assert run.layers_done == 4
 
 
-def test_of_a_halted_pass_nobody_hears_that_its_kv_is_there(folder):
+def test_a_halted_pass_does_not_report_its_kv_as_stored(folder):
     engine = load(folder, dtype="float32")
     told = []
     run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: told.append(1))

@@ -51,10 +51,10 @@ def test_a_stop_string_that_begins_inside_a_failed_one_is_found():
     assert scanner.found
 
 
-def test_of_those_complete_at_once_the_longest_counts():
+def test_the_longest_of_the_stop_strings_that_are_complete_at_once_counts():
     for stops in (["end", "the end"], ["the end", "end"]):
         assert StopScanner(stops).push("at the end.") == "at "
 
 
-def test_without_stop_strings_nothing_is_held():
+def test_without_stop_strings_no_text_is_withheld():
     assert StopScanner([]).push("anything") == "anything"

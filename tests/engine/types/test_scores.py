@@ -96,7 +96,7 @@ def assert_scores(scores, table, prompt, first, tolerance):
 
 
 @pytest.mark.parametrize(("family", "forward"), WAYS)
-def test_scores_are_those_of_transformers(family, forward, tmp_path):
+def test_scores_equal_the_scores_of_transformers(family, forward, tmp_path):
     reference, engine = load(tmp_path, family, forward)
     prompts = random_prompts()
     for first in (1, 9):
