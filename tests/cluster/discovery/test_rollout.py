@@ -54,8 +54,6 @@ async def directory(redis, namespace):
     await directory.close()
 
 
-# What Redis says of a key that does not expire.
-NEVER = -1
 RUNNING = TandemConfig(
     directory=DirectoryConfig(url="unix:///x"), router=RouterConfig(grpc_port=4711)
 )
@@ -193,7 +191,7 @@ async def test_one_whose_model_takes_long_to_fetch_is_under_way(
     looking = asyncio.create_task(rollouts.poll(directory))
     await asyncio.wait_for(fetching.wait(), 10)
     async with Redis.from_url(redis.url) as client:
-        assert await client.pttl(f"tandem:{namespace}:rollout:state") == NEVER
+        assert await client.pttl(f"tandem:{namespace}:rollout:state") == -1
     with pytest.raises(Aborted, match="another rollout is under way"):
         await admin.Rollout(request, Context())
     fetched.set()

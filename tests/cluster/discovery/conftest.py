@@ -1,0 +1,29 @@
+"""A Redis of its own for the tests of the directory, and a directory in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis.asyncio
+
+from cluster.config.deployment import DirectoryConfig
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.discovery.redis_directory import Directory
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def directory(server: EmbeddedRedis) -> AsyncIterator[Directory]:
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.flushall()
+    config = DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1)
+    directory = Directory.connect(config)
+    yield directory
+    await directory.close()
