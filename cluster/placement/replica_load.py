@@ -66,7 +66,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class _ReplicaLoad:
+class _TrackedLoad:
     prompts: PrefillBacklog = field(default_factory=PrefillBacklog)
     requests: Tally = field(default_factory=Tally)
     blocks: Tally = field(default_factory=Tally)
@@ -78,7 +78,7 @@ class ReplicaLoadTracker:
     """The known load of all replicas, by replica id."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, _ReplicaLoad] = {}
+        self._loads: dict[str, _TrackedLoad] = {}
         self._turn = 0
 
     def prompt(self, replica: str, prompt: PlacedPrompt, now: float) -> LoadShare:
@@ -154,7 +154,7 @@ class ReplicaLoadTracker:
             name: load for name, load in self._loads.items() if load.requests.own or name in living
         }
 
-    def _of(self, replica: str) -> _ReplicaLoad:
+    def _of(self, replica: str) -> _TrackedLoad:
         if replica not in self._loads:
-            self._loads[replica] = _ReplicaLoad()
+            self._loads[replica] = _TrackedLoad()
         return self._loads[replica]

@@ -36,7 +36,7 @@ class TransportChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _Ends:
     """A sender, a receiver, and why they cannot share memory (None if they can)."""
 
     sender: TransportSide
@@ -99,7 +99,7 @@ def choose(
     asked = {side.transport for side in (sender, receiver)} - {AUTO}
     if len(asked) > 1:
         raise LinkRefused(f"transport: {sender.transport} here, {receiver.transport} there")
-    pair = _Pair(sender, receiver, separation)
+    pair = _Ends(sender, receiver, separation)
     name = asked.pop() if asked else AUTO
     refusals: list[str] = []
     for transport, channel in candidates(name).items():
