@@ -19,7 +19,7 @@ from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.local_pipes import Pipes
 from kv_transfer.transports.transport import Arrived, Channel, ChannelSpec, Needs, Receipt, Wait
 
-# The size of every record in a pipe; a handle is some hundred bytes.
+# Bound: the size of every record in a pipe, with or without a handle.
 _RECORD_BYTES = 2048
 # The tensors that this process has exported, by handle: a process cannot open its own handles.
 _exported_here: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
