@@ -80,13 +80,13 @@ def with_hasty(config, gap_ms):
 
 def slow_steps(replica, seconds):
     """Each step of the replica's decode batch takes longer by that."""
-    forward = replica._engine.forward
+    forward = replica.parts.model.engine.forward
 
     def slow(spans):
         time.sleep(seconds)
         return forward(spans)
 
-    replica._engine.forward = slow
+    replica.parts.model.engine.forward = slow
 
 
 async def test_an_endpoints_itl_is_what_its_streams_are_admitted_by(config):

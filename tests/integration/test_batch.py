@@ -33,7 +33,7 @@ class Order:
     def __init__(self, local: LocalCluster) -> None:
         self.events: list[tuple[str, str]] = []
         (replica,) = local.prefill
-        submit, begin = replica._prefill.submit, replica._engine.begin
+        submit, begin = replica.parts.prefill.scheduler.submit, replica.parts.model.engine.begin
 
         def submitted(sequence, now):
             self.events.append(("given", sequence.lane))
@@ -43,7 +43,7 @@ class Order:
             self.events += [("begun", span.sequence.lane) for span in spans]
             return begin(spans, stored)
 
-        replica._prefill.submit, replica._engine.begin = submitted, began
+        replica.parts.prefill.scheduler.submit, replica.parts.model.engine.begin = submitted, began
 
 
 async def run(local: LocalCluster, path) -> BatchRun:

@@ -10,7 +10,7 @@ import torch
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.version import config_version
-from cluster.replica import replica
+from cluster.replica import assembly
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import (
     Cancelled,
@@ -96,7 +96,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
     monkeypatch.setattr(DecodeScheduler, "grant_early", count_grants)
     monkeypatch.setattr(HandOver, "reached", count_progress)
     monkeypatch.setattr(loop, "_SLICE_S", 0.0)
-    monkeypatch.setattr(replica, "frame_bytes_for", lambda device: 1 << 14)
+    monkeypatch.setattr(assembly, "frame_bytes_for", lambda device: 1 << 14)
     cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) > 100][:8]
     small = replace(config, prefill=replace(config.prefill, chunk_tokens=32))
     async with cluster(small) as local:
@@ -343,7 +343,7 @@ async def test_cancel_at_once_is_an_answer(config):
 async def test_numbers_that_overflow_fail_one_request_alone(config):
     """A replica-side fault of one sequence leaves the rest of its batch alone."""
     async with cluster(config) as local:
-        engine = local.decode[0]._engine
+        engine = local.decode[0].parts.model.engine
         forward = engine.forward
 
         def poisoned(spans):

@@ -16,9 +16,9 @@ from tests.integration.test_cluster import crowd, small_pool
 from tests.metrics_page import recorded
 
 
-async def break_once(replica, loop: str, verb: str, monkeypatch) -> None:
-    """The next step of a loop raises, as an engine does that runs out of memory."""
-    worker = getattr(replica, loop)._worker
+def break_once(replica, verb: str, monkeypatch) -> None:
+    """The next call of that verb raises, as an engine does that runs out of memory."""
+    worker = replica.parts.worker
     whole = getattr(worker, verb)
 
     async def broken(*arguments, **named):
@@ -40,7 +40,7 @@ async def test_a_step_that_raises_is_counted_and_fails_its_requests_alone(
     with recorded() as page:
         async with cluster(config) as local:
             (replica,) = getattr(local, pool)
-            await break_once(replica, f"_{pool}_loop", verb, monkeypatch)
+            break_once(replica, verb, monkeypatch)
             with pytest.raises(TandemError):
                 await ask(local)
             assert await ask(local) == 8

@@ -66,9 +66,8 @@ class Stream:
 
 async def die(replica):
     """As if its process had been killed: its servers are gone, and its lease runs out."""
-    await replica._heartbeat.stop(remove=False)
-    await replica._calls.stop()
-    await replica._server.stop(0)
+    await replica.heartbeat.stop(remove=False)
+    await replica.servers.stop()
 
 
 def busy(replicas):
@@ -185,7 +184,7 @@ async def test_a_request_is_not_carried_on_for_ever(config, monkeypatch):
         await die(busy(local.decode))
         before = len(stream.ids)
         await stream.has(before + 20)
-        await die(busy([one for one in local.decode if held(one) and one._heartbeat.running]))
+        await die(busy([one for one in local.decode if held(one) and one.heartbeat.running]))
         with pytest.raises(ReplicaLost):
             await asyncio.wait_for(stream.task, 10)
 

@@ -75,14 +75,14 @@ async def test_texts_and_continuations_are_scored_as_transformers_does(config, m
         assert lanes == {"scoring"}
         await local.idle()
         if prefill:
-            assert local.decode[0]._sender.bytes_moved == local.prefill[0]._sender.bytes_moved == 0
+            assert not any(one.parts.prefill.sender.bytes_moved for one in local.replicas)
 
 
 def _lanes(local: LocalCluster) -> set[str]:
     """The lanes of everything that is computed; in two pools decode replicas compute nothing."""
     lanes: set[str] = set()
     for replica in local.replicas:
-        engine = replica._engine
+        engine = replica.parts.model.engine
 
         def begin(spans, stored=None, begin=engine.begin, idle=replica.role == "decode"):
             assert not idle
