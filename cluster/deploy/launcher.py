@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, TextIO
 from cluster.api import ChatMessage
 from cluster.client.admin_client import fetch_status
 from cluster.client.terminal import stream_answer, timing
-from cluster.config.reserved_ports import Ports, reachable, stop_command
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.config.schema import TandemConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.ray_tuning import QUIET_RAY
+from cluster.deploy.reserved_ports import Ports, stop_command
 from cluster.deploy.startup_progress import StartupProgress
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
+from cluster.sockets import reachable
 from cluster.tenants.api_keys import read_keys
 from engine.config import is_hub_name
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from cluster.config.canary import Arm, ArmStats, CanaryJudge
 from cluster.config.endpoints import EndpointConfig
+from cluster.router.canary_judge import Arm, ArmStats, CanaryJudge
 from cluster.telemetry import router_metrics as metrics
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from cluster.api import ChoiceSummary
 from cluster.replica_record import ReplicaRecord
 from cluster.router.choice_stream import ChoiceHooks, ChoiceStream, Emit
 from cluster.router.resume_state import ResumeState
-from cluster.rpc.client_pool import CallStreams
+from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import (
     Overloaded,

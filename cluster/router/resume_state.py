@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.placement.types import Pair, PlacementRequest
 from cluster.router.preprocessor import PreparedRequest
-from cluster.router.stage_times import StageTimes
+from cluster.router.stream_metrics import StageTimes
 from protos import decode_pb2, prefill_pb2
 from protos.convert import sampling_to_proto, urgency_to_proto
 

@@ -39,9 +39,8 @@ from cluster.router.event_buffer import EventBuffer
 from cluster.router.failover import Failover
 from cluster.router.preprocessor import PreparedRequest, Preprocessor
 from cluster.router.resume_state import ResumeState
-from cluster.router.stage_times import StageTimes
-from cluster.router.stream_metrics import StreamMetrics
-from cluster.rpc.client_pool import CallStreams
+from cluster.router.stream_metrics import StageTimes, StreamMetrics
+from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import request_log as ledger
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels

@@ -10,9 +10,7 @@ from typing import get_args
 from cluster.api import ModelCard
 from cluster.autoscaling.load_signals import LoadLimits
 from cluster.autoscaling.runner import AutoscalingRunner, Wake
-from cluster.config.reserved_ports import reachable
 from cluster.config.schema import TandemConfig
-from cluster.config.tenant_limits import caps_of
 from cluster.config.version import config_version
 from cluster.discovery.cold_start import ColdStarts
 from cluster.discovery.healthy_replicas import HealthyReplicas
@@ -32,11 +30,13 @@ from cluster.router.peer_exchange import PeerExchange, router_name
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.router import Router
 from cluster.rpc.load_reports_client import LoadReports
+from cluster.sockets import reachable
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from cluster.telemetry.labels import RequestLabels
 from cluster.tenants.cap_shares import CapShares
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import caps_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine import telemetry
 from engine.errors import Internal

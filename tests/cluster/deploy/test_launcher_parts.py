@@ -19,16 +19,16 @@ import pytest
 
 from cluster.cli.main import DEFAULT_ADDRESS
 from cluster.config.deployment import RayConfig
-from cluster.config.reserved_ports import Ports, reachable, stop_command
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig, load_config
 from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.launcher import Launcher, _signals_held
+from cluster.deploy.reserved_ports import Ports, stop_command
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from cluster.discovery.redis_directory import Directory
-from cluster.sockets import listening_socket
+from cluster.sockets import listening_socket, reachable
 from cluster.telemetry.logging_setup import LineFormatter, configure_logging, level_from_environment
 from engine.errors import ConfigError
 
@@ -67,7 +67,7 @@ def test_a_free_port_is_none_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> 
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     # A kernel may keep to the lower half.
     taken = range(first + (last - first) * 2 // 5)
-    monkeypatch.setattr("cluster.config.reserved_ports._RAYS_OWN", taken)
+    monkeypatch.setattr("cluster.deploy.reserved_ports._RAYS_OWN", taken)
     asked = TandemConfig(
         router=RouterConfig(http_port=0, grpc_port=0), ray=RayConfig(dashboard_port=0)
     )

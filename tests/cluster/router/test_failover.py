@@ -16,7 +16,7 @@ from cluster.router.failover import Failover
 from cluster.router.preprocessor import PreparedRequest
 from cluster.router.resume_state import ResumeState
 from cluster.router.router import ask_of
-from cluster.router.stage_times import StageTimes
+from cluster.router.stream_metrics import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.types.sampling_params import SamplingParams
 from engine.types.urgency import Urgency

@@ -11,13 +11,14 @@ import time
 import pytest
 
 from cluster.config.deployment import DirectoryConfig
-from cluster.config.tenant_limits import Need, TenantConfig, caps_of
+from cluster.config.tenant_limits import TenantConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.router.peer_exchange import EVERY_S, QUIET_S, PeerExchange
 from cluster.router.peer_state import PeerState
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import Need, caps_of
 
 TENANTS = {"default": TenantConfig(max_concurrent=6, max_kv_tokens=600)}
 NEED = Need(1, 10, 100)

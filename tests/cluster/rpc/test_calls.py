@@ -11,7 +11,7 @@ import pytest
 from bench.core.event_loop import new_loop, run
 from cluster.api.error_mapping import error_from_failure
 from cluster.rpc import server as call_server
-from cluster.rpc.client_pool import CallStreams
+from cluster.rpc.client_stream import CallStreams
 from cluster.rpc.framing import PREFACE
 from cluster.rpc.server import CallServer, _RouterSession
 from engine.errors import Overloaded, ReplicaLost, TandemError

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig
-from cluster.sockets import bound_socket, join
+from cluster.sockets import bound_socket, reachable
 from engine.errors import ConfigError
 
 # Ray's autoscaler and dashboard take these for metrics of their own, held or not.
 _RAYS_OWN: Collection[int] = (44217, 44227)
-_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Ports:
@@ -64,12 +63,3 @@ def stop_command(grpc_address: str) -> str:
     router = RouterConfig()
     usual = grpc_address == reachable(router.host, router.grpc_port)
     return "tandem stop" if usual else f"tandem stop --address {grpc_address}"
-
-
-def reachable(host: str, port: int, node: str | None = None) -> str:
-    """The address by which a server that listens on `host` is reached.
-
-    From this machine, where it listens on all addresses; from others with `node`, its own.
-    """
-    here = _ALL_ADDRESSES.get(host)
-    return join(host if here is None else node or here, port)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.admission.refusals import Refused, is_fault
-from cluster.config.canary import ArmStats, CanaryConfig, CanaryJudge, GuardConfig, verdict
+from cluster.config.canary import CanaryConfig, GuardConfig
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig, load_config, parse_config
+from cluster.router.canary_judge import ArmStats, CanaryJudge, verdict
 from cluster.router.canary_routing import CanaryRouting
 from engine.errors import Cancelled, ConfigError, InvalidRequest, Overloaded, ReplicaLost
 
