@@ -195,7 +195,7 @@ PANELS = (
         (
             per_second(transfer.TRANSFERS, "outcome"),
             per_second(transfer.LINKS_BROKEN, legend="links broken"),
-            per_second(router.MOVED, "reason", legend="requests moved"),
+            per_second(router.FAILOVERS, "reason", legend="failovers"),
             per_second(decode.LOCAL_PREFILLS, legend="local prefills"),
         ),
     ),
@@ -205,7 +205,7 @@ PANELS = (
         # Every router counts all of them.
         (
             highest(router.REPLICAS, "role"),
-            highest(router.WANTED, "pool", legend="wanted"),
+            highest(router.DESIRED, "pool", legend="desired"),
         ),
     ),
     Panel("Slowest start, by stage", "s", (highest(replica.START, "role", "stage"),)),

@@ -12,7 +12,8 @@ from cluster.api import ChatMessage, Progress, Started, Summary, Tokens
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from cluster.client.grpc_client import Client, Options
+    from cluster.client.grpc_client import Client
+    from cluster.client.inputs import Options
 
 
 _WHOLE_LINE = "\r\x1b[K"

@@ -94,6 +94,11 @@ class Preprocessor:
         self._new_chain = new_chain
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
 
+    @property
+    def model(self) -> ModelCard:
+        """The model that requests are checked against."""
+        return self._card
+
     async def prepare(
         self, request: GenerateRequest, request_id: str, capacity_tokens: int | None
     ) -> PreparedRequest:

@@ -20,7 +20,7 @@ FRONT_END_ERRORS = Counter(
     "never reached the router, as with a wrong key.",
     ("front_end", "error"),
 )
-MOVED = Counter(
+FAILOVERS = Counter(
     "tandem_failovers_total",
     "Choices that went on elsewhere, as a replica or their KV on the way was lost.",
     ("reason",),
@@ -56,7 +56,7 @@ PREDICTION = Histogram(
     ("endpoint", "lane"),
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 10.0),
 )
-WANTED = Gauge(
+DESIRED = Gauge(
     "tandem_pool_desired_replicas", "Replicas that a pool that scales should have.", ("pool",)
 )
 TTFT = Histogram("tandem_ttft_seconds", "From arrival to the first token sent.", REQUEST)

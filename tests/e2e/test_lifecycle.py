@@ -230,7 +230,7 @@ async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
     for role, said in (
         (
             "router",
-            ("request accepted", "request placed", "first token passed on", "request ended"),
+            ("request accepted", "request assigned", "first token passed on", "request ended"),
         ),
         ("prefill", ("prefill waits", "prefill started", "first token sampled", "KV handed over")),
         ("decode", ("decode waits", "decode started", "decode ended")),

@@ -35,12 +35,12 @@ async def test_those_refused_are_served_when_they_come_back(config):
         async with asyncio.timeout(100):
             await asyncio.gather(*(served(number) for number in range(8)))
         await local.idle()
-        holds = local.router._placement.load_tracker
-        records = local.router._pools.members()
+        tracker = local.router.placement.load_tracker
+        records = local.router.pools.members()
         async with asyncio.timeout(5):
-            while any(holds.requests(record) for record in records):
+            while any(tracker.requests(record) for record in records):
                 await asyncio.sleep(0.02)
-        assert all(not holds.backlog(record.id).remaining() for record in records)
+        assert all(not tracker.backlog(record.id).remaining() for record in records)
     assert refusals
 
 
@@ -66,9 +66,9 @@ async def test_promised_blocks_are_there_so_nobody_is_preempted(config):
 async def test_replicas_report_to_the_router(config):
     async with cluster(config) as local:
         async with asyncio.timeout(5):
-            while local.router._pools.stale():
+            while local.router.pools.stale():
                 await asyncio.sleep(0.02)
-        loads = [record.load for record in local.router._pools.healthy("decode")]
+        loads = [record.load for record in local.router.pools.healthy("decode")]
         assert all(load.blocks_total == 400 and load.streams == 0 for load in loads)
 
 

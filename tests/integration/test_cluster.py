@@ -327,7 +327,7 @@ async def test_one_token_needs_no_decode_pool(config):
 async def test_cancel_at_once_is_an_answer(config):
     """A cancel that comes before the request's own task has begun still ends the stream."""
     async with cluster(config) as local:
-        router = local.router._router
+        router = local.router.router
         assert router is not None
         request = GenerateRequest(TokenPrompt((1,) * 50), request_id="early")
         events = router.generate(request)

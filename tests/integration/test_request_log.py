@@ -58,7 +58,7 @@ def lines() -> Iterator[Lines]:
         logger.setLevel(level)
 
 
-ROUTER = ["request accepted", "request placed", "first token passed on", "request ended"]
+ROUTER = ["request accepted", "request assigned", "first token passed on", "request ended"]
 PREFILL = ["prefill waits", "prefill started", "first token sampled", "KV handed over"]
 DECODE = ["decode waits", "decode started", "decode ended"]
 
@@ -73,7 +73,7 @@ async def test_a_request_is_followed_from_its_arrival_to_its_end(config, lines):
     order = lines.of("whole")
     assert order.index("prefill started") < order.index("first token passed on")
     assert order.index("first token sampled") < order.index("decode started")
-    placed = lines.last("whole", "request placed")
+    placed = lines.last("whole", "request assigned")
     assert (placed["prefill"], placed["decode"]) == ("prefill-0", "decode-0")
     assert lines.last("whole", "decode ended")["tokens"] == 5
     # One line each, whatever is in it.
@@ -107,7 +107,7 @@ async def test_a_cancelled_request_says_so_on_every_side(config, lines):
         async with asyncio.timeout(10):
             while "decode cancelled" not in lines.of("gone"):
                 await asyncio.sleep(0.01)
-    assert lines.of("gone", "cluster.router.router") == ROUTER[:3]
+    assert lines.of("gone", "cluster.router") == ROUTER[:3]
     assert lines.last("gone", "request ended")["outcome"] == "cancelled"
     assert "decode ended" not in lines.of("gone")
 

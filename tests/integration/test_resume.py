@@ -11,7 +11,7 @@ import pytest
 
 from cluster.api import Summary, Tokens
 from cluster.replica.replica import Replica
-from cluster.router import failover as carrier
+from cluster.router import failover
 from engine.errors import ReplicaLost
 from tests.integration.local import HOST, cluster, held
 from tests.integration.test_prefixes import ask, expected
@@ -177,7 +177,7 @@ async def test_without_a_place_to_go_on_the_loss_is_told(config, failover_timeou
 
 async def test_a_request_is_not_carried_on_for_ever(config, monkeypatch):
     """One that brings down whoever computes it."""
-    monkeypatch.setattr(carrier, "_MOST_LOSSES", 1)
+    monkeypatch.setattr(failover, "MOST_LOSSES", 1)
     async with cluster(config) as local:
         stream = Stream(local, PROMPTS[0], **GREEDY)
         await stream.has(20)
@@ -193,7 +193,7 @@ async def test_nothing_is_placed_where_somebody_left_after_an_outage(config, mod
     """An outage keeps those that are known for a while, but not those that say that they go."""
     config = replace(config, router=replace(config.router, failover_timeout_s=0))
     async with cluster(config) as local:
-        watch = local.router._watch
+        watch = local.router.watch
         os.kill(redis.pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(20):

@@ -98,7 +98,7 @@ async def test_prefill_alone_is_enough(config, model):
     async with cluster(scoring(config, 1)) as local:
         await local.decode[0].drain(1)
         async with asyncio.timeout(10):
-            while "decode" not in local.router._router.missing():
+            while "decode" not in local.router.router.missing():
                 await asyncio.sleep(0.01)
         (one,) = await local.client.score(["text"])
         assert one.scores.logprobs == pytest.approx(

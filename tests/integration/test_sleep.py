@@ -111,7 +111,7 @@ async def asleep(serve):
 async def test_a_request_wakes_the_pools_and_idle_ones_sleep_again(config, model):
     async with sleeping(sleepy(config)) as (serve, router, client):
         # Asleep is ready: nothing is missing.
-        assert router._pools.missing() == ()
+        assert router.pools.missing() == ()
         wanted = expected(model, PROMPT, 12)
         for turn, endpoint in enumerate(("batch", "chat")):
             got, told, summary = await ask(client, endpoint=endpoint)
@@ -122,7 +122,7 @@ async def test_a_request_wakes_the_pools_and_idle_ones_sleep_again(config, model
             assert summary.decode_replica.startswith("decode")
             await asleep(serve)
             # Measured: the second is told less than the guess.
-            assert router._pools.starts.usual_s("decode") < SCALING.start_s
+            assert router.pools.starts.usual_s("decode") < SCALING.start_s
 
 
 async def test_who_cannot_wait_so_long_is_told_when_to_come_back(config, model):

@@ -23,7 +23,7 @@ CAP = 3
 
 def running(*routers: RouterServer) -> int:
     """Requests that the routers have admitted for everyone."""
-    uses = [router._fairness.publish()[0] for router in routers]
+    uses = [router.fairness.publish()[0] for router in routers]
     return sum(found.get(("default", "concurrent")).used if found else 0 for found in uses)
 
 
@@ -63,7 +63,7 @@ async def test_without_keys_another_name_is_no_way_around_a_cap(config):
         asked = local.client.complete([2] * 50, max_tokens=2, tenant="b")
         second = asyncio.create_task(asked)
         async with asyncio.timeout(10):
-            while not local.router._router.load().waiting:
+            while not local.router.router.load().waiting:
                 assert not second.done()
                 await asyncio.sleep(0.005)
         await first.aclose()
@@ -122,6 +122,6 @@ async def test_a_tenant_is_charged_its_prompts_and_its_answers(config):
     async with cluster(config) as local:
         await local.client.complete([1] * 50, max_tokens=20, ignore_eos=True)
         await local.idle()
-        _, charged, _ = local.router._fairness.publish()
+        _, charged, _ = local.router.fairness.publish()
     # A token of an answer costs two of a prompt.
     assert charged == {"default": 50 + 2 * 20}

@@ -20,12 +20,13 @@ import pytest
 from cluster.cli.main import DEFAULT_ADDRESS
 from cluster.config.deployment import RayConfig
 from cluster.config.router import RouterConfig
-from cluster.config.schema import TandemConfig, load_config
+from cluster.config.schema import TandemConfig
 from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.launcher import Launcher, _signals_held
+from cluster.deploy.launcher import stop_requested
 from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.signals import signals_delayed
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from cluster.discovery.redis_directory import Directory
 from cluster.sockets import listening_socket, reachable
@@ -239,8 +240,7 @@ def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    launcher, redis = Launcher(load_config(), io.StringIO()), EmbeddedRedis.start()
-    launcher._redis = redis
+    redis = EmbeddedRedis.start()
     directory = Directory.connect(replace(TandemConfig().directory, url=redis.url))
     try:
         os.kill(redis.pid, signal.SIGKILL)
@@ -249,9 +249,9 @@ async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
         with monkeypatch.context() as broken:
             broken.setattr(embedded_redis, "find_server", lambda: tmp_path / "missing")
             for _ in range(2):
-                assert not await launcher._stop_requested(directory)
+                assert not await stop_requested(directory, redis)
                 assert not redis.alive()
-        assert not await launcher._stop_requested(directory)
+        assert not await stop_requested(directory, redis)
         assert redis.alive()
     finally:
         await directory.close()
@@ -268,7 +268,7 @@ from cluster.deploy.launcher import Launcher
 launcher = Launcher(load_config(), io.StringIO())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
 signal.alarm(60)
-launcher._stop()
+launcher.stop()
 print(signal.alarm(0), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -278,10 +278,10 @@ print(signal.alarm(0), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
 @pytest.mark.usefixtures("signals_heard")
 def test_signals_that_come_while_it_imports_ray_are_acted_on() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with pytest.raises(KeyboardInterrupt), _signals_held():
+    with pytest.raises(KeyboardInterrupt), signals_delayed():
         signal.raise_signal(signal.SIGINT)
-        held = signal.sigpending()
-    assert held == {signal.SIGINT}
+        pending = signal.sigpending()
+    assert pending == {signal.SIGINT}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
@@ -309,8 +309,8 @@ _keep_token_private()
 def test_a_signal_within_an_exec_leaves_no_trace(number):
     """As dataclasses have one at import: Python would end by SIGINT, though it was caught."""
     code = (
-        "import signal; from cluster.deploy.launcher import _listen_to_signals\n"
-        "_listen_to_signals()\n"
+        "import signal; from cluster.deploy.signals import listen_to_signals\n"
+        "listen_to_signals()\n"
         f"try: exec('signal.raise_signal({int(number)})\\nfor _ in range(10**7): pass')\n"
         "except KeyboardInterrupt: pass\n"
         "else: raise SystemExit('not told')\n"
