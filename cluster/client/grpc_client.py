@@ -162,8 +162,8 @@ class Client:
         A text is a string or token ids. Of a pair of them those of the second are scored alone.
         """
         inputs = [
-            prompt_to_proto(score_prompt(text, top, f"texts[{place}]"))
-            for place, text in enumerate(texts)
+            prompt_to_proto(score_prompt(text, top, f"texts[{index}]"))
+            for index, text in enumerate(texts)
         ]
         request = inference_pb2.ScoreRequest(
             request_id=request_id, endpoint=endpoint, tenant=tenant, inputs=inputs, top=top

@@ -57,7 +57,7 @@ def _prompt(prompt: Input) -> Prompt:
         return text_prompt(prompt, "prompt")
     if prompt and isinstance(prompt[0], ChatMessage | Mapping):
         return ChatPrompt(
-            tuple(_message(entry, f"messages[{place}]") for place, entry in enumerate(prompt))
+            tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(prompt))
         )
     return token_prompt(prompt, "prompt")
 

@@ -54,7 +54,7 @@ _RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # at 0.1 s it takes 5 % of a core
-    "RAY_DEDUP_LOGS": "0",  # it holds lines of the log back for seconds
+    "RAY_DEDUP_LOGS": "0",  # it delays lines of the log for seconds
     **QUIET_RAY,
 }
 
@@ -153,7 +153,7 @@ class Launcher:
         self._progress.say("stop requested")
 
     async def _roll_out(self, directory: Directory) -> None:
-        """Put another configuration in the place of the one that runs, whenever asked to."""
+        """Roll out another configuration whenever it is asked for."""
         assert self._ray is not None
         rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say)
         while True:

@@ -36,15 +36,15 @@ class CanaryJudge:
     def __init__(self, config: CanaryConfig, salt: str = "") -> None:
         self.config = config
         self._salt = salt
-        self._seen: dict[Arm, deque[tuple[float, float | None, bool]]] = {
+        self._window: dict[Arm, deque[tuple[float, float | None, bool]]] = {
             "stable": deque(maxlen=MOST_REQUESTS),
             "canary": deque(maxlen=MOST_REQUESTS),
         }
 
     def arm(self, tenant: str, request_id: str) -> Arm:
-        """The arm of a request: the same in every router, and again where it is sent again.
+        """The arm of a request: the same in every router, and when the request is sent again.
 
-        Drawn by request and not by tenant, so that the share holds however few tenants there are.
+        Requests are drawn, not tenants, so that the share is right with few tenants, too.
         """
         key = "\0".join((self._salt, tenant, request_id)).encode()
         drawn = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
@@ -52,11 +52,11 @@ class CanaryJudge:
 
     def note(self, arm: Arm, now: float, ttft_s: float | None, *, failed: bool) -> None:
         """A request has ended; `ttft_s` None where it had no first token."""
-        self._seen[arm].append((now, ttft_s, failed))
+        self._window[arm].append((now, ttft_s, failed))
 
-    def seen(self, arm: Arm, now: float) -> ArmStats:
+    def stats(self, arm: Arm, now: float) -> ArmStats:
         """What the arm did in the window that ends now."""
-        found = self._seen[arm]
+        found = self._window[arm]
         while found and found[0][0] < now - self.config.guard.window_s:
             found.popleft()
         times = sorted(ttft_s for _, ttft_s, _ in found if ttft_s is not None)
@@ -64,12 +64,12 @@ class CanaryJudge:
         return ArmStats(len(found), sum(failed for *_, failed in found), len(times), p95_s)
 
     def judge(self, now: float) -> str | None:
-        """Why the canary must be rolled back; None: it need not, or nobody can tell yet."""
-        return verdict(self.config.guard, self.seen("stable", now), self.seen("canary", now))
+        """Why the canary must be rolled back; None while it need not, or too little is known."""
+        return verdict(self.config.guard, self.stats("stable", now), self.stats("canary", now))
 
 
 def verdict(guard: GuardConfig, stable: ArmStats, canary: ArmStats) -> str | None:
-    """Why a canary that did this beside that is beyond its guard; None where it is not."""
+    """Why the canary is beyond its guard, compared with the stable arm; None where it is not."""
     least = guard.min_requests
     if min(stable.requests, canary.requests) < least:
         return None

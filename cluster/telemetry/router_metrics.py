@@ -12,7 +12,7 @@ REQUESTS = Counter(
     (*REQUEST, "outcome"),
 )
 REFUSED = Counter(
-    "tandem_refused_total", "Requests refused for lack of room.", (*REQUEST, "reason")
+    "tandem_refused_total", "Requests that were refused, by reason.", (*REQUEST, "reason")
 )
 FRONT_END_ERRORS = Counter(
     "tandem_front_end_errors_total",
@@ -22,11 +22,11 @@ FRONT_END_ERRORS = Counter(
 )
 FAILOVERS = Counter(
     "tandem_failovers_total",
-    "Choices that went on elsewhere, as a replica or their KV on the way was lost.",
+    "Choices that went on on other replicas, because a replica or KV on its way was lost.",
     ("reason",),
 )
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
-WAITING = Gauge("tandem_router_waiting_requests", "Requests that wait in this router for room.")
+WAITING = Gauge("tandem_router_waiting_requests", "Requests that wait in this router.")
 ARM_REQUESTS = Counter(
     "tandem_canary_requests_total",
     "Requests that ended, of endpoints with a canary, by arm and outcome.",

@@ -80,10 +80,10 @@ async def test_interactive_requests_are_computed_before_a_batch_that_waits(confi
                 chats += 1
         batch = await running
         assert chats >= 3
-        assert batch.tally.good == LINES
+        assert batch.progress.good == LINES
         await local.idle()
         again = await run(local, path)
-        assert (again.tally.good, again.tally.before) == (0, LINES)
+        assert (again.progress.good, again.progress.before) == (0, LINES)
     lanes = {lane for _, lane in order.events}
     assert lanes == {"interactive", "batch"}
     for place, event in enumerate(order.events):

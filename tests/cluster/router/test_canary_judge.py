@@ -107,16 +107,16 @@ def test_a_bad_canary_is_rolled_back_for_good_and_the_other_routers_follow(caplo
         clock[0] += 0.2
     assert {(route.served_as, route.arm) for route in routes(here)} == {("chat", "stable")}
     assert [record.message for record in caplog.records] == ["canary rolled back"]
-    there.hear(here.say())
-    there.hear(here.say())
+    there.receive(here.publish())
+    there.receive(here.publish())
     assert {route.served_as for route in routes(there)} == {"chat"}
-    assert there.say() == here.say() and "failed" in there.states()[0].reason
+    assert there.publish() == here.publish() and "failed" in there.states()[0].reason
     clock[0] += 10_000
     assert {route.served_as for route in routes(here)} == {"chat"}
     # A changed configuration is another canary.
     changed = {**ENDPOINTS, "next": EndpointConfig(ttft_budget_ms=300)}
     fresh = CanaryRouting(changed, "", lambda: clock[0])
-    fresh.hear(here.say())
+    fresh.receive(here.publish())
     assert fresh.states()[0].reason is None
     assert {route.served_as for route in routes(fresh)} == {"chat", "next"}
 

@@ -71,10 +71,10 @@ async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directo
     said = 0
 
     class Counting:
-        async def exchange(self, router, statement):
+        async def exchange(self, router, state):
             nonlocal said
             said += 1
-            return await directory.exchange(router, statement)
+            return await directory.exchange(router, state)
 
         def __getattr__(self, name):
             return getattr(directory, name)
@@ -113,7 +113,7 @@ async def test_who_leaves_gives_all_back(routers, directory):
     await routers[1].exchange.stop()
     await until(lambda: routers[0].shares.limit(("acme", "concurrent"), 6) == 6)
     said = await directory.exchange("x", PeerState(PeerCapUse()).to_json())
-    assert PeerState.from_json(said["s"]).said.left
+    assert PeerState.from_json(said["s"]).cap_use.left
 
 
 async def test_what_a_router_left_that_died_holds_the_next_one_up_for_a_moment_only(directory):
@@ -146,7 +146,7 @@ async def test_an_outage_leaves_an_even_share_and_ends(routers, server, caplog):
     assert any("shared again" in line for line in said)
 
 
-async def test_a_statement_that_cannot_be_read_is_passed_over(routers, directory):
+async def test_a_peer_state_that_cannot_be_read_is_passed_over(routers, directory):
     for broken in ("", "3", "{}", '{"sequence":1,"among":-1,"portions":[]}'):
         with pytest.raises(ValueError, match=r"."):
             PeerState.from_json(broken)
@@ -155,7 +155,7 @@ async def test_a_statement_that_cannot_be_read_is_passed_over(routers, directory
     assert routers[0].shares.routers <= 2 and not routers[0].shares.alone
 
 
-def test_a_statement_survives_the_wire():
+def test_a_peer_state_survives_the_wire():
     said = PeerCapUse(3, 2, {("a", "kv_tokens"): (5, 7)})
     full = PeerState(said, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
     assert PeerState.from_json(full.to_json()) == full
