@@ -13,6 +13,7 @@ from cluster.config.endpoints import EndpointConfig
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.server import RouterServer
 from engine.errors import Internal, TandemError
+from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
 
@@ -62,9 +63,7 @@ async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(
                     assert not any(isinstance(answer, TandemError) for answer in answers)
             seen = await state(local.router)
             assert "TTFT p95" in seen["rolled_back"]
-            async with asyncio.timeout(20):
-                while (await state(second))["rolled_back"] is None:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: rolled_back(second))
             before = seen["arms"]["canary"]["requests"]
             for more in range(20):
                 await ask(local, number + more)
@@ -115,6 +114,10 @@ async def rolled_back_for_failing(config, monkeypatch):
         assert "canary chat -> next: rolled back:" in table
         await local.idle()
         return sum(failed)
+
+
+async def rolled_back(router: RouterServer) -> bool:
+    return (await state(router))["rolled_back"] is not None
 
 
 async def state(router: RouterServer):

@@ -17,6 +17,7 @@ from cluster.client import Client
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
+from tests.eventually import eventually
 from tests.integration.local import LocalCluster, cluster
 
 LONG = 10
@@ -89,12 +90,6 @@ def hold_passes(replica) -> asyncio.Event:
 
     worker.pursue = held
     return go_on
-
-
-async def eventually(holds, within_s=30.0):
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.002)
 
 
 async def test_ten_long_prompts_that_are_cancelled_cost_a_short_one_at_most_a_chunk(config):

@@ -54,10 +54,10 @@ async def answer(local: LocalCluster, case: exactness.Case) -> tuple[tuple[int, 
 
 
 async def crowd(local, cases, at_once):
-    gate = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(case):
-        async with gate:
+        async with slots:
             return await answer(local, case)
 
     return await asyncio.gather(*(one(case) for case in cases))
@@ -151,21 +151,33 @@ async def test_choices_differ_and_stage_times_add_up(config):
         assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
 
 
-async def test_nobody_is_let_in_who_has_no_place_in_the_decode_batch(config):
-    """Who comes after them waits before its first token, or is refused, and not behind it."""
+def requests_at_each_step(replica) -> list[int]:
+    """How many requests the replica has, waiting or running, before each step of its batch."""
+    worker, counts = replica.parts.worker, []
+    step = worker.step
+
+    async def counted(*arguments, **named):
+        load = replica.load()
+        counts.append(load.waiting + load.running)
+        return await step(*arguments, **named)
+
+    worker.step = counted
+    return counts
+
+
+async def test_no_request_is_admitted_without_a_slot_in_the_decode_batch(config):
+    """A request that finds none waits before its first token or is refused, not behind it."""
     chat = EndpointConfig(ttft_budget_ms=1000, itl_budget_ms=1000)
     decode = replace(config.decode, max_batch=2)
     async with cluster(replace(config, decode=decode, endpoints={"chat": chat})) as local:
         options = {"max_tokens": 400, "ignore_eos": True}
+        counts = requests_at_each_step(local.decode[0])
         running = [
             asyncio.create_task(local.client.complete([number + 1] * 30, **options))
             for number in range(6)
         ]
-        while not all(one.done() for one in running):
-            load = local.decode[0].state()
-            assert load.waiting + load.running <= 2
-            await asyncio.sleep(0.001)
         ended = await asyncio.gather(*running, return_exceptions=True)
+        assert 0 < max(counts) <= 2
         refused = [one for one in ended if isinstance(one, Overloaded)]
         assert 0 < len(refused) <= 4
         assert all("no slot for it" in one.message for one in refused)
@@ -366,7 +378,7 @@ async def test_numbers_that_overflow_fail_one_request_alone(config):
         await local.idle()
 
 
-async def test_every_ended_request_has_a_row_in_the_ledger(config, caplog):
+async def test_every_ended_request_has_a_row_in_the_request_log(config, caplog):
     endpoints = config.endpoints | {"report": config.endpoints["chat"]}
     config = replace(config, endpoints=endpoints)
     with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
