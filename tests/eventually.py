@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_POLL_S = 0.002
 
-
-async def eventually(condition: Callable[[], Any], within_s: float = 30.0) -> Any:
+async def eventually(
+    condition: Callable[[], Any], within_s: float = 30.0, poll_s: float = 0.002
+) -> Any:
     """Wait until the condition holds; returns its value. Raises TimeoutError after `within_s`.
 
     The condition may be a coroutine function.
@@ -23,7 +23,7 @@ async def eventually(condition: Callable[[], Any], within_s: float = 30.0) -> An
                 found = await found
             if found:
                 return found
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(poll_s)
 
 
 def wait_until(condition: Callable[[], Any], within_s: float = 30.0, poll_s: float = 0.05) -> Any:

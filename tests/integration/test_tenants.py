@@ -30,13 +30,13 @@ class Running:
         self.now = self.most = 0
         start, end = FairShare.start, FairShare.end
 
-        def started(fairness, *arguments):
-            start(fairness, *arguments)
+        def started(fairness, *arguments, **named):
+            start(fairness, *arguments, **named)
             self.now += 1
             self.most = max(self.most, self.now)
 
-        def ended(fairness, *arguments):
-            end(fairness, *arguments)
+        def ended(fairness, *arguments, **named):
+            end(fairness, *arguments, **named)
             self.now -= 1
 
         monkeypatch.setattr(FairShare, "start", started)

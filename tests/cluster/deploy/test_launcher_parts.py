@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import os
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +30,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.sockets import listening_socket, reachable
 from cluster.telemetry.logging_setup import LineFormatter, configure_logging, level_from_environment
 from engine.errors import ConfigError
+from tests.eventually import eventually, wait_until
 
 TRACEBACK = """The deployment failed to start 2 times in a row. Error:
 ray::ServeReplica:tandem:decode.initialize_and_get_metadata() (pid=1)
@@ -148,9 +147,7 @@ def test_descendants_are_seen_at_any_depth() -> None:
     nested = "import subprocess; subprocess.run(['sleep', '30'])"
     child = subprocess.Popen([sys.executable, "-c", nested])
     try:
-        deadline = time.monotonic() + 10
-        while len(descendants(child.pid)) < 1 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: descendants(child.pid), 10)
         (sleeper,) = descendants(child.pid)
         assert {child.pid, sleeper} <= set(descendants(os.getpid()))
     finally:
@@ -244,8 +241,7 @@ async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
     directory = Directory.connect(replace(TandemConfig().directory, url=redis.url))
     try:
         os.kill(redis.pid, signal.SIGKILL)
-        while redis.alive():
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not redis.alive())
         with monkeypatch.context() as broken:
             broken.setattr(embedded_redis, "find_server", lambda: tmp_path / "missing")
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""A choice that is carried from replica to replica, with a real gate and scripted streams."""
+"""A choice that goes on on other replicas, with a real admission queue and scripted streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.types.urgency import Urgency
 from protos.convert import sequence_from_proto
 from protos.decode_pb2 import Retired
 from tests.cluster.router.test_choice_stream import FakeStream
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 from tests.metrics_page import recorded
 
 LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
@@ -218,15 +218,15 @@ async def test_losses_have_a_bound(rig):
     assert not any(rig.requests.values())
 
 
-async def test_a_wait_for_another_place_has_an_end_and_can_be_cancelled():
+async def test_a_wait_for_other_replicas_has_an_end_and_can_be_cancelled():
     for cancelled in (False, True):
         rig = Rig(timeout_s=60.0 if cancelled else 0.2)
         prefill, decode = await rig.start()
         prefill.first(10)
         rig.cluster.gone.update({"decode-0", "decode-1"})
         decode.receiver.lost(ReplicaLost("gone"))
-        await asyncio.sleep(0.05)
-        assert not rig.task.done()
+        ended, _ = await asyncio.wait({rig.task}, timeout=0.05)
+        assert not ended
         if cancelled:
             rig.task.cancel()
         with pytest.raises(asyncio.CancelledError if cancelled else ReplicaLost):

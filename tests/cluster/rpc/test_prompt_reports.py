@@ -46,8 +46,8 @@ async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
     (third,) = await said(outbound)
     assert (third.queued, third.computed) == (False, 32)
     prompt.tokens.append(5)
-    await asyncio.sleep(0.05)
-    assert outbound.empty
+    with pytest.raises(TimeoutError):
+        await said(outbound, 0.05)
 
 
 async def test_what_was_said_is_not_said_again_and_the_end_is_the_end():
@@ -149,6 +149,6 @@ async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():
     reports, outbound = PromptReports(dict), QueuedMessage()
     reports.begin(prompt, outbound.queue(1))
     prompt.tokens.append(3)
-    await asyncio.sleep(0.05)
-    assert outbound.empty
+    with pytest.raises(TimeoutError):
+        await said(outbound, 0.05)
     assert reports._timer is None

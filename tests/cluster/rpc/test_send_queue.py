@@ -22,14 +22,14 @@ LATER = 3600.0
 class Source:
     """Tokens of one call, numbered, given out when they are collected."""
 
-    def __init__(self, outlet):
-        self.outlet = outlet
+    def __init__(self, queue):
+        self.queue = queue
         self.made = 0
         self.given = 0
 
     def make(self, count=1, due_s=0.0):
         self.made += count
-        self.outlet.ready(self.collect, due_s)
+        self.queue.ready(self.collect, due_s)
 
     def collect(self):
         if self.given == self.made:
@@ -42,9 +42,9 @@ def handed_over(number=0):
     return CallEvent(handed_over=HandedOver(bytes=number))
 
 
-# What happens to one of three calls: tokens made, held or not, or a single event put, or a message.
+# What happens to one of three calls: tokens made, delayed or not, a single event, or a message.
 moves = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["make", "hold", "put", "send"])), max_size=50
+    st.tuples(st.integers(0, 2), st.sampled_from(["make", "delay", "put", "send"])), max_size=50
 )
 
 
@@ -58,15 +58,15 @@ def test_each_call_is_in_order_and_nothing_is_lost(script):
             source = sources[call]
             if move == "put":
                 expected[call].append("event")
-                source.outlet.put(handed_over())
+                source.queue.put(handed_over())
             elif move == "send":
                 if outbound.due:
                     sent += await outbound.next()
             else:
                 expected[call].append(source.made)
-                source.make(1, time.monotonic() + LATER if move == "hold" else 0.0)
+                source.make(1, time.monotonic() + LATER if move == "delay" else 0.0)
         for source in sources:
-            source.outlet.put(handed_over(1))
+            source.queue.put(handed_over(1))
         while outbound.due:
             sent += await outbound.next()
         return sent, expected
@@ -98,14 +98,14 @@ async def test_single_events_leave_before_the_tokens_of_others():
 async def test_tokens_leave_before_what_is_put_after_them():
     outbound = QueuedMessage()
     source = Source(outbound.queue(1))
-    source.outlet.put(CallEvent(admitted=Admitted()))
+    source.queue.put(CallEvent(admitted=Admitted()))
     source.make(due_s=time.monotonic() + LATER)
-    source.outlet.put(CallEvent(retired=Retired()))
+    source.queue.put(CallEvent(retired=Retired()))
     kinds = [event.WhichOneof("event") for event in await outbound.next()]
     assert kinds == ["admitted", "tokens", "retired"]
 
 
-async def test_held_tokens_leave_when_they_are_due():
+async def test_delayed_tokens_leave_when_they_are_due():
     outbound = QueuedMessage()
     source = Source(outbound.queue(1))
     source.make(2, time.monotonic() + 0.02)
