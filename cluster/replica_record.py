@@ -65,8 +65,8 @@ class ReplicaRecord:
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
     `config` is the version of its configuration; `start_s` are the stages of its start. One that is
-    `leaving` is given work only where no other can do it. `http` is the other door of a router.
-    Those of one `device` compute on the same cores or GPU; of "" none is known that does.
+    `leaving` is given work only where no other can do it. `http` is a router's
+    address for HTTP. Replicas of one `device` compute on the same cores or GPU; "" is not known.
     """
 
     id: str

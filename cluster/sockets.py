@@ -1,10 +1,12 @@
-"""Binding to an address, with one clear line where that fails."""
+"""Addresses to listen on and to connect to, with one clear line where binding fails."""
 
 from __future__ import annotations
 
 import socket
 
 from engine.errors import ConfigError
+
+_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def is_port(value: int) -> bool:
@@ -58,3 +60,12 @@ def cannot_listen(host: str, port: int, error: Exception | None = None) -> Confi
 def join(host: str, port: int) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable(host: str, port: int, node: str | None = None) -> str:
+    """The address by which a server that listens on `host` is reached.
+
+    From this machine, where it listens on all addresses; from others with `node`, its own.
+    """
+    here = _ALL_ADDRESSES.get(host)
+    return join(host if here is None else node or here, port)

@@ -43,13 +43,13 @@ def make(folder: Path, **config: object) -> torch.nn.Module:
         )
     )
     model.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
     generation = {"bos_token_id": BOS, "eos_token_id": EOS}
     (folder / "generation_config.json").write_text(json.dumps(generation))
     return model.eval()
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {symbol: number for number, symbol in enumerate(alphabet)}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from cluster.admission.assignment import Assignment
 from cluster.admission.policy import Reason
 from cluster.admission.queue_position import QueuePositionListener
-from cluster.config.tenant_limits import Need
 from cluster.placement.types import PlacementRequest
+from cluster.tenants.need import Need
 from engine.errors import TandemError
 from engine.types.urgency import Urgency
 

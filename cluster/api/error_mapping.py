@@ -1,8 +1,8 @@
-"""What each TandemError is to a caller: over gRPC, over HTTP, and in OpenAI's error form.
+"""The status of each TandemError: over gRPC, over HTTP, and in OpenAI's error form.
 
-One table. A class that is not in it takes its nearest ancestor's line; a test walks the tree.
-Over gRPC, trailers carry what the status cannot: the class (`tandem-error`), the field that is
-wrong (`tandem-field`) and when to try again (`retry-after-ms`).
+`TABLE` has them all. A class that is not in it takes the line of its nearest ancestor. Over gRPC,
+trailers carry what the status cannot: the class (`tandem-error`), the field that is wrong
+(`tandem-field`) and when to try again (`retry-after-ms`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from protos.status import (
     retry_after_ms,
 )
 
-# Of a refusal over HTTP: how long after its arrival it was decided.
+# The header of a refusal over HTTP with the time from its arrival to the decision.
 DECIDED_HEADER = "x-decided-ms"
 
 
@@ -123,7 +123,7 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
     found = {key: str(value) for key, value in failure.trailing_metadata() or ()}
     kind = _kind(found.get(CLASS_TRAILER, ""))
     if kind is None:
-        # grpc itself refuses a large message with the status that stands for a lack of room
+        # gRPC itself refuses a large message with the status that otherwise means overload.
         too_large = code is _CODE.RESOURCE_EXHAUSTED and "larger than max" in message
         kind = InvalidRequest if too_large else _BY_CODE.get(code, Internal)
     if issubclass(kind, InvalidRequest | NotFound):

@@ -1,4 +1,4 @@
-"""Streams of events at the doors: closed for certain, merged, ended when the client goes away."""
+"""Streams of events in the front ends: closed for certain, merged, ended with their client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def closing(events: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]
 
 
 async def merge(streams: Sequence[AsyncIterator[Event]]) -> AsyncIterator[tuple[int, Event]]:
-    """The events of all `streams` as they come, each with its stream's place.
+    """The events of all `streams` as they come, each with the index of its stream.
 
     The first error ends them all and is raised; closing the result closes them all.
     """
@@ -66,7 +66,7 @@ class StallWatch:
 
     async def __aenter__(self) -> Self:
         await self._limit.__aenter__()
-        self._look()
+        self._check()
         return self
 
     async def __aexit__(
@@ -80,18 +80,18 @@ class StallWatch:
         await self._limit.__aexit__(kind, error, trace)
 
     async def write(self, writing: Awaitable[None]) -> None:
-        """Wait for a write, under watch."""
+        """Wait for a write; it counts against `stall_s`."""
         self._since = self._loop.time()
         await writing
         self._since = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         due = self._stall_s + (now if self._since is None else self._since)
         if now >= due:
             self._limit.reschedule(now)
         else:
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._check)
 
 
 async def unless(gone: Awaitable[Any], work: Coroutine[Any, Any, _T]) -> _T | None:
@@ -113,16 +113,16 @@ async def end(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 
 async def _forward(
-    place: int,
+    index: int,
     stream: AsyncIterator[Event],
     queue: asyncio.Queue[tuple[int, Event] | int | Exception],
 ) -> None:
-    """Put the events of one stream, then its place alone; or its error."""
+    """Put the events of one stream, then its index alone; or its error."""
     try:
         async with closing(stream) as events:
             async for event in events:
-                await queue.put((place, event))
+                await queue.put((index, event))
     except Exception as error:
         await queue.put(error)
     else:
-        await queue.put(place)
+        await queue.put(index)

@@ -1,4 +1,4 @@
-"""Work that is done together, and fails together."""
+"""Coroutines that run together, and fail together."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _T = TypeVar("_T")
 
 
 async def together(runs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """What all of them return, in their order; one needs no task of its own.
+    """What all coroutines return, in their order. A single coroutine gets no task of its own.
 
-    The first failure ends the others and is raised, where it is a TandemError by itself; so does
-    cancelling.
+    The first failure cancels the others and is raised. A TandemError is raised by itself, any other
+    failure in a group. Cancelling cancels all of them.
     """
     if len(runs) == 1:
         return [await runs[0]]

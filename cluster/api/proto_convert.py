@@ -1,7 +1,7 @@
-"""The API's nouns as `tandem.v1` messages, and back.
+"""The API's requests and events as `tandem.v1` messages, and back.
 
-Whatever a client sends becomes a GenerateRequest or an InvalidRequest that names its field. Ranges
-of the sampling and the existence of model and endpoint are the router's to check.
+A client's message becomes a GenerateRequest, or an InvalidRequest that names its field. The router
+checks the ranges of the sampling, the model and the endpoint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
 
 
 def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
-    """`request` for the wire; raises InvalidRequest where a value has no place there."""
+    """`request` for the wire; raises InvalidRequest for a value that the wire cannot carry."""
     wire = inference_pb2.GenerateRequest(sampling=sampling_to_proto(request.sampling))
     for name in ("request_id", "model", "endpoint", "n", "tenant", "progress"):
         try:
@@ -121,7 +121,7 @@ def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
 
 
 def model_to_proto(card: ModelCard) -> inference_pb2.Model:
-    """A model card for the wire, which leaves out when it was made."""
+    """A model card for the wire; the wire does not carry `created`."""
     return inference_pb2.Model(
         name=card.name,
         architecture=card.architecture,
@@ -171,8 +171,8 @@ def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
                 raise InvalidRequest("chat.messages must not be empty", field="chat.messages")
             return ChatPrompt(
                 tuple(
-                    chat_message(message.role, message.content, f"chat.messages[{place}]")
-                    for place, message in enumerate(wire.chat.messages)
+                    chat_message(message.role, message.content, f"chat.messages[{index}]")
+                    for index, message in enumerate(wire.chat.messages)
                 )
             )
         case _:

@@ -1,4 +1,4 @@
-"""The nouns between the gateways and the router: one request in, a stream of events out."""
+"""What the front ends give the router, and get of it: one request in, a stream of events out."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ScorePrompt:
-    """A text whose own tokens are scored; with a `continuation`, those of that alone.
+    """A text whose own tokens are scored; with a `continuation`, only the continuation's tokens.
 
-    Both are text or both token ids. With each token go the `top` likeliest in its place.
+    Both are text or both token ids. Each score comes with the `top` likeliest tokens at its
+    position.
     """
 
     prompt: TextPrompt | TokenPrompt
@@ -64,8 +65,8 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt | ScorePrompt
 class GenerateRequest:
     """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults.
 
-    Requests of one `tenant` may share cached KV. `progress` asks for Progress events, which an
-    endpoint of that mode gives in any case. A ScorePrompt takes `n` 1 and 1 for
+    Requests of one `tenant` may share cached KV. `progress` asks for Progress events; an endpoint
+    with `stream: progress` sends them in any case. A ScorePrompt takes 1 for `n` and for
     `max_tokens`.
     """
 
@@ -91,7 +92,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The scores of a ScorePrompt's tokens from the place `first` on; `ids` has all of them."""
+    """The scores of a ScorePrompt's tokens from position `first` on; `ids` has all tokens."""
 
     ids: tuple[int, ...]
     first: int
@@ -100,7 +101,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of one choice, in order; `index` is the first one's place, from 0.
+    """Tokens of one choice, in order; `index` is the position of the first one, from 0.
 
     `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
     event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
@@ -159,7 +160,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing else was to be said for a while; the request still runs."""
+    """No other event came for a while; the request still runs."""
 
 
 Stage = Literal["starting", "queued", "prefill", "decode"]
@@ -169,9 +170,9 @@ Stage = Literal["starting", "queued", "prefill", "decode"]
 class Progress:
     """How far a choice is: `tokens` of `total_tokens` of the prompt, or of the longest answer.
 
-    While it is queued, `position` is its place among those that wait in the same line (1 is the
-    next), where that is known, and `wait_s` for how long it is predicted to wait on. `starting`: it
-    is queued, and nobody is there yet to serve it.
+    While the choice is queued, `position` is its queue position in its lane (1 is the next), where
+    that is known, and `wait_s` the predicted rest of its wait. `starting`: it is queued, and no
+    replica is there yet to serve it.
     """
 
     choice: int
@@ -187,7 +188,7 @@ Event = Started | Scored | Progress | Tokens | Heartbeat | Summary
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The model that is served. `lanes` has each endpoint's, or nothing where that is not known."""
+    """The model that is served. `lanes` has the lane of each endpoint, or nothing."""
 
     name: str
     architecture: str
@@ -200,7 +201,7 @@ class ModelCard:
 
 
 class Generator(Protocol):
-    """What a gateway needs of the router."""
+    """What a front end needs of the router."""
 
     @property
     def model(self) -> ModelCard:

@@ -19,9 +19,9 @@ _ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class TextScores:
-    """What a client gets of one text: `scores` are of the tokens from the place `first` on.
+    """What a client gets for one text: `scores` are of the tokens from position `first` on.
 
-    `ids` and `texts` have all tokens; the sum is that of the scored ones. Times in seconds.
+    `ids` and `texts` have all tokens, `sum` adds up the scored ones. Times are in seconds.
     """
 
     ids: tuple[int, ...]
@@ -37,12 +37,12 @@ class TextScores:
 def score_requests_from_proto(
     wire: inference_pb2.ScoreRequest, request_id: str, tenant: str
 ) -> list[GenerateRequest]:
-    """What `tenant` asks for, under that id; raises InvalidRequest."""
+    """One request for each text, for `tenant` and under that id; raises InvalidRequest."""
     if wire.top > MAX_LOGPROBS:
         raise InvalidRequest(f"top must be at most {MAX_LOGPROBS}, not {wire.top}", field="top")
     prompts = [
-        _prompt_from_proto(one, wire.top, f"inputs[{place}]")
-        for place, one in enumerate(wire.inputs)
+        _prompt_from_proto(one, wire.top, f"inputs[{index}]")
+        for index, one in enumerate(wire.inputs)
     ]
     return _requests(prompts, request_id, wire.model, wire.endpoint, tenant)
 
@@ -93,7 +93,7 @@ def scored_from_proto(wire: inference_pb2.Scored) -> TextScores:
 
 
 def score_prompt(text: object, top: int, field: str) -> ScorePrompt:
-    """What a caller of the client gives for a text: it, or a pair of it and what follows it."""
+    """The prompt for what a caller of the client gives: a text, or a text and its continuation."""
     if isinstance(text, tuple) and len(text) == 2 and not isinstance(text[0], int):
         return ScorePrompt(_one(text[0], field), _one(text[1], field), top)
     return ScorePrompt(_one(text, field), None, top)
@@ -140,10 +140,10 @@ def _requests(
         GenerateRequest(
             prompt=prompt,
             sampling=_ONE_TOKEN,
-            request_id=f"{request_id}-{place}" if several else request_id,
+            request_id=f"{request_id}-{index}" if several else request_id,
             model=model,
             endpoint=endpoint,
             tenant=tenant,
         )
-        for place, prompt in enumerate(prompts)
+        for index, prompt in enumerate(prompts)
     ]

@@ -1,4 +1,4 @@
-"""Texts in, scores out: several of them in one call, a few of them in the cluster at a time."""
+"""Texts in, scores out: one call may have many texts, of which a few are scored at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.api.requests import (
 )
 from engine.errors import Internal, InvalidRequest
 
-# Of one call; the others wait for these, and their budgets begin when they do.
+# Texts of one call that are scored at a time. The budget of a text begins with its scoring.
 AT_ONCE = 8
 # Log-probabilities in one answer, those of the likeliest tokens too: some 30 MB of JSON.
 MOST_NUMBERS = 1_000_000
@@ -29,7 +29,7 @@ MOST_NUMBERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
-    """One text's scores, and `behind`, the token that was sampled behind it."""
+    """The scores of one text, and `behind`, the token that was sampled after it."""
 
     scored: Scored
     behind: Tokens
@@ -62,10 +62,10 @@ async def score_all(generator: Generator, requests: Sequence[GenerateRequest]) -
 
     The first failure ends them all and is raised, a TandemError; so does cancelling.
     """
-    turns, size = asyncio.Semaphore(AT_ONCE), _Size()
+    slots, size = asyncio.Semaphore(AT_ONCE), _Size()
 
     async def one(request: GenerateRequest) -> ScoredText:
-        async with turns:
+        async with slots:
             return await _score(generator, request, size)
 
     return await together([one(request) for request in requests])

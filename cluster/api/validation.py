@@ -1,4 +1,4 @@
-"""Checks on what comes in from outside, shared by the gateways and the client."""
+"""Checks of what comes in from outside, shared by the front ends and the client."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def token_prompt(ids: Sequence[object], field: str) -> TokenPrompt:
     if not ids:
         raise InvalidRequest(f"{field} must not be empty", field=field)
     if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in ids):
-        for place, token in enumerate(ids):
-            token_id(token, f"{field}[{place}]", field)
+        for index, token in enumerate(ids):
+            token_id(token, f"{field}[{index}]", field)
     return TokenPrompt(cast("tuple[int, ...]", tuple(ids)))
 
 

@@ -89,7 +89,7 @@ class AutoscalingRunner:
         """Leave the pools to another router, and show no count: of all routers the most counts."""
         if self._controller is not None:
             for pool in self._controller.desired:
-                metrics.WANTED.set(0, pool=pool)
+                metrics.DESIRED.set(0, pool=pool)
         self._controller = None
 
     def _counts(self, record: ReplicaRecord) -> bool:
@@ -106,7 +106,7 @@ class AutoscalingRunner:
         """Publish also what has not changed, because the directory forgets it after a while."""
         desired = controller.desired
         for pool, count in desired.items():
-            metrics.WANTED.set(count, pool=pool)
+            metrics.DESIRED.set(count, pool=pool)
         if desired:
             await self._directory.set_desired(desired)
 

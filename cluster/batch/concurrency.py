@@ -1,18 +1,18 @@
-"""How many requests of a batch are under way at a time. Pure.
+"""How many requests of a batch run at a time. Pure.
 
-One more for each round of answers, half as many when the server refuses: additive increase and
-multiplicative decrease (Chiu and Jain, 1989).
+The limit rises by one for each round of answers, and halves when the server refuses: additive
+increase and multiplicative decrease (Chiu and Jain, 1989).
 """
 
 from __future__ import annotations
 
-# Refusals that come within this time are one: they were asked at the same pace.
+# Refusals within this time count once: their requests were sent at the same limit.
 _ONE_REFUSAL_S = 1.0
 _FIRST = 4.0
 
 
 class BatchConcurrency:
-    """Between 1 and `most` at a time."""
+    """A limit between 1 and `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
@@ -21,7 +21,7 @@ class BatchConcurrency:
 
     @property
     def limit(self) -> int:
-        """How many may be under way now, those that wait to come back among them."""
+        """How many may run now, counting requests that wait to be sent again."""
         return int(self._limit)
 
     def answered(self) -> None:
@@ -29,7 +29,7 @@ class BatchConcurrency:
         self._limit = min(self._most, self._limit + 1 / self._limit)
 
     def refused(self, now: float) -> None:
-        """The server had no room."""
+        """The server refused a request."""
         if now - self._slowed_s >= _ONE_REFUSAL_S:
             self._limit = max(1.0, self._limit / 2)
             self._slowed_s = now

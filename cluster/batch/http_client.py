@@ -1,4 +1,4 @@
-"""Posting JSON to a server and taking the whole answer, a connection for each request."""
+"""An HTTP client of a few lines: posts JSON, takes the whole answer, one connection each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class BatchResponse:
-    """A reply, and when the server said to come back, in seconds."""
+    """A reply, and the seconds after which the server said to try again."""
 
     reply: BatchReply
     retry_after_s: float | None
@@ -29,7 +29,7 @@ class BatchResponse:
 
 @dataclass(frozen=True, slots=True)
 class BatchServer:
-    """A server and what every request to it carries; `base` is a prefix of all paths."""
+    """A server and its API key; `base` is a prefix of all paths."""
 
     host: str
     port: int

@@ -25,7 +25,7 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no request, and why."""
+    """A line that is no request, and the reason."""
 
     custom_id: str | None
     message: str
@@ -41,10 +41,10 @@ class BatchReply:
 
 
 def read_input(lines: Iterable[bytes], done: Collection[str]) -> Iterator[BatchLine | BadLine]:
-    """What is to be done for an input file, less what is `done`; empty lines are nothing.
+    """The lines of an input file, without those that are `done` and without empty ones.
 
-    Of two lines with one custom_id the second is bad, and its error names none: a custom_id comes
-    once in the output.
+    Of two lines with one custom_id the second is bad. Its error names no custom_id, because a
+    custom_id comes once in the output.
     """
     seen: dict[str, int] = {}
     for number, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""The output file of a batch: good results stay, everything else makes way for another try."""
+"""The output file of a batch: good results stay, all other lines are removed for another try."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.errors import ConfigError
 
 
 class BatchOutput:
-    """Lines are appended one by one, each in the file before the next; `done` are custom_ids.
+    """A file to which result lines are appended; `done` has the custom_ids of good results.
 
-    Opening it drops what is no good result, as a whole: the old file is there until the new one is
-    complete. It is locked as long as it is open; ConfigError where somebody else writes to it.
+    Opening it drops all lines that are no good result. The old file stays until the new file is
+    complete. The file is locked while it is open; ConfigError where another process writes to it.
     """
 
     def __init__(self, path: Path) -> None:

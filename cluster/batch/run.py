@@ -1,7 +1,7 @@
 """A batch against a running server: a few requests at a time, each until it has a result.
 
 line ──▶ sent ──▶ answered ──▶ a line of the output
-           ▲          │ no room, or a passing failure
+           ▲          │ overloaded, or a passing failure
            └── wait ──┘
 """
 
@@ -28,7 +28,7 @@ _SHOW_S = 2.0
 
 
 class Poster(Protocol):
-    """What sends requests; `cluster.batch.http_client.Server` is one."""
+    """What sends requests; `cluster.batch.http_client.BatchServer` does."""
 
     async def post(self, path: str, body: Mapping[str, Any]) -> BatchResponse:
         """The answer, whatever its status; raises Unavailable where none came."""
@@ -67,29 +67,32 @@ class BatchProgress:
 
 
 class BatchRun:
-    """Does a batch's lines and writes a result for each. `endpoint` is for those that name none."""
+    """Sends the lines of a batch and writes a result for each.
+
+    `endpoint` is for lines that name none. `before` lines were done by earlier runs.
+    """
 
     def __init__(
         self,
         server: Poster,
         write: Callable[[bytes], None],
-        pace: BatchConcurrency,
+        concurrency: BatchConcurrency,
         endpoint: str | None,
         *,
         before: int = 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.tally = BatchProgress(before)
+        self.progress = BatchProgress(before)
         self._server = server
         self._write = write
-        self._pace = pace
+        self._concurrency = concurrency
         self._endpoint = endpoint
         self._sleep = sleep
 
     async def run(self, lines: Iterable[BatchLine | BadLine], show: Callable[[str], None]) -> None:
-        """To the end; raises Unavailable or Unauthenticated where the others would fail, too.
+        """Send all lines; raises Unavailable or Unauthenticated where more lines would fail, too.
 
-        What was not written then is done by another run.
+        Another run does the lines that have no result then.
         """
         showing = asyncio.create_task(self._show(show))
         running: set[asyncio.Task[None]] = set()
@@ -99,7 +102,7 @@ class BatchRun:
                     self._fail(line.custom_id, "invalid_line", line.message)
                     continue
                 running.add(asyncio.create_task(self._do(line)))
-                while len(running) >= self._pace.limit:
+                while len(running) >= self._concurrency.limit:
                     running = await _some(running)
             while running:
                 running = await _some(running)
@@ -127,43 +130,46 @@ class BatchRun:
             if status == _UNAUTHENTICATED:
                 raise Unauthenticated(_message(answer))
             if status == _TOO_MANY:
-                self.tally.refused += 1
-                self._pace.refused(time.monotonic())
+                self.progress.refused += 1
+                self._concurrency.refused(time.monotonic())
                 told_s = answer.retry_after_s
                 await self._sleep(_FIRST_WAIT_S if told_s is None else min(told_s, _LONGEST_WAIT_S))
             elif status in _PASSING and failures + 1 < _MOST_FAILURES:
                 failures += 1
                 await self._sleep(max(_wait_s(failures), answer.retry_after_s or 0.0))
             else:
-                self._pace.answered()
+                self._concurrency.answered()
                 self._write(result_line(work.custom_id, answer.reply))
-                self.tally.count(answer)
+                self.progress.count(answer)
                 return
 
     def _fail(self, custom_id: str | None, code: str, message: str) -> None:
         self._write(error_line(custom_id, code, message))
-        self.tally.failed += 1
+        self.progress.failed += 1
 
     async def _show(self, show: Callable[[str], None]) -> None:
         while True:
             await asyncio.sleep(_SHOW_S)
-            refused = f", {self.tally.refused} times no room" if self.tally.refused else ""
-            show(f"{self.tally}, {self._pace.limit} at a time{refused}")
+            refused = f", {self.progress.refused} times refused" if self.progress.refused else ""
+            show(f"{self.progress}, {self._concurrency.limit} at a time{refused}")
 
 
-def endpoint_for(models: Any, wanted: str | None) -> str:
-    """The endpoint of `/v1/models`' answer that batch work goes to; raises NotFound."""
+def endpoint_for(models: Any, name: str | None) -> str:
+    """The endpoint for a batch: `name`, or else the first of the lane batch; raises NotFound.
+
+    `models` is the answer of `/v1/models`.
+    """
     cards = models.get("data") if isinstance(models, dict) else None
     card = cards[0] if isinstance(cards, list) and cards else {}
     lanes = card.get("lanes") or {}
     known = ", ".join(card.get("endpoints") or ()) or "none"
-    if wanted is not None:
-        if wanted not in (card.get("endpoints") or ()):
-            raise NotFound(f"the server has no endpoint {wanted!r}; its endpoints: {known}")
-        return wanted
-    for name, lane in lanes.items():
+    if name is not None:
+        if name not in (card.get("endpoints") or ()):
+            raise NotFound(f"the server has no endpoint {name!r}; its endpoints: {known}")
+        return name
+    for endpoint, lane in lanes.items():
         if lane == "batch":
-            return str(name)
+            return str(endpoint)
     raise NotFound(
         f"the server has no endpoint of the lane batch (its endpoints: {known}); configure one, "
         "or name another by --endpoint"

@@ -151,11 +151,11 @@ PANELS = (
     ),
     Panel("Decode occupancy", "percentunit", (level(replica.OCCUPANCY, "role", "replica"),)),
     Panel(
-        "Decode step and gap, p95",
+        "Decode step and inter-token latency, p95",
         "s",
         (
             quantile(decode.STEP_TIME, 0.95, legend="step"),
-            quantile(decode.INTER_TOKEN_LATENCY, 0.95, legend="gap"),
+            quantile(decode.INTER_TOKEN_LATENCY, 0.95, legend="inter-token latency"),
         ),
     ),
     Panel(
@@ -188,14 +188,14 @@ PANELS = (
             quantile(decode.ADMISSION_WAIT, 0.95, legend="wait for blocks"),
         ),
     ),
-    Panel("KV moved", "Bps", (per_second(decode.TRANSFER_BYTES, legend="bytes"),)),
+    Panel("KV transferred", "Bps", (per_second(decode.TRANSFER_BYTES, legend="bytes"),)),
     Panel(
         "Transfers and links",
         "ops",
         (
             per_second(transfer.TRANSFERS, "outcome"),
             per_second(transfer.LINKS_BROKEN, legend="links broken"),
-            per_second(router.MOVED, "reason", legend="requests moved"),
+            per_second(router.FAILOVERS, "reason", legend="failovers"),
             per_second(decode.LOCAL_PREFILLS, legend="local prefills"),
         ),
     ),
@@ -205,7 +205,7 @@ PANELS = (
         # Every router counts all of them.
         (
             highest(router.REPLICAS, "role"),
-            highest(router.WANTED, "pool", legend="wanted"),
+            highest(router.DESIRED, "pool", legend="desired"),
         ),
     ),
     Panel("Slowest start, by stage", "s", (highest(replica.START, "role", "stage"),)),
@@ -232,7 +232,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "15s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": list(_variables())},
-        "panels": [_panel(place, panel) for place, panel in enumerate(PANELS)],
+        "panels": [_panel(index, panel) for index, panel in enumerate(PANELS)],
     }
 
 
@@ -263,10 +263,10 @@ def _variables() -> Iterator[dict[str, Any]]:
         }
 
 
-def _panel(place: int, panel: Panel) -> dict[str, Any]:
-    row, column = divmod(place, 24 // _WIDTH)
+def _panel(index: int, panel: Panel) -> dict[str, Any]:
+    row, column = divmod(index, 24 // _WIDTH)
     return {
-        "id": place + 1,
+        "id": index + 1,
         "title": panel.title,
         "type": "timeseries",
         "datasource": _SOURCE,

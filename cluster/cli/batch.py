@@ -32,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_CONCURRENCY,
         metavar="N",
-        help=f"at most so many requests at a time ({_CONCURRENCY}); fewer where there is no room",
+        help=f"most requests at a time ({_CONCURRENCY}); fewer while the server is overloaded",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what has no good result yet; 0 where every line has one then, else 1."""
+    """Do the lines without a good result; returns 0 where every line has one then, else 1."""
     if options.concurrency < 1:
         raise ConfigError("--concurrency must be at least 1")
     source, output = Path(options.input), Path(options.output)
@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> int:
     if output.exists() and output.samefile(source):
         raise ConfigError(f"{output} is the input")
     server = BatchServer.at(options.url, os.environ.get("TANDEM_API_KEY"))
-    tally = asyncio.run(_run(server, source, output, options))
-    print(f"tandem: {tally}", file=sys.stderr)
-    return 0 if not tally.failed else 1
+    progress = asyncio.run(_run(server, source, output, options))
+    print(f"tandem: {progress}", file=sys.stderr)
+    return 0 if not progress.failed else 1
 
 
 async def _run(
@@ -59,17 +59,17 @@ async def _run(
         raise Unavailable(f"{options.url}/v1/models answered with status {answer.reply.status}")
     endpoint = endpoint_for(answer.reply.body, options.endpoint)
     with BatchOutput(output) as results, source.open("rb") as lines:
-        pace, before = BatchConcurrency(options.concurrency), len(results.done)
-        batch = BatchRun(server, results.add, pace, endpoint, before=before)
+        concurrency, before = BatchConcurrency(options.concurrency), len(results.done)
+        batch = BatchRun(server, results.add, concurrency, endpoint, before=before)
         try:
             await batch.run(read_input(lines, results.done), _show)
         except BaseException:
-            print(f"tandem: {batch.tally}; run it again for the rest", file=sys.stderr)
+            print(f"tandem: {batch.progress}; run it again for the rest", file=sys.stderr)
             raise
-    return batch.tally
+    return batch.progress
 
 
 def _show(line: str) -> None:
-    """In place on a terminal, line by line elsewhere."""
+    """Overwrite one line on a terminal; print line by line elsewhere."""
     end = "\x1b[K\r" if sys.stderr.isatty() else "\n"
     print(line, end=end, file=sys.stderr, flush=True)

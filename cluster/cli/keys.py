@@ -1,6 +1,6 @@
-"""`tandem keys`: new API keys, what there is of them, and their end, in a file or in Redis.
+"""`tandem keys`: makes, lists and removes API keys, in a file or in Redis.
 
-A key is shown once, when it is made; only its hash is kept.
+A key is shown once, when it is made. Only its hash is stored.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Keys(Protocol):
         ...
 
     def add(self, digest: str, tenant: str) -> None:
-        """A key of this hash is the tenant's from now on."""
+        """Give the tenant the key of this hash."""
         ...
 
     def remove(self, digest: str) -> None:
-        """The key of this hash is nobody's from now on."""
+        """Take the key of this hash from its tenant."""
         ...
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what `tandem keys` was asked for; raises a TandemError."""
+    """Run `tandem keys`; raises a TandemError."""
     keys = _opened(options)
     if options.action == "list":
         for digest, tenant in sorted(keys.keys().items(), key=lambda item: item[::-1]):

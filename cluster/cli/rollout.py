@@ -12,13 +12,13 @@ from cluster.discovery.rollout import document_of
 from engine.errors import Unavailable
 from protos import router_pb2
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 # For starting Serve's processes, beyond what the replicas may take.
 _MORE_S = 60.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask for it, and wait until it serves; Unavailable says why it does not."""
+    """Ask for a rollout, and wait until it serves; Unavailable says why it does not."""
     given = {"model.path": options.model}
     overrides = {key: value for key, value in given.items() if value is not None}
     config = load_config(options.config, overrides)
@@ -31,7 +31,7 @@ async def _roll_out(address: str, config: TandemConfig) -> str:
     asked = await request_rollout(address, document_of(config))
     until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
     while time.monotonic() < until_s:
-        rollout = await _look(address)
+        rollout = await _last_rollout(address)
         if rollout is not None and rollout.id == asked:
             if rollout.state == "serving":
                 return rollout.version
@@ -39,11 +39,11 @@ async def _roll_out(address: str, config: TandemConfig) -> str:
                 raise Unavailable(f"rollout failed, the old one goes on: {rollout.reason}")
         elif rollout is not None:
             raise Unavailable("another rollout was asked for after this one")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 
-async def _look(address: str) -> router_pb2.RolloutStatus | None:
+async def _last_rollout(address: str) -> router_pb2.RolloutStatus | None:
     """The last rollout; None while no router answers or knows."""
     try:
         status = await fetch_status(address)

@@ -73,11 +73,11 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         where = (replica.role, replica.id, replica.address, health)
         start = f"{sum(replica.start_s.values()):.1f}" if replica.start_s else "-"
         rows.append((*where, start, str(replica.waiting), str(replica.running), *blocks))
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_COLUMNS))]
     lines = [
         "  ".join(
-            cell.ljust(width) if place < _TEXT_COLUMNS else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if index < _TEXT_COLUMNS else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]

@@ -1,11 +1,7 @@
-"""The typed gRPC client, the terminal chat and offline batches."""
+"""The typed gRPC client, and the chat on a terminal."""
 
-from cluster.client.grpc_client import (
-    Client,
-    CompletedChoice,
-    Completion,
-    Options,
-)
+from cluster.client.grpc_client import Client, CompletedChoice, Completion
+from cluster.client.inputs import Options
 
 __all__ = [
     "Client",

@@ -1,4 +1,4 @@
-"""Asking a router how its cluster is, to stop or replace it, or to give a replica a role."""
+"""A client of a router's admin service: status, stop, rollout, and the role of a replica."""
 
 from __future__ import annotations
 

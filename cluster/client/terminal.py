@@ -12,7 +12,8 @@ from cluster.api import ChatMessage, Progress, Started, Summary, Tokens
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from cluster.client.grpc_client import Client, Options
+    from cluster.client.grpc_client import Client
+    from cluster.client.inputs import Options
 
 
 _WHOLE_LINE = "\r\x1b[K"
@@ -27,17 +28,17 @@ async def stream_answer(
 ) -> tuple[str, Summary | None]:
     """Print the reply as it comes; returns its text and the closing summary.
 
-    How far it is, where that is told, is shown in one line of `status`, a terminal.
+    Progress events are shown in one line of `status`, which is a terminal.
     """
-    text, summary, told = "", None, False
+    text, summary, shown = "", None, False
     async for event in client.generate(prompt, **options):
-        if told and status is not None and not isinstance(event, Progress):
+        if shown and status is not None and not isinstance(event, Progress):
             print(_WHOLE_LINE, end="", file=status, flush=True)
-            told = False
+            shown = False
         match event:
             case Progress() if status is not None:
                 print(_WHOLE_LINE + progress_line(event), end="", file=status, flush=True)
-                told = True
+                shown = True
             case Tokens():
                 text += event.text
                 print(event.text, end="", file=out, flush=True)
@@ -52,9 +53,9 @@ async def stream_answer(
 def progress_line(progress: Progress) -> str:
     """How far a request is, in words."""
     if progress.stage in ("starting", "queued"):
-        place = "" if progress.position is None else f", place {progress.position}"
+        position = "" if progress.position is None else f", position {progress.position}"
         wait = "" if progress.wait_s is None else f", about {progress.wait_s:.0f} s to go"
-        return f"{progress.stage}{place}{wait}"
+        return f"{progress.stage}{position}{wait}"
     most = "at most " if progress.stage == "decode" else ""
     return f"{progress.stage}: {progress.tokens} of {most}{progress.total_tokens} tokens"
 

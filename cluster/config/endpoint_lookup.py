@@ -12,9 +12,9 @@ from engine.types.lane import Lane
 def endpoint_of(
     request: GenerateRequest, endpoints: Mapping[str, EndpointConfig], default: str
 ) -> str:
-    """The endpoint that it names, which may be none of these; else the default one.
+    """The endpoint that the request names, configured or not; else the default endpoint.
 
-    For scoring that is the first one whose lane is scoring, where there is one.
+    The default for scoring is the first endpoint of the lane scoring, where there is one.
     """
     if request.endpoint:
         return request.endpoint

@@ -59,14 +59,14 @@ def _line(fault: ErrorDetails, root: type[Any]) -> str:
     return f"{key}: {fault['msg']}"
 
 
-def _key_paths(section: type[Any], wanted: str, prefix: str = "") -> Iterator[str]:
-    """Every key path of a section; mappings are entered by the names that `wanted` uses."""
+def _key_paths(section: type[Any], named: str, prefix: str = "") -> Iterator[str]:
+    """Every key path of a section; mappings are entered by the names that `named` uses."""
     hints = get_type_hints(section)
     for item in fields(section):
         path, hint = f"{prefix}{item.name}", hints[item.name]
         yield path
         if is_dataclass(hint) and isinstance(hint, type):
-            yield from _key_paths(hint, wanted, f"{path}.")
-        elif get_origin(hint) is dict and wanted.startswith(f"{path}."):
-            name = wanted.removeprefix(f"{path}.").split(".")[0]
-            yield from _key_paths(get_args(hint)[1], wanted, f"{path}.{name}.")
+            yield from _key_paths(hint, named, f"{path}.")
+        elif get_origin(hint) is dict and named.startswith(f"{path}."):
+            name = named.removeprefix(f"{path}.").split(".")[0]
+            yield from _key_paths(get_args(hint)[1], named, f"{path}.{name}.")

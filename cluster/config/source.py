@@ -12,7 +12,7 @@ import yaml
 
 from engine.errors import ConfigError
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "broken YAML"
-        raise ConfigError(f"{path}: {place}: {error.problem}") from None
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "broken YAML"
+        raise ConfigError(f"{path}: {where}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: broken YAML: {str(error).splitlines()[0]}") from None
     if document is None:
@@ -38,7 +38,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def await_version(path: Path, checksum: str, timeout_s: float) -> None:
-    """Wait until a file is the one that is meant, where it is brought to this host by others.
+    """Wait until a file has that checksum, where something else brings the file to this host.
 
     `checksum` is the SHA-256 of its text, less white space at both ends. ConfigError if it does not
     come.
@@ -47,7 +47,7 @@ def await_version(path: Path, checksum: str, timeout_s: float) -> None:
     while _checksum(path) != checksum:
         if time.monotonic() >= until_s:
             raise ConfigError(f"{path}: is not the one that was deployed, after {timeout_s:g} s")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _checksum(path: Path) -> str | None:
@@ -66,16 +66,16 @@ def merge_overrides(document: Mapping[str, Any], overrides: Mapping[str, object]
     }
     for key, value in overrides.items():
         *sections, leaf = key.split(".")
-        place = merged
+        target = merged
         for section in sections:
-            inner = place.get(section)
+            inner = target.get(section)
             # A section that is not a mapping is left for the check to refuse by name.
             if inner is not None and not isinstance(inner, Mapping):
                 break
-            place[section] = dict(inner or {})
-            place = place[section]
+            target[section] = dict(inner or {})
+            target = target[section]
         else:
-            place[leaf] = value
+            target[leaf] = value
     return merged
 
 

@@ -1,4 +1,7 @@
-"""How the tokens of a request reach its client, by the mode of its endpoint. Pure."""
+"""How long a token is held back, and in which pieces an answer reaches its client. Pure.
+
+The mode of the endpoint decides (`endpoints.*.stream` and `flush`).
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,27 @@ from dataclasses import dataclass
 
 from cluster.config.endpoints import EndpointConfig
 
-# Where the text is kept to the end it comes from the replica in few pieces; how far it is can be
-# told as often.
+# Where the text is kept to the end, the replica sends it in few pieces. Progress is as frequent.
 _SELDOM_S = 0.25
 _MANY_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDelivery:
-    """A replica holds a token for `hold_s`, and at most `hold_tokens`, to send them together.
+    """A replica delays a token for `flush_delay_s` at most, to send up to `flush_tokens` together.
 
-    `at_end`: the client is given each choice's text in one piece, when all are done. `progress`:
-    it is told meanwhile how far its request is.
+    `at_end`: the client gets the text of each choice in one piece, when all choices are done.
+    `progress`: the client gets Progress events meanwhile.
     """
 
-    hold_s: float = 0.04
-    hold_tokens: int = 24
+    flush_delay_s: float = 0.04
+    flush_tokens: int = 24
     at_end: bool = False
     progress: bool = False
 
 
 def delivery_of(endpoint: EndpointConfig, progress: bool = False) -> StreamDelivery:
-    """What a request of that endpoint gets; `progress` says whether it asked to be told."""
+    """The delivery of a request to that endpoint; `progress`: it asked for Progress events."""
     match endpoint.stream:
         case "tokens":
             return StreamDelivery(0.0, 1, progress=progress)

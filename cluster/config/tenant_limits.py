@@ -1,13 +1,11 @@
-"""What a tenant may have, and what a request takes of it. Pure."""
+"""The section `tenants`: what each tenant may have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.config import require
-
-CONCURRENT, WAITING_TOKENS, KV_TOKENS = "concurrent", "waiting_tokens", "kv_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +32,7 @@ class TenantConfig:
         )
         require(self.weight > 0, "weight must be positive")
 
-    def cap(self, name: str) -> int | None:
-        """The whole of a cap; None where there is none."""
-        wholes = {
-            CONCURRENT: self.max_concurrent,
-            WAITING_TOKENS: self.max_waiting_tokens,
-            KV_TOKENS: self.max_kv_tokens,
-        }
-        return wholes.get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a request takes of its tenant's caps: choices, prompt tokens, KV of all choices."""
-
-    requests: int = 1
-    tokens: int = 0
-    kv_tokens: int = 0
-
 
 def config_of(tenants: Mapping[str, TenantConfig], tenant: str) -> TenantConfig:
     """The tenant's section, or that of `default`."""
     return tenants.get(tenant) or tenants.get("default") or TenantConfig()
-
-
-def caps_of(tenants: Mapping[str, TenantConfig]) -> Callable[[tuple[str, str]], int | None]:
-    """The whole of a cap by tenant and name."""
-
-    def whole(key: tuple[str, str]) -> int | None:
-        tenant, name = key
-        return config_of(tenants, tenant).cap(name)
-
-    return whole

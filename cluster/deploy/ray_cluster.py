@@ -61,8 +61,8 @@ class RayCluster:
         self.begin(self._config)
         deadline = time.monotonic() + self._config.ray.ready_timeout_s
         while True:
-            # First of all: an application that was there before may have failed, and says so
-            # until Serve's controller has looked at the new one.
+            # Before the first look: an application that was there before may have failed, and
+            # shows that until Serve's controller has seen the new one.
             time.sleep(_STATUS_INTERVAL_S)
             if self._all_up():
                 break
@@ -149,7 +149,7 @@ def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
     if not (gpus and config.prefill.replicas):
         return None
     if gpus == 1:
-        return "two pools take turns on one GPU; one pool, --prefill-replicas 0, serves more there"
+        return "two pools share one GPU in time; one pool, --prefill-replicas 0, serves more there"
     return _unverified_transport(config.kv.transport)
 
 

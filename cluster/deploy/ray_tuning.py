@@ -14,13 +14,13 @@ QUIET_RAY = {
     # Workers kept ready: replicas have an environment of their own and never use them: 0.9 %.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_num_workers_soft_limit": "0",
-    # Looks of the raylet at memory, at the disk, at idle workers, 4 to 10 a second: 0.4 %.
+    # The raylet's checks of memory, at the disk, at idle workers, 4 to 10 a second: 0.4 %.
     "RAY_raylet_check_gc_period_milliseconds": "1000",
     "RAY_memory_monitor_refresh_ms": "1000",
     "RAY_local_fs_monitor_interval_ms": "1000",
     "RAY_object_manager_timer_freq_ms": "1000",
     "RAY_kill_idle_workers_interval_ms": "1000",
-    # New files of the log are looked for twice a second in place of ten times: 0.5 %.
+    # Polls for new files of the log, twice a second instead of ten times: 0.5 %.
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
     # What a node and its processes use, for the dashboard, from 5 s: 0.3 % with the next.
     "REPORTER_UPDATE_INTERVAL_MS": "10000",

@@ -14,7 +14,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,11 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.autoscaling.serve_policy import DESIRED, follow_desired
 from cluster.config.autoscaling import PoolBounds
-from cluster.config.deployment import DeploymentName, RayConfig
+from cluster.config.deployment import RayConfig
 from cluster.config.schema import TandemConfig, load_config
 from cluster.config.source import await_version
+from cluster.deploy.process_environment import SHORT_SPINS, process_environment
+from cluster.deploy.resource_share import ResourceShare, even_share, shares_of
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.replica.health_file import HealthFile
@@ -38,7 +39,6 @@ from cluster.telemetry.logging_setup import configure_logging
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
 from engine.startup_timer import StartupTimer
-from kv_transfer.transports.dns_timeouts import RESOLVER
 
 log = logging.getLogger(__name__)
 
@@ -48,24 +48,6 @@ QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 _CONFIG_ARRIVES_S = 180.0
 # For so long one call for a first replica is out; then it is made anew.
 _WAKE_S = 60.0
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# One heap that keeps what it has: a step's temporaries would else be given back to the system and
-# faulted in anew, step after step, as threads other than the first have small heaps of their own.
-_ALLOCATOR = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-}
-
-# GNU OpenMP's threads keep a core for milliseconds when their work is done. Beside decode replicas
-# that costs more than it brings to prompts, whose operations are long.
-_PATIENCE = {"GOMP_SPINCOUNT": "1000"}
-
-_ALWAYS = {
-    "TQDM_DISABLE": "1",  # a progress bar is no line of a log
-    # Seconds between what a replica tells Serve of its pool's desired size; 10 by default.
-    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
-}
 
 
 class PoolReplica:
@@ -158,26 +140,6 @@ async def _woken(handle: serve.handle.DeploymentHandle) -> None:
         log.warning("a pool could not be woken", extra=named)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceShare:
-    """What each replica of a deployment may use of the machine, and asks of Ray."""
-
-    threads: int
-    gpus: float
-    per_device: int
-    resources: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, replicas: int, cores: int, gpus: int) -> ResourceShare:
-        """An even share, in fractions that fit: two replicas on one GPU take half each."""
-        per_gpu = -(-replicas // gpus) if gpus else 0
-        return cls(
-            threads=max(1, cores // replicas),
-            gpus=1 / per_gpu if per_gpu else 0,
-            per_device=per_gpu or replicas,
-        )
-
-
 def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
     """The application; `config.directory.url` must be set.
 
@@ -185,7 +147,7 @@ def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
     """
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
-    shares = _shares(config, share)
+    shares = shares_of(config, share)
     roles: tuple[tuple[Pool, ReplicaRole], ...] = (
         ("prefill", "prefill"),
         ("decode", config.decode_role),
@@ -195,7 +157,7 @@ def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
             PoolReplica,
             name,
             _replicas(count, config.scaling.bounds.get(name)),
-            _actor_options(shares[name], _PATIENCE if role == "prefill" else {}),
+            _actor_options(shares[name], SHORT_SPINS if role == "prefill" else {}),
             config.ray,
         ).bind(config, role, shares[name].per_device)
         for name, role in roles
@@ -210,16 +172,9 @@ def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
 
 
 def share_of_cluster(config: TandemConfig) -> ResourceShare:
-    """An even share of the Ray cluster that this process is connected to.
-
-    Pools that scale may come to have all of their replicas there.
-    """
-    resources: Mapping[str, float] = ray.cluster_resources()
-    return ResourceShare.of(
-        sum(config.most_replicas.values()),
-        cores=os.cpu_count() or 1,
-        gpus=int(resources.get("GPU", 0)),
-    )
+    """An even share of the Ray cluster that this process is connected to."""
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    return even_share(config, os.cpu_count() or 1, gpus)
 
 
 def application(arguments: Mapping[str, Any]) -> serve.Application:
@@ -250,26 +205,10 @@ async def _end(shell: Any, served: Any) -> None:
         await directory.close()
 
 
-def _shares(config: TandemConfig, even: ResourceShare) -> dict[DeploymentName, ResourceShare]:
-    """Each deployment's share: its own where the configuration has one, else an even one."""
-    fallback: dict[DeploymentName, ResourceShare] = {
-        "router": ResourceShare(threads=1, gpus=0, per_device=1),
-        "prefill": even,
-        "decode": even,
-    }
-    given = config.ray.shares
-    return {
-        name: ResourceShare(own.threads, own.gpus, own.per_device, own.resources)
-        if (own := given.get(name)) is not None
-        else share
-        for name, share in fallback.items()
-    }
-
-
 def _actor_options(share: ResourceShare, more: Mapping[str, str] | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "num_cpus": 0.1,
-        "runtime_env": {"env_vars": _environment(share.threads) | dict(more or {})},
+        "runtime_env": {"env_vars": process_environment(share.threads) | dict(more or {})},
     }
     if share.gpus:
         options["num_gpus"] = share.gpus
@@ -312,11 +251,6 @@ def _deployment(
         max_constructor_retry_count=2,
         logging_config=QUIET,
     )(shell)
-
-
-def _environment(threads: int) -> dict[str, str]:
-    passed = {key: os.environ[key] for key in ("TANDEM_LOG", *RESOLVER) if key in os.environ}
-    return RESOLVER | passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS
 
 
 def _replica_id() -> str:

@@ -42,7 +42,7 @@ class EchoReply:
             "object": COMPLETION.whole_object,
             "created": int(time.time()),
             "model": self._generator.model.name,
-            "choices": [self._choice(place, one) for place, one in enumerate(found)],
+            "choices": [self._choice(index, one) for index, one in enumerate(found)],
             "usage": {
                 "prompt_tokens": prompt_tokens,
                 "completion_tokens": completion_tokens,
@@ -53,8 +53,8 @@ class EchoReply:
             },
         }
 
-    def _choice(self, place: int, one: ScoredText) -> Json:
-        text = self._text(place, one)
+    def _choice(self, index: int, one: ScoredText) -> Json:
+        text = self._text(index, one)
         tokens = tokens_of(one)
         if self._longer:
             text += one.behind.text
@@ -63,14 +63,14 @@ class EchoReply:
         if self._logprobs is not None:
             listing, _ = COMPLETION.logprobs(tokens, self._generator.token_text, 0)
         finish = one.behind.finish_reason if self._longer else "length"
-        choice = COMPLETION.whole(place, text, listing, finish)
+        choice = COMPLETION.whole(index, text, listing, finish)
         if self._call.token_ids:
             choice["token_ids"] = [token.token for token in tokens]
         return choice
 
-    def _text(self, place: int, one: ScoredText) -> str:
+    def _text(self, index: int, one: ScoredText) -> str:
         """The prompt as it was sent, or else as its tokens read."""
-        prompt = self._call.requests[place].prompt
+        prompt = self._call.requests[index].prompt
         if isinstance(prompt, ScorePrompt) and isinstance(prompt.prompt, TextPrompt):
             return prompt.prompt.text
         return self._generator.text(one.scored.ids)
@@ -83,7 +83,7 @@ def tokens_of(one: ScoredText) -> list[SampledToken]:
     top = len(scores.top_ids) // count if count else 0
     tokens = [SampledToken(token) for token in scored.ids[: scored.first]]
     best = list(zip(scores.top_ids, scores.top_logprobs, strict=True))
-    for place, token in enumerate(scored.ids[scored.first :]):
-        candidates = tuple(best[place * top : (place + 1) * top])
-        tokens.append(SampledToken(token, scores.logprobs[place], candidates))
+    for index, token in enumerate(scored.ids[scored.first :]):
+        candidates = tuple(best[index * top : (index + 1) * top])
+        tokens.append(SampledToken(token, scores.logprobs[index], candidates))
     return tokens

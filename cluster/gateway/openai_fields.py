@@ -68,7 +68,7 @@ def read_messages(value: object) -> tuple[ChatMessage, ...]:
         raise InvalidRequest(f"messages must be a list, not {shown(value)}", field="messages")
     if not value:
         raise InvalidRequest("messages must not be empty", field="messages")
-    return tuple(_message(entry, f"messages[{place}]") for place, entry in enumerate(value))
+    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
 
 
 def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
@@ -82,7 +82,7 @@ def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
     if not value:
         raise InvalidRequest("prompt must not be empty", field="prompt")
     if isinstance(value[0], str | list):
-        return tuple(_one_prompt(entry, f"prompt[{place}]") for place, entry in enumerate(value))
+        return tuple(_one_prompt(entry, f"prompt[{index}]") for index, entry in enumerate(value))
     return (token_prompt(value, "prompt"),)
 
 
@@ -153,7 +153,7 @@ def _content(value: object, name: str) -> str:
         raise InvalidRequest(
             f"{name} must be a string or a list of text parts, not {shown(value)}", field=name
         )
-    return "\n".join(_part(part, f"{name}[{place}]") for place, part in enumerate(value))
+    return "\n".join(_part(part, f"{name}[{index}]") for index, part in enumerate(value))
 
 
 def _part(part: object, name: str) -> str:

@@ -138,8 +138,8 @@ class _Request(BaseModel):
         if len(prompts) == 1:
             return (request,)
         return tuple(
-            replace(request, prompt=prompt, request_id=f"{name}-{place}")
-            for place, prompt in enumerate(prompts)
+            replace(request, prompt=prompt, request_id=f"{name}-{index}")
+            for index, prompt in enumerate(prompts)
         )
 
     def _prompts(self) -> tuple[Prompt, ...]:
@@ -159,8 +159,8 @@ class _Request(BaseModel):
             seed=self.seed,
             stop=self.stop,
             stop_token_ids=tuple(
-                token_id(token, f"stop_token_ids[{place}]", "stop_token_ids")
-                for place, token in enumerate(self.stop_token_ids)
+                token_id(token, f"stop_token_ids[{index}]", "stop_token_ids")
+                for index, token in enumerate(self.stop_token_ids)
             ),
             ignore_eos=self.ignore_eos,
         )

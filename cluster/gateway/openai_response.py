@@ -45,9 +45,9 @@ class OpenAIReply:
     async def whole(self) -> Json:
         """Collect everything; raises a TandemError."""
         async with closing(self._merged()) as events:
-            async for place, event in events:
+            async for prompt_index, event in events:
                 if isinstance(event, Tokens):
-                    choice = self._choices[self._number(place, event)]
+                    choice = self._choices[self._number(prompt_index, event)]
                     choice.texts.append(event.text)
                     choice.ids += event.ids
                     choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
@@ -61,15 +61,15 @@ class OpenAIReply:
     async def events(self) -> AsyncIterator[bytes]:
         """Server-sent events, only comments before the first token; raises a TandemError."""
         async with closing(self._merged()) as events:
-            async for place, event in events:
+            async for prompt_index, event in events:
                 if isinstance(event, Tokens):
-                    written = self._chunks(self._number(place, event), event)
+                    written = self._chunks(self._number(prompt_index, event), event)
                     if written:
                         yield written
                 elif isinstance(event, Heartbeat):
                     yield HEARTBEAT
                 elif isinstance(event, Progress):
-                    number = place * self._call.n + event.choice
+                    number = prompt_index * self._call.n + event.choice
                     yield comment("progress", progress_json(event, number))
                 elif isinstance(event, Started | Summary):
                     self._note(event)
@@ -87,10 +87,10 @@ class OpenAIReply:
     def _merged(self) -> AsyncIterator[tuple[int, Event]]:
         return merge([self._generator.generate(request) for request in self._call.requests])
 
-    def _number(self, place: int, event: Tokens) -> int:
+    def _number(self, prompt_index: int, event: Tokens) -> int:
         if event.choice >= self._call.n:
             raise Internal(f"tokens of choice {event.choice} of {self._call.n}")
-        return place * self._call.n + event.choice
+        return prompt_index * self._call.n + event.choice
 
     def _note(self, event: Started | Summary) -> None:
         if isinstance(event, Started):

@@ -226,8 +226,8 @@ class _SocketSession:
     async def _relay(self, messages: Messages, events: Merged) -> Json:
         """Write a generation's messages; returns the last one."""
         async with closing(events), StallWatch(self._gateway.stall_s) as watch:
-            async for place, event in events:
-                message = messages.of(place, event)
+            async for prompt_index, event in events:
+                message = messages.of(prompt_index, event)
                 if message is not None:
                     await watch.write(self._send(message))
         return messages.end()

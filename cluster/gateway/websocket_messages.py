@@ -92,17 +92,17 @@ class Messages:
         self._offsets = [0] * (call.n * len(call.requests))
         self._summaries: list[Summary] = []
 
-    def of(self, place: int, event: Event) -> Json | None:
-        """The message for an event of the prompt at `place`; None for none."""
+    def of(self, prompt_index: int, event: Event) -> Json | None:
+        """The message for an event of the prompt at `prompt_index`; None for none."""
         match event:
             case Tokens():
-                return self._tokens(place, event)
+                return self._tokens(prompt_index, event)
             case Progress():
-                number = place * self._call.n + event.choice
+                number = prompt_index * self._call.n + event.choice
                 return self._message("progress") | progress_json(event, number)
             case Started(request_id, model, prompt_tokens, seed):
                 return self._message("started") | {
-                    "prompt": place,
+                    "prompt": prompt_index,
                     "request_id": request_id,
                     "model": model,
                     "prompt_tokens": prompt_tokens,
@@ -130,8 +130,8 @@ class Messages:
         }
         return self._message("end") | {"usage": usage}
 
-    def _tokens(self, place: int, event: Tokens) -> Json:
-        number = place * self._call.n + event.choice
+    def _tokens(self, prompt_index: int, event: Tokens) -> Json:
+        number = prompt_index * self._call.n + event.choice
         message = self._message("tokens") | {
             "choice": number,
             "index": event.index,

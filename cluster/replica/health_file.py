@@ -1,7 +1,7 @@
 """A replica's health as a file, for a probe that runs beside it and cannot call it.
 
 A replica's gRPC port is a free one, so a kubelet does not know it. Where TANDEM_HEALTH_DIR names a
-folder, each passed health check touches a file there; a probe counts those that are fresh.
+folder, each passed health check touches a file there. A probe counts the fresh files.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ _FOLDER = "TANDEM_HEALTH_DIR"
 
 
 class HealthFile:
-    """One replica's file. A `path` of None keeps no file."""
+    """The file of one replica. With a `path` of None there is no file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     @classmethod
     def from_environment(cls, replica_id: str) -> HealthFile:
-        """The file of that replica in the folder that TANDEM_HEALTH_DIR names, if it does."""
+        """The file of a replica in the folder that TANDEM_HEALTH_DIR names, if it names one."""
         folder = os.environ.get(_FOLDER)
         name = re.sub(r"[^\w.-]", "_", replica_id)
         return cls(Path(folder) / name if folder else None)
 
     def touch(self) -> None:
-        """The replica is healthy now. Raises OSError where the folder cannot be written."""
+        """Note that the replica is healthy. Raises OSError where the folder cannot be written."""
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch()
 
     def remove(self) -> None:
-        """The replica ends. Idempotent."""
+        """Remove the file: the replica ends. Idempotent."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Prefixes that are computed before anybody asks for them, so that their KV is cached."""
+"""Computes prefixes before a request needs them, so that their KV is cached."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from engine.types.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
-# Due so late that every request comes first.
-_PATIENCE_S = 3600.0
+# The budget of a prefix: so long that every request comes first.
+_BUDGET_S = 3600.0
 
 
 async def warm(
@@ -25,8 +25,7 @@ async def warm(
 ) -> None:
     """Compute each text as a prompt of the default tenant, one after the other.
 
-    What fills no block or leaves no room in the context, or cannot be computed, is logged and
-    passed over.
+    A text that fills no block, fills the context, or fails is logged and passed over.
     """
     for number, text in enumerate(texts):
         try:
@@ -40,7 +39,7 @@ async def warm(
                 continue
             sampling = SamplingParams(temperature=0.0, max_tokens=1, seed=0)
             prompt = Sequence(f"warm.{number}", [*tokens], len(tokens), sampling)
-            prompt.lane, prompt.ttft_budget_s = "batch", _PATIENCE_S
+            prompt.lane, prompt.ttft_budget_s = "batch", _BUDGET_S
             await compute(prompt)
             log.info("kv.warm_prefixes[%d] is cached: %d tokens", number, len(tokens))
         except TandemError as error:

@@ -1,4 +1,4 @@
-"""What `tandem status`, `role`, `rollout` and `stop` ask a router."""
+"""The admin service of a router, for `tandem status`, `role`, `rollout` and `stop`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2, router_pb2_grpc
 from protos.status import answers_errors
 
-# How long a new role may take to be seen here, and how often it is looked for.
+# How long a new role may take to be seen here, and the poll interval meanwhile.
 _SEEN_S = 3.0
-_LOOK_S = 0.02
-# How gRPC names callers on this host.
+_POLL_S = 0.02
+# The names that gRPC gives callers on this host.
 _HERE = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 
 
@@ -37,7 +37,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self,
         pools: HealthyReplicas,
         directory: Directory,
-        wanted: Mapping[Pool, int],
+        desired: Mapping[Pool, int],
         canaries: CanaryRouting | None = None,
         config: str = "",
         *,
@@ -47,7 +47,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self._guarded = guarded
         self._pools = pools
         self._canaries = canaries or CanaryRouting({})
-        self._wanted = wanted
+        self._desired = desired
         self._directory = directory
         self._flipping = asyncio.Lock()
 
@@ -86,8 +86,8 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         if last is not None and last.state in UNDER_WAY:
             raise Unavailable("another rollout is under way; ask again when it has ended")
         asked = RolloutState(secrets.token_hex(8))
-        wanted = RolloutRequest(asked.id, request.configuration)
-        if not await self._directory.ask_rollout(wanted.to_json(), asked.to_json()):
+        asking = RolloutRequest(asked.id, request.configuration)
+        if not await self._directory.ask_rollout(asking.to_json(), asked.to_json()):
             raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
         return router_pb2.RolloutResponse(id=asked.id)
 
@@ -97,7 +97,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     ) -> router_pb2.GiveRoleResponse:
         """Give a replica another role; NotFound, or InvalidRequest where that cannot be.
 
-        One at a time, and answered when this router places by it.
+        Changes one role at a time, and answers when this router uses the new role.
         """
         self._check(context)
         role = working_role(request.role)
@@ -108,7 +108,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEEN_S):
                     while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
-                        await asyncio.sleep(_LOOK_S)
+                        await asyncio.sleep(_POLL_S)
         return router_pb2.GiveRoleResponse(before=before)
 
     def _check(self, context: Any) -> None:
@@ -134,11 +134,11 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         return all(record.role == role for record in found)
 
     def _short(self) -> list[str]:
-        have = {pool: len(self._pools.healthy(pool)) for pool in self._wanted}
+        have = {pool: len(self._pools.healthy(pool)) for pool in self._desired}
         return [
-            f"{pool} ({have[pool]} of {wanted})"
-            for pool, wanted in self._wanted.items()
-            if have[pool] < wanted
+            f"{pool} ({have[pool]} of {desired})"
+            for pool, desired in self._desired.items()
+            if have[pool] < desired
         ]
 
     def _describe(self, record: ReplicaRecord) -> router_pb2.ReplicaStatus:

@@ -1,7 +1,7 @@
-"""A router's canaries: which requests they serve, what became of them, and their end.
+"""A router's canaries: which requests they serve, what became of these, and their rollback.
 
 A canary that is rolled back stays so until the configuration of either endpoint changes, or until
-no router is left that knows: routers tell each other (`cluster/router/peer_exchange.py`).
+no router is left that knows of it. Routers tell each other (`cluster/router/peer_exchange.py`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from cluster.config.canary import Arm, ArmStats, CanaryJudge
 from cluster.config.endpoints import EndpointConfig
+from cluster.router.canary_judge import Arm, ArmStats, CanaryJudge
 from cluster.telemetry import router_metrics as metrics
 
 log = logging.getLogger(__name__)
 
-# A verdict sorts what was seen, so not at every request.
+# The judge sorts the window, so it judges not at every request.
 _JUDGE_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryRoute:
-    """How a request to an endpoint is served: as one of `served_as`; `arm` None: no canary.
+    """How a request is served: with the settings of `served_as`; `arm` None means no canary.
 
     `config` is the version of the configuration that says so (`cluster/config/version.py`).
     """
@@ -70,7 +70,7 @@ class CanaryRouting:
                 self._versions[name] = version
 
     def route(self, endpoint: str, tenant: str, request_id: str) -> CanaryRoute:
-        """How a request is to be served."""
+        """The route of a request."""
         canary, version = self._canaries.get(endpoint), self._config_version
         if canary is None:
             return CanaryRoute(endpoint, endpoint, None, version)
@@ -81,7 +81,7 @@ class CanaryRouting:
     def ended(
         self, route: CanaryRoute, outcome: str, ttft_s: float | None, *, failed: bool
     ) -> None:
-        """A request has ended; its canary is rolled back where that was the last straw."""
+        """A request has ended. Rolls its canary back where the judge says so."""
         if route.arm is None:
             return
         name, now = route.endpoint, self._clock()
@@ -98,15 +98,15 @@ class CanaryRouting:
         if (reason := canary.judge(now)) is not None:
             self._roll_back(name, reason)
 
-    def say(self) -> dict[str, str]:
-        """Why canaries were rolled back, for the other routers; by endpoint and version."""
+    def publish(self) -> dict[str, str]:
+        """The reasons of rollbacks for the other routers, by endpoint and version."""
         return {self._versions[name]: reason for name, reason in self._reasons.items()}
 
-    def hear(self, said: Mapping[str, str]) -> None:
-        """What other routers rolled back: the same is rolled back here."""
+    def receive(self, rolled_back: Mapping[str, str]) -> None:
+        """Roll back what another router rolled back."""
         for name, version in self._versions.items():
-            if version in said and name not in self._reasons:
-                self._roll_back(name, said[version])
+            if version in rolled_back and name not in self._reasons:
+                self._roll_back(name, rolled_back[version])
 
     def states(self) -> list[CanaryState]:
         """All canaries, by endpoint."""
@@ -117,8 +117,8 @@ class CanaryRouting:
                 canary.config.endpoint,
                 canary.config.share,
                 self._reasons.get(name),
-                canary.seen("stable", now),
-                canary.seen("canary", now),
+                canary.stats("stable", now),
+                canary.stats("canary", now),
             )
             for name, canary in sorted(self._canaries.items())
         ]

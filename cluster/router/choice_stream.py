@@ -1,8 +1,8 @@
 """One choice of a request on one pair of replicas.
 
-The first token comes from prefill, the rest from decode, or all from a decode replica that computes
-the prompt itself; each is checked to be the next. No task waits for an event: the streams to the
-replicas give them to a run as they come.
+The first token comes from the prefill replica, the others from the decode replica. With local
+prefill all tokens come from the decode replica. Each token is checked to be the next one. No task
+waits for an event: the streams to the replicas hand events over as they come.
 
     begun ──▶ first token out ──▶ last token out ──▶ both calls told to end ──▶ both ended
       └── a failure, a cancel: at any point ─────────────────▲
@@ -33,15 +33,15 @@ from protos.convert import scores_from_proto, tokens_from_proto
 log = logging.getLogger(__name__)
 
 Emit = Callable[[Scored | Tokens | Progress], None]
-# How long the echo of a failure waits for the failure itself.
-_VERDICT_S = 0.5
+# A broken transfer waits so long for the failure that may have caused it.
+_DECISION_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceHooks:
-    """Who hears of a choice.
+    """The functions that a choice calls.
 
-    `emit` gets its events, `lost` a replica that was lost, `computed` the times of its first token;
+    `emit` gets its events, `lost` a replica that was lost, `computed` the times of its first token.
     `prefilled` is called once the prompt was computed, or never will be.
     """
 
@@ -52,13 +52,13 @@ class ChoiceHooks:
 
 
 class _ReplicaCall:
-    """The call to one of the two replicas: what it gives goes to the run, until it has ended."""
+    """The call to one of the two replicas; its events go to the choice until the call has ended."""
 
-    def __init__(self, run: ChoiceStream, replica: ReplicaRecord) -> None:
+    def __init__(self, choice: ChoiceStream, replica: ReplicaRecord) -> None:
         self.replica = replica
-        self.placed_s = time.monotonic()
+        self.sent_s = time.monotonic()
         self.ended = False
-        self._run = run
+        self._choice = choice
         self._call: ReplicaCall | None = None
 
     def begin(
@@ -75,7 +75,7 @@ class _ReplicaCall:
         if kind == "ended":
             self._end(error_from_failure(event.ended.failure) if event.ended.failure.kind else None)
         else:
-            self._run.take(self, kind or "", event)
+            self._choice.take(self, kind or "", event)
 
     def lost(self, error: TandemError) -> None:
         if isinstance(error, ReplicaLost):
@@ -86,35 +86,35 @@ class _ReplicaCall:
 
     def _end(self, error: TandemError | None) -> None:
         self.ended = True
-        self._run.side_ended(self, error)
+        self._choice.call_ended(self, error)
 
 
 class ChoiceStream:
-    """Drives the two calls of a choice, from where its record says that it is.
+    """Drives the two calls of a choice, from where its resume state says that it is.
 
-    Where it has begun to stream, all that follows comes from the pair's decode replica.
+    Once the choice has begun to stream, all further tokens come from the pair's decode replica.
     """
 
     def __init__(
         self,
-        record: ResumeState,
+        state: ResumeState,
         pair: Pair,
         streams: tuple[CallStream, CallStream],
         hooks: ChoiceHooks,
     ) -> None:
-        self._record = record
+        self._state = state
         self._pair = pair
         self._streams = streams
         self._hooks = hooks
-        # Never the same twice: a client may send a request id again while its past is remembered.
-        self._transfer = f"{record.name}.{secrets.token_hex(4)}"
+        # Never the same twice: a client may reuse a request id that replicas still remember.
+        self._transfer = f"{state.name}.{secrets.token_hex(4)}"
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sides: list[_ReplicaCall] = []
+        self._calls: list[_ReplicaCall] = []
         self._early: list[inference_pb2.Tokens] = []
-        self._verdict: asyncio.TimerHandle | None = None
+        self._decision: asyncio.TimerHandle | None = None
         self._echo: TandemError | None = None
         self._retired = False
-        self._taken_up = bool(record.output)
+        self._resumed = bool(state.output)
         self._abandoned_s: float | None = None
 
     async def run(self) -> ChoiceSummary:
@@ -126,36 +126,36 @@ class ChoiceStream:
             self._abandoned_s = time.monotonic()
             raise
         finally:
-            if self._verdict is not None:
-                self._verdict.cancel()
-            for side in self._sides:
-                side.cancel()
-        return self._record.times.summary(self._record.choice, self._pair)
+            if self._decision is not None:
+                self._decision.cancel()
+            for call in self._calls:
+                call.cancel()
+        return self._state.times.summary(self._state.choice, self._pair)
 
-    def take(self, side: _ReplicaCall, kind: str, event: CallEvent) -> None:
-        """What a replica says, less its end."""
+    def take(self, call: _ReplicaCall, kind: str, event: CallEvent) -> None:
+        """Take an event of a call, except its end."""
         if self._outcome.done():
             return
         try:
-            self._act(side, kind, event)
+            self._act(call, kind, event)
         except TandemError as error:
             self._settle(error)
 
-    def side_ended(self, side: _ReplicaCall, error: TandemError | None) -> None:
-        """A call is over, and nothing of it is held there any more, or the replica is lost."""
+    def call_ended(self, call: _ReplicaCall, error: TandemError | None) -> None:
+        """A call is over: the replica has freed everything of it, or is lost."""
         if isinstance(error, ReplicaLost):
-            self._hooks.lost(side.replica)
-        if not self._pair.local and side is self._sides[0]:
+            self._hooks.lost(call.replica)
+        if not self._pair.local and call is self._calls[0]:
             self._hooks.prefilled()
-        over = all(one.ended for one in self._sides)
+        over = all(one.ended for one in self._calls)
         if over and self._abandoned_s is not None:
             metrics.TIME_TO_CANCEL.observe(time.monotonic() - self._abandoned_s)
         if self._outcome.done():
             return
-        # Once the last token is out, what a replica does is no failure.
-        if error is not None and not self._record.finished:
+        # After the last token, what happens to a replica is no failure.
+        if error is not None and not self._state.finished:
             self._weigh(error, over)
-        elif over and self._record.finished:
+        elif over and self._state.finished:
             self._settle(None)
         elif over:
             none = Internal("both replicas ended without a finish reason")
@@ -164,32 +164,32 @@ class ChoiceStream:
     def _begin(self) -> None:
         prefill, decode = self._streams
         if not self._pair.local:
-            self._sides.append(_ReplicaCall(self, self._pair.prefill))
-            self._sides[-1].begin(prefill, self._record.prefill_request(self._transfer, self._pair))
-        if self._pair.local or self._record.prepared.sampling.max_tokens != 1:
-            self._sides.append(_ReplicaCall(self, self._pair.decode))
-            self._sides[-1].begin(decode, self._record.decode_request(self._transfer, self._pair))
+            self._calls.append(_ReplicaCall(self, self._pair.prefill))
+            self._calls[-1].begin(prefill, self._state.prefill_request(self._transfer, self._pair))
+        if self._pair.local or self._state.prepared.sampling.max_tokens != 1:
+            self._calls.append(_ReplicaCall(self, self._pair.decode))
+            self._calls[-1].begin(decode, self._state.decode_request(self._transfer, self._pair))
 
-    def _act(self, side: _ReplicaCall, kind: str, event: CallEvent) -> None:
+    def _act(self, call: _ReplicaCall, kind: str, event: CallEvent) -> None:
         if kind == "tokens":
             # The other stream's first token may still be on its way.
-            if self._record.output:
-                if self._taken_up:
-                    self._taken_up = False
+            if self._state.output:
+                if self._resumed:
+                    self._resumed = False
                     self._hooks.prefilled()
                 self._emit(event.tokens)
             else:
                 self._early.append(event.tokens)
         elif kind == "first_token":
-            self._take_first(event.first_token, side.placed_s)
+            self._take_first(event.first_token, call.sent_s)
         elif kind == "progress":
-            self._tell(event.progress)
+            self._report(event.progress)
         elif kind == "admitted":
-            times = self._record.times
+            times = self._state.times
             times.transfer_s = event.admitted.transfer_s
             times.admission_s = event.admitted.admission_s
         elif kind == "retired":
-            times = self._record.times
+            times = self._state.times
             times.decode_s = event.retired.decode_s
             times.preemptions = event.retired.preemptions
             self._retired = True
@@ -199,66 +199,66 @@ class ChoiceStream:
     @property
     def _over(self) -> bool:
         """Whether nothing more is to come: the last token was sent, and decode has closed."""
-        decoded = self._pair.local or len(self._record.output) > 1
-        return self._record.finished and (self._retired or not decoded)
+        decoded = self._pair.local or len(self._state.output) > 1
+        return self._state.finished and (self._retired or not decoded)
 
-    def _take_first(self, first: prefill_pb2.FirstToken, placed_s: float) -> None:
+    def _take_first(self, first: prefill_pb2.FirstToken, sent_s: float) -> None:
         if self._pair.local:
             self._hooks.prefilled()
-        times = self._record.times
-        if self._record.prepared.scored_from is not None:
-            self._emit_scores(self._record.prepared.scored_from, first.scores)
+        times = self._state.times
+        if self._state.prepared.scored_from is not None:
+            self._emit_scores(self._state.prepared.scored_from, first.scores)
         self._emit(first.tokens)
         times.ttft_s = time.monotonic() - times.began_s
-        times.queue_s = placed_s - times.began_s + first.queue_s
+        times.queue_s = sent_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens
         flush_s = times.ttft_s - times.queue_s - times.prefill_s
         known = FirstTokenTiming(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
-        # The client's turn comes first: its token does not wait for what is learned from it.
+        # The client comes first: its token does not wait for the statistics.
         asyncio.get_running_loop().call_soon(self._hooks.computed, known)
         for tokens in self._early:
             self._emit(tokens)
         self._early.clear()
 
-    def _tell(self, wire: prefill_pb2.PromptProgress) -> None:
-        """Pass on how far the prompt is, as long as that is news."""
-        if self._record.output:
+    def _report(self, wire: prefill_pb2.PromptProgress) -> None:
+        """Pass on how far the prompt is, until the first token."""
+        if self._state.output:
             return
-        total = len(self._record.prepared.prompt_ids)
+        total = len(self._state.prepared.prompt_ids)
         if wire.queued:
             wait_s = wire.wait_s if wire.HasField("wait_s") else None
-            told = Progress(self._record.choice, "queued", 0, total, wire.position, wait_s)
+            progress = Progress(self._state.choice, "queued", 0, total, wire.position, wait_s)
         else:
-            told = Progress(self._record.choice, "prefill", wire.computed, total)
-        self._hooks.emit(told)
+            progress = Progress(self._state.choice, "prefill", wire.computed, total)
+        self._hooks.emit(progress)
 
     def _emit(self, wire: inference_pb2.Tokens) -> None:
-        run, record = tokens_from_proto(wire), self._record
-        if run.index != len(record.output) or record.finished:
-            raise Internal(f"token {run.index} came where {len(record.output)} was due")
-        record.output += run.ids
-        record.finished = run.finish_reason is not None
+        run, state = tokens_from_proto(wire), self._state
+        if run.index != len(state.output) or state.finished:
+            raise Internal(f"token {run.index} came where {len(state.output)} was due")
+        state.output += run.ids
+        state.finished = run.finish_reason is not None
         self._hooks.emit(
-            Tokens(record.choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
+            Tokens(state.choice, run.index, run.ids, run.text, run.finish_reason, run.sampled)
         )
 
     def _emit_scores(self, first: int, wire: prefill_pb2.Scores) -> None:
-        scores, ids = scores_from_proto(wire), self._record.prepared.prompt_ids
+        scores, ids = scores_from_proto(wire), self._state.prepared.prompt_ids
         if len(scores.logprobs) != len(ids) - first:
             raise Internal(f"{len(scores.logprobs)} scores for {len(ids) - first} tokens")
         self._hooks.emit(Scored(ids, first, scores))
 
     def _weigh(self, error: TandemError, over: bool) -> None:
-        """End with the failure that explains it best.
+        """End with the failure that explains the end best.
 
-        A broken transfer is told by both replicas, and is often the echo of something that one of
-        them is about to say: that it has no room, or nothing more, because it is dead.
+        Both replicas report a broken transfer. Often it follows from another failure, which one of
+        them reports next: the replica is overloaded, or it died.
         """
         if isinstance(error, TransferFailed) and not over:
             loop = asyncio.get_running_loop()
             self._echo = error
-            self._verdict = loop.call_later(_VERDICT_S, self._settle, error)
+            self._decision = loop.call_later(_DECISION_S, self._settle, error)
         else:
             self._settle(self._echo or error if isinstance(error, TransferFailed) else error)
 

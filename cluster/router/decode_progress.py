@@ -1,4 +1,4 @@
-"""How far an answer is whose text is kept to its end: told by the tokens that came."""
+"""Progress events for an answer whose text is kept to its end, by the tokens that came."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_S = 0.5
 
 
 class DecodeProgress:
-    """Passes a choice's events on, and tells of its tokens, of `most` at most, twice a second."""
+    """Passes a choice's events on, and adds its progress of `most` tokens twice a second."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class DecodeProgress:
         self._put = put
         self._most = most
         self._clock = clock
-        self._told_s = float("-inf")
+        self._last_s = float("-inf")
 
     def __call__(self, event: Scored | Tokens | Progress) -> None:
         """Take the next event."""
@@ -30,7 +30,7 @@ class DecodeProgress:
         if not isinstance(event, Tokens) or event.finish_reason is not None:
             return
         now = self._clock()
-        if now - self._told_s >= EVERY_S:
-            self._told_s = now
+        if now - self._last_s >= EVERY_S:
+            self._last_s = now
             done = event.index + len(event.ids)
             self._put(Progress(event.choice, "decode", done, self._most))

@@ -1,7 +1,7 @@
-"""A request's events on their way to its client: what is not read yet is merged, never piled up.
+"""The event buffer of a request: events that its client has not read yet are merged.
 
-Where the text is kept to the end, all of it is merged; of what tells how far a choice is, the last
-one counts.
+So a slow client gets fewer, larger events, and the buffer stays small. Of the Progress events of a
+choice the last one counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEARTBEAT_S = 10.0
 
 @dataclass(slots=True)
 class _TokenRun:
-    """Tokens of one choice that several events brought."""
+    """The merged tokens of several events of one choice."""
 
     choice: int
     index: int
@@ -46,16 +46,16 @@ class _TokenRun:
 
 
 class EventBuffer:
-    """Takes events without waiting; a slow reader gets larger ones. Ends with `end_with`.
+    """Takes events without waiting; a slow reader gets larger events.
 
-    What it holds is bounded by the request's `max_tokens` for each choice. A Heartbeat is added
-    wherever nothing came for `heartbeat_s` that every door writes to its client, until `close`.
+    Its size is bounded by the request's `max_tokens` for each choice. Until `close` it adds a
+    Heartbeat after each `heartbeat_s` without an event that every front end writes to its client.
     """
 
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._events: deque[Event | _TokenRun | TandemError] = deque()
         self._at_end = False
-        # Where each choice's unread tokens are; a lone event becomes a run when another comes.
+        # The unread tokens of each choice; a single event becomes a run when another comes.
         self._runs: dict[int, Tokens | _TokenRun] = {}
         self._waiting: asyncio.Future[None] | None = None
         self._closed = False
@@ -70,7 +70,7 @@ class EventBuffer:
         return len(self._events)
 
     def keep_text(self) -> None:
-        """From now on tokens are kept until the Summary, and leave before it, a choice in one."""
+        """Keep tokens until the Summary from now on; each choice leaves in one event before it."""
         self._at_end = True
 
     def put(self, event: Event | TandemError) -> None:
@@ -92,7 +92,7 @@ class EventBuffer:
         self._wake()
 
     def end_with(self, error: TandemError) -> None:
-        """Drop what was not read, for this; take nothing more."""
+        """Drop the events that were not read, and end with this error."""
         self._events.clear()
         self._runs.clear()
         self.put(error)
@@ -123,16 +123,16 @@ class EventBuffer:
                 self._events.append(tokens)
             return
         if isinstance(run, Tokens):
-            lone, run = run, _TokenRun.of(run)
+            single, run = run, _TokenRun.of(run)
             self._runs[tokens.choice] = run
             if not self._at_end:
-                self._events[self._events.index(lone)] = run
+                self._events[self._events.index(single)] = run
         run.add(tokens)
 
     def _put_progress(self, progress: Progress) -> None:
-        for place, event in enumerate(self._events):
+        for index, event in enumerate(self._events):
             if isinstance(event, Progress) and event.choice == progress.choice:
-                self._events[place] = progress
+                self._events[index] = progress
                 return
         self._events.append(progress)
 
@@ -151,7 +151,7 @@ class EventBuffer:
 
 
 def _is_written(event: Event | TandemError) -> bool:
-    """Whether every door writes bytes for it: over HTTP some events are no chunk."""
+    """Whether every front end writes bytes for it: over HTTP some events are no chunk."""
     if isinstance(event, Tokens):
         return bool(event.text or event.sampled or event.finish_reason)
     return not isinstance(event, Started)

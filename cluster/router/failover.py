@@ -1,8 +1,11 @@
-"""Carries a choice to its end, from replica to replica where one is lost on the way.
+"""Failover: a stream continues here after its replica died.
 
-Computing has no side effects, and what was sent never changes: so a choice whose replica died, or
-whose KV did not arrive, is given another place and goes on behind the tokens that were sent. Every
-wait has an end: so many losses, and so long without a place to go on at.
+Computing has no side effects, and tokens that were sent never change. So a choice whose replica
+died, or whose KV did not arrive, is assigned to other replicas, and goes on behind the tokens that
+were sent. `cluster/router/resume_state.py` has all that the next replica needs.
+
+Every wait has an end: a choice survives a few losses, and waits for other replicas for a bounded
+time.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from cluster.api import ChoiceSummary
 from cluster.replica_record import ReplicaRecord
 from cluster.router.choice_stream import ChoiceHooks, ChoiceStream, Emit
 from cluster.router.resume_state import ResumeState
-from cluster.rpc.client_pool import CallStreams
+from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import (
     Overloaded,
@@ -33,14 +36,15 @@ from engine.errors import (
 log = logging.getLogger(__name__)
 
 # A request that itself brings replicas down must not bring down all of them.
-_MOST_LOSSES = 4
-_LOOK_S = 0.1
+MOST_LOSSES = 4
+POLL_S = 0.1
 
 
 class Failover:
-    """Runs placed choices. `patience_s` is how long one waits for another place; 0: not at all.
+    """Runs assigned choices to their end, from replica to replica where one is lost on the way.
 
-    `suspect` hears of replicas that were lost.
+    A choice waits for other replicas for `timeout_s`; with 0 it fails instead. `suspect` hears of
+    replicas that were lost.
     """
 
     def __init__(
@@ -48,70 +52,70 @@ class Failover:
         assigner: Assigner,
         streams: CallStreams,
         suspect: Callable[[ReplicaRecord], None],
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         self._assigner = assigner
         self._streams = streams
         self._suspect = suspect
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
-    async def carry(
+    async def run(
         self,
-        record: ResumeState,
-        placed: Assignment,
+        state: ResumeState,
+        assignment: Assignment,
         emit: Emit,
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceSummary:
-        """Stream a choice to its end; raises a TandemError. Its place may be another after it."""
+        """Stream a choice to its end; raises a TandemError. A failover changes the assignment."""
         losses, until_s = 0, 0.0
         while True:
             try:
-                return await self._run(record, placed, emit, computed).run()
+                return await self._stream(state, assignment, emit, computed).run()
             except (ReplicaLost, TransferFailed) as error:
-                losses, until_s = losses + 1, time.monotonic() + self._patience_s
+                losses, until_s = losses + 1, time.monotonic() + self._timeout_s
                 cause: TandemError = error
             except Overloaded as error:
-                # Where it came in vain at first, that is the answer.
+                # A full replica is the answer, unless the choice was on its way from a lost one.
                 if not losses or time.monotonic() >= until_s:
                     raise
                 cause = error
-            placed.release_load()
-            if losses > _MOST_LOSSES or not self._patience_s:
+            assignment.release_load()
+            if losses > MOST_LOSSES or not self._timeout_s:
                 raise cause
             if isinstance(cause, Overloaded):
-                await asyncio.sleep(min(cause.retry_after_s or _LOOK_S, self._patience_s))
-            await self._move(record, placed, cause, until_s)
+                await asyncio.sleep(min(cause.retry_after_s or POLL_S, self._timeout_s))
+            await self._reassign(state, assignment, cause, until_s)
 
-    def _run(
+    def _stream(
         self,
-        record: ResumeState,
-        placed: Assignment,
+        state: ResumeState,
+        assignment: Assignment,
         emit: Emit,
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceStream:
-        record.prepared = replace(record.prepared, urgency=placed.urgency)
-        pair, prompt = placed.plan.pair, placed.shares[0]
+        state.prepared = replace(state.prepared, urgency=assignment.urgency)
+        pair, prompt = assignment.plan.pair, assignment.shares[0]
         streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
         hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)
-        return ChoiceStream(record, pair, streams, hooks)
+        return ChoiceStream(state, pair, streams, hooks)
 
-    async def _move(
-        self, record: ResumeState, placed: Assignment, cause: TandemError, until_s: float
+    async def _reassign(
+        self, state: ResumeState, assignment: Assignment, cause: TandemError, until_s: float
     ) -> None:
-        """Find another place, as soon as there is one; raises the cause where there is none."""
-        ask, sent = record.asks(placed.request), len(record.output)
+        """Assign the choice to other replicas, as soon as there are some; else raise the cause."""
+        request, sent = state.placement_request(assignment.request), len(state.output)
         while True:
             try:
-                self._assigner.reassign(placed, ask, streaming=sent > 0)
+                self._assigner.reassign(assignment, request, streaming=sent > 0)
                 break
             except (Unavailable, PromptTooLong):
                 if time.monotonic() >= until_s:
                     raise cause from None
-            await asyncio.sleep(_LOOK_S)
-        pair, reason = placed.plan.pair, type(cause).__name__
+            await asyncio.sleep(POLL_S)
+        pair, reason = assignment.plan.pair, type(cause).__name__
         # A full replica on the way is no loss of its own.
         if not isinstance(cause, Overloaded):
-            metrics.MOVED.inc(reason=reason)
+            metrics.FAILOVERS.inc(reason=reason)
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         why = {"error": reason, "reason": cause.message, "sent": sent}
-        log.warning("request moved", extra=record.named_in_log | where | why)
+        log.warning("request failed over", extra=state.named_in_log | where | why)

@@ -1,6 +1,6 @@
-"""What routers tell each other, through the directory: their shares of the tenants' caps and more.
+"""The exchange between routers, through the directory: shares of the tenants' caps, and more.
 
-A task, never in the path of a request: what it learns is there when a request comes.
+It is a task of its own. No request waits for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-# How often, how often while somebody is short of a share, how often while there is nobody to share
-# with and nothing to be shared, and how long a start may wait for its share: what a router had that
-# died is free after that.
+# The interval of exchanges: usually, while a tenant lacks a share, and while this router is alone
+# with nothing to share. A start may wait for its share; the share of a router that died is free
+# after that time.
 EVERY_S = 0.2
 HURRY_S = 0.05
 QUIET_S = 0.5
@@ -48,7 +48,7 @@ class PeerExchange:
         self._fairness = fairness
         self._canaries = canaries or CanaryRouting({})
         self._task: asyncio.Task[None] | None = None
-        self._heard: set[str] = set()
+        self._peers: set[str] = set()
         self._dead: frozenset[str] = frozenset()
         self._charged: Mapping[str, float] = {}
         self._quiet = False
@@ -76,15 +76,15 @@ class PeerExchange:
             await self._directory.exchange(self._router, farewell.to_json())
 
     async def once(self) -> bool:
-        """Tell and read once; False where the directory could not be reached."""
+        """Publish and read once; False where the directory could not be reached."""
         uses, charged, here = self._fairness.publish()
         self._quiet = not uses and charged == self._charged
         self._charged = charged
-        said = self._shares.publish(uses, int(time.time() / _TURN_S))
-        statement = PeerState(said, charged, here, self._canaries.say())
+        cap_use = self._shares.publish(uses, int(time.time() / _TURN_S))
+        state = PeerState(cap_use, charged, here, self._canaries.publish())
         alone, routers = self._shares.alone, self._shares.routers
         try:
-            texts = await self._directory.exchange(self._router, statement.to_json())
+            texts = await self._directory.exchange(self._router, state.to_json())
         except Unavailable as error:
             self._shares.miss(time.monotonic())
             if self._shares.alone and not alone:
@@ -92,7 +92,7 @@ class PeerExchange:
                 log.warning("caps are no longer shared: an even share of each", extra=fields)
                 self._fairness.receive({}, ())
         else:
-            await self._take(texts)
+            await self._receive(texts)
             if alone:
                 log.warning("caps are shared again", extra={"routers": self._shares.routers})
         metrics.SHARING.set(not self._shares.alone)
@@ -100,27 +100,27 @@ class PeerExchange:
         return not self._shares.alone
 
     async def _once_at_the_start(self) -> None:
-        """The same; who has no lease in the directory may be what is left of one that died."""
+        """The same; a router without a lease in the directory has died."""
         await self.once()
         with suppress(Unavailable):
             members = await self._directory.members()
             living = {router_name(record.id, record.generation) for record in members}
-            self._dead = frozenset(self._heard - living)
+            self._dead = frozenset(self._peers - living)
 
-    async def _take(self, texts: Mapping[str, str]) -> None:
-        heard = {name: one for name, text in texts.items() if (one := _read(name, text))}
-        said = {name: one.said for name, one in heard.items()}
-        gone = self._shares.receive(said, time.monotonic(), self._dead)
-        self._heard = set(heard)
+    async def _receive(self, texts: Mapping[str, str]) -> None:
+        peers = {name: one for name, text in texts.items() if (one := _read(name, text))}
+        cap_uses = {name: one.cap_use for name, one in peers.items()}
+        gone = self._shares.receive(cap_uses, time.monotonic(), self._dead)
+        self._peers = set(peers)
         others = {
             name: one
-            for name, one in heard.items()
-            if name not in (self._router, *gone) and not one.said.left
+            for name, one in peers.items()
+            if name not in (self._router, *gone) and not one.cap_use.left
         }
         here = {tenant for one in others.values() for tenant in one.here}
         self._fairness.receive({name: one.charged for name, one in others.items()}, here)
         for one in others.values():
-            self._canaries.hear(one.rolled_back)
+            self._canaries.receive(one.rolled_back)
         if gone:
             log.info("routers no longer share", extra={"gone": sorted(gone)})
             with suppress(Unavailable):
@@ -128,7 +128,7 @@ class PeerExchange:
 
     @property
     def pause_s(self) -> float:
-        """How long from now until the next exchange."""
+        """Seconds from now until the next exchange."""
         if self._shares.hurry:
             return HURRY_S
         return QUIET_S if self._quiet and self._shares.routers == 1 else EVERY_S
@@ -143,7 +143,7 @@ class PeerExchange:
 
 
 def router_name(router_id: str, generation: int) -> str:
-    """One life of a router."""
+    """The name of one life of a router."""
     return f"{router_id}@{generation}"
 
 
@@ -151,5 +151,5 @@ def _read(router: str, text: str) -> PeerState | None:
     try:
         return PeerState.from_json(text)
     except ValueError as error:
-        log.warning("unreadable statement", extra={"router": router, "reason": str(error)})
+        log.warning("unreadable state of a peer", extra={"router": router, "reason": str(error)})
         return None

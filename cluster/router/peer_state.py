@@ -18,20 +18,20 @@ class PeerState:
     `rolled_back` has why an endpoint's canary was rolled back, by endpoint and its version.
     """
 
-    said: PeerCapUse
+    cap_use: PeerCapUse
     charged: Mapping[str, float] = field(default_factory=dict)
     here: frozenset[str] = frozenset()
     rolled_back: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The statement as it is stored."""
-        said = self.said
+        """The state as it is stored."""
+        use = self.cap_use
         return json.dumps(
             {
-                "sequence": said.sequence,
-                "among": said.among,
-                "left": said.left,
-                "portions": [[*key, *portion] for key, portion in said.portions.items()],
+                "sequence": use.sequence,
+                "among": use.among,
+                "left": use.left,
+                "portions": [[*key, *portion] for key, portion in use.portions.items()],
                 "charged": self.charged,
                 "here": sorted(self.here),
                 "rolled_back": self.rolled_back,
@@ -41,15 +41,15 @@ class PeerState:
 
     @classmethod
     def from_json(cls, text: str) -> PeerState:
-        """Read a statement; what this version does not know is passed over. ValueError if bad."""
+        """Read a state; fields that this version does not know are ignored. ValueError if bad."""
         try:
             return _read(json.loads(text))
         except (TypeError, AttributeError, KeyError) as error:
-            raise ValueError(f"not a router's statement: {error}") from None
+            raise ValueError(f"not a router's state: {error}") from None
 
 
 def _read(data: Any) -> PeerState:
-    said = PeerCapUse(
+    use = PeerCapUse(
         sequence=int(data["sequence"]),
         among=int(data["among"]),
         portions={
@@ -58,10 +58,10 @@ def _read(data: Any) -> PeerState:
         },
         left=bool(data.get("left", False)),
     )
-    if said.among < 0:
-        raise ValueError("not a router's statement: among is negative")
+    if use.among < 0:
+        raise ValueError("not a router's state: among is negative")
     return PeerState(
-        said,
+        use,
         charged={str(name): float(total) for name, total in data.get("charged", {}).items()},
         here=frozenset(str(name) for name in data.get("here", ())),
         rolled_back={str(key): str(why) for key, why in data.get("rolled_back", {}).items()},

@@ -1,4 +1,4 @@
-"""The door: a request is made complete and checked here, before it costs a replica anything."""
+"""The preprocessor: checks, completes and tokenises a request before any replica gets it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that can be served: token ids, complete sampling, its endpoint's promises.
+    """A request that can be served: token ids, complete sampling, the budgets of its endpoint.
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
-    Where the prompt's own tokens are scored, those from `scored_from` on are, each with the `top`
-    likeliest in its place. `urgency` is `Placed.urgency`.
+    Where the prompt's own tokens are scored, these are the tokens from `scored_from` on, each with
+    the `top` likeliest at its position. `urgency` is that of its assignment.
     """
 
     request_id: str
@@ -64,7 +64,7 @@ class PreparedRequest:
         return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
 
     def digests(self, output: Sequence[int] = ()) -> list[bytes]:
-        """Those of the full blocks of prompt and output."""
+        """The digests of the full blocks of prompt and output."""
         if self.chain is None:
             return []
         if not output:
@@ -94,6 +94,11 @@ class Preprocessor:
         self._new_chain = new_chain
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
 
+    @property
+    def model(self) -> ModelCard:
+        """The model that requests are checked against."""
+        return self._card
+
     async def prepare(
         self, request: GenerateRequest, request_id: str, capacity_tokens: int | None
     ) -> PreparedRequest:
@@ -108,9 +113,9 @@ class Preprocessor:
         check_choices(request.n)
         check_tenant(request.tenant)
         ids = await self._tokenize(request.prompt)
-        room = self._room(len(ids))
+        left = self._context_left(len(ids))
         sampling = request.sampling
-        max_tokens = self._max_tokens(sampling.max_tokens, endpoint, room)
+        max_tokens = self._max_tokens(sampling.max_tokens, endpoint, left)
         if sampling.max_tokens is None and capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
@@ -148,7 +153,7 @@ class Preprocessor:
         if not 0 <= prompt.top <= MAX_LOGPROBS:
             raise InvalidRequest(f"at most {MAX_LOGPROBS} of the likeliest tokens", field="top")
         ids, scored_from = await self._tokenize_scored(prompt)
-        self._room(len(ids), answer=0)
+        self._context_left(len(ids), answer=0)
         return PreparedRequest(
             request_id=request_id,
             prompt_ids=ids,
@@ -175,7 +180,7 @@ class Preprocessor:
         return endpoint_of(request, self._endpoints, self._card.endpoints[0])
 
     def in_batch_lane(self, request: GenerateRequest) -> bool:
-        """Whether it goes to the batch lane; one to an endpoint that is not configured does not."""
+        """Whether the request goes to the batch lane of a configured endpoint."""
         endpoint = self._endpoints.get(self.endpoint_of(request))
         return endpoint is not None and endpoint.lane == "batch"
 
@@ -192,7 +197,7 @@ class Preprocessor:
         return self._endpoints[name]
 
     async def _tokenize_scored(self, prompt: ScorePrompt) -> tuple[tuple[int, ...], int]:
-        """All token ids of a text to be scored, and the place of the first that is.
+        """All token ids of a text to be scored, and the position of the first one that is scored.
 
         Text and continuation are tokenised as one; what differs from the text alone is scored.
         """
@@ -215,7 +220,7 @@ class Preprocessor:
         elif isinstance(prompt, ScorePrompt):
             raise InvalidRequest("a text to be scored is no prompt", field="prompt")
         else:
-            self._room(len(prompt.ids), answer=0)
+            self._context_left(len(prompt.ids), answer=0)
             ids = prompt.ids
             if ids:
                 check_token("prompt", min(ids), self._card.vocabulary)
@@ -246,32 +251,32 @@ class Preprocessor:
         )
 
     def _check_length(self, text: str) -> None:
-        """Refuse what no tokenizer could make fit, before it costs the time to find out."""
-        self._room(len(text) // self._tokenizer.longest_token, answer=0)
+        """Refuse a text that is too long for any tokenizer, before tokenising it."""
+        self._context_left(len(text) // self._tokenizer.longest_token, answer=0)
 
-    def _room(self, tokens: int, answer: int = 1) -> int:
-        room = self._card.context_tokens - tokens
-        if room < answer:
+    def _context_left(self, tokens: int, answer: int = 1) -> int:
+        left = self._card.context_tokens - tokens
+        if left < answer:
             raise PromptTooLong(
                 f"the prompt has at least {tokens} tokens; the model's context holds "
                 f"{self._card.context_tokens} with the answer",
                 field="prompt",
             )
-        return room
+        return left
 
-    def _max_tokens(self, wanted: int | None, endpoint: EndpointConfig, room: int) -> int:
-        """What is asked for, within the endpoint's cap and the context."""
-        if wanted is not None and wanted > self._card.context_tokens:
+    def _max_tokens(self, asked: int | None, endpoint: EndpointConfig, left: int) -> int:
+        """The `max_tokens` of the request, within the endpoint's cap and the context."""
+        if asked is not None and asked > self._card.context_tokens:
             raise InvalidRequest(
-                f"max_tokens {wanted} is more than the model's context of "
+                f"max_tokens {asked} is more than the model's context of "
                 f"{self._card.context_tokens} tokens",
                 field="max_tokens",
             )
-        return min(wanted or endpoint.max_output_tokens, endpoint.max_output_tokens, room)
+        return min(asked or endpoint.max_output_tokens, endpoint.max_output_tokens, left)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many leading ids they share."""
     pairs = enumerate(zip(one, other, strict=False))
-    differ = (place for place, (left, right) in pairs if left != right)
+    differ = (index for index, (left, right) in pairs if left != right)
     return next(differ, min(len(one), len(other)))

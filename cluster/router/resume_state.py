@@ -1,8 +1,8 @@
-"""What one choice of a request is at any instant: enough to go on with it on any replica.
+"""The resume state of one choice: enough to go on with it on any replica, at any instant.
 
-What follows depends on the token ids so far, the sampling and its seed alone. Before its first
-token it is a prompt still; later a decode replica computes prompt and output again, and goes on
-behind what the client has.
+The tokens that follow depend on the token ids so far, the sampling and its seed alone. Before its
+first token a choice is a prompt. After it, a decode replica computes prompt and output again, and
+goes on behind the tokens that the client has.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from cluster.placement.types import Pair, PlacementRequest
 from cluster.router.preprocessor import PreparedRequest
-from cluster.router.stage_times import StageTimes
+from cluster.router.stream_metrics import StageTimes
 from protos import decode_pb2, prefill_pb2
 from protos.convert import sampling_to_proto, urgency_to_proto
 
 
 @dataclass(slots=True)
 class ResumeState:
-    """A prepared request's choice, with the tokens that were sent, and whether that was the last.
+    """One choice of a prepared request, and how far it is.
 
-    `times` are those of the summary so far.
+    `output` are the tokens that were sent, `finished` says whether the last one was. `times` is
+    what the summary will say.
     """
 
     prepared: PreparedRequest
@@ -31,23 +32,23 @@ class ResumeState:
 
     @property
     def name(self) -> str:
-        """The same for as long as the choice lives, wherever it is."""
+        """The name of the choice on every replica, for as long as it lives."""
         return f"{self.prepared.request_id}.{self.choice}"
 
     @property
     def named_in_log(self) -> dict[str, object]:
-        """The fields by which a line of the log is found again."""
+        """The fields that find the choice in the log."""
         return {"request_id": self.prepared.request_id, "choice": self.choice}
 
-    def asks(self, ask: PlacementRequest) -> PlacementRequest:
-        """What it needs now of a replica, having asked for that at first."""
+    def placement_request(self, first: PlacementRequest) -> PlacementRequest:
+        """What the choice needs of replicas now; `first` is what it needed before any token."""
         if not self.output:
-            return ask
-        tokens, digests = ask.prompt_tokens + len(self.output), self.prepared.digests(self.output)
-        return replace(ask, prompt_tokens=tokens, digests=digests)
+            return first
+        tokens = first.prompt_tokens + len(self.output)
+        return replace(first, prompt_tokens=tokens, digests=self.prepared.digests(self.output))
 
     def prefill_request(self, transfer: str, pair: Pair) -> prefill_pb2.PrefillRequest:
-        """What the pair's prefill replica is asked for; `transfer` names the KV on both."""
+        """What the prefill replica computes; `transfer` names the KV on both replicas."""
         return prefill_pb2.PrefillRequest(
             transfer=transfer,
             prompt_ids=self.prepared.prompt_ids,
@@ -64,7 +65,7 @@ class ResumeState:
         )
 
     def decode_request(self, transfer: str, pair: Pair) -> decode_pb2.DecodeRequest:
-        """What the pair's decode replica is asked for."""
+        """What the decode replica generates."""
         return decode_pb2.DecodeRequest(
             transfer=transfer,
             prompt_ids=self.prepared.prompt_ids,
@@ -76,8 +77,8 @@ class ResumeState:
             request_id=self.prepared.request_id,
             tenant=self.prepared.tenant,
             local_prefill=pair.local,
-            flush_s=self.prepared.delivery.hold_s,
-            flush_tokens=self.prepared.delivery.hold_tokens,
+            flush_s=self.prepared.delivery.flush_delay_s,
+            flush_tokens=self.prepared.delivery.flush_tokens,
             lane=self.prepared.lane,
             ttft_budget_s=self.prepared.ttft_budget_s,
             urgency=urgency_to_proto(self.prepared.urgency),

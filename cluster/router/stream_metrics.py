@@ -1,16 +1,50 @@
-"""What the stream of one choice is counted as, from its first token to its end."""
+"""Where the time of one choice went, and what its stream is counted as."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
+from cluster.placement.types import Pair
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels
 
 _LEAST_S = 1e-3
+
+
+@dataclass(slots=True)
+class StageTimes:
+    """The times of a choice for its summary, in seconds as the replicas measured them."""
+
+    began_s: float
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    transfer_s: float = 0.0
+    admission_s: float = 0.0
+    decode_s: float = 0.0
+    preemptions: int = 0
+    cached_tokens: int = 0
+
+    def summary(self, choice: int, pair: Pair) -> ChoiceSummary:
+        """The times of a finished choice; queue + prefill + first flush = TTFT."""
+        return ChoiceSummary(
+            choice=choice,
+            queue_s=self.queue_s,
+            prefill_s=self.prefill_s,
+            first_flush_s=self.ttft_s - self.queue_s - self.prefill_s,
+            ttft_s=self.ttft_s,
+            transfer_s=self.transfer_s,
+            decode_admission_s=self.admission_s,
+            decode_s=self.decode_s,
+            preemptions=self.preemptions,
+            prefill_replica=pair.prefill.id,
+            decode_replica=pair.decode.id,
+            cached_tokens=self.cached_tokens,
+        )
 
 
 class StreamMetrics:
@@ -22,12 +56,12 @@ class StreamMetrics:
     def __init__(
         self,
         labels: Labels,
-        placed: Assignment,
+        assignment: Assignment,
         began_s: float,
         emit: Callable[[Scored | Tokens | Progress], None],
     ) -> None:
         self._labels = labels
-        self._placed = placed
+        self._assignment = assignment
         self._began_s = began_s
         self._emit = emit
         self._first_s: float | None = None
@@ -37,7 +71,7 @@ class StreamMetrics:
         self._meaningful = False
 
     def take(self, event: Scored | Tokens | Progress) -> None:
-        """Pass on whatever the choice gives."""
+        """Pass on an event of the choice."""
         if isinstance(event, Tokens):
             self.tokens(event)
             return
@@ -46,10 +80,10 @@ class StreamMetrics:
             metrics.SCORED.inc(len(event.scores.logprobs), **self._labels)
 
     def tokens(self, tokens: Tokens) -> None:
-        """More tokens are on their way to the client."""
+        """Pass on tokens, and note when they came."""
         self._emit(tokens)
-        if self._placed.request.scored_from is not None:
-            return  # it ends the scores, and is no answer
+        if self._assignment.request.scored_from is not None:
+            return  # the token behind scores is no answer
         now = time.monotonic()
         if self._first_s is None:
             self._first_s = now
@@ -62,8 +96,8 @@ class StreamMetrics:
             metrics.TTFMT.observe(now - self._began_s, **self._labels)
 
     def first(self, first: FirstTokenTiming) -> None:
-        """The first token has left, and it is known where its time went."""
-        labels, ask = self._labels, self._placed.request
+        """Count where the time to the first token went."""
+        labels, ask = self._labels, self._assignment.request
         metrics.TTFT.observe(first.ttft_s, **labels)
         queue_s = max(0.0, first.ttft_s - first.prefill_s - first.flush_s)
         metrics.STAGE.observe(queue_s, stage="queue", **labels)
@@ -73,7 +107,7 @@ class StreamMetrics:
             where = {"endpoint": labels["endpoint"], "lane": labels["lane"]}
             ttft_s = max(first.ttft_s, _LEAST_S)
             metrics.TTFT_OF_BUDGET.observe(ttft_s / ask.budget_s, **where)
-            metrics.PREDICTION.observe(self._placed.plan.forecast.ttft_s / ttft_s, **where)
+            metrics.PREDICTION.observe(self._assignment.plan.forecast.ttft_s / ttft_s, **where)
 
     def finished(self, summary: ChoiceSummary) -> None:
         """The choice came to its end."""
@@ -83,7 +117,7 @@ class StreamMetrics:
             metrics.STAGE.observe(admission_s, stage="decode_admission", **self._labels)
 
     def close(self) -> None:
-        """Nothing more comes, whether it finished or not."""
+        """Count the whole choice, whether it finished or not."""
         metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
         if self._first_s is not None and self._count > 1:
             itl_s = (self._last_s - self._first_s) / (self._count - 1)
@@ -92,5 +126,5 @@ class StreamMetrics:
 
 
 def is_meaningful(text: str) -> bool:
-    """Whether a token with this text tells its reader anything: it has a letter or digit."""
+    """Whether the text of a token has a letter or a digit."""
     return any(map(str.isalnum, text))

@@ -1,13 +1,14 @@
-"""The router's end of the stream to one replica: begins calls, cancels them, hands out events.
+"""The router's end of the streams to replicas: begins calls, cancels them, hands out events.
 
-First tokens are handed out as they come, other events one at a turn of the event loop: so a first
-token never waits until the tokens of a large batch are written.
+A first token is handed out as it comes. Other events are handed out one for each pass of the event
+loop, so that a first token never waits until the tokens of a large batch are written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
@@ -31,7 +32,7 @@ _COUNTED = 256
 
 
 class CallReceiver(Protocol):
-    """Who began a call."""
+    """The side that began a call, and gets its events."""
 
     def take(self, event: CallEvent) -> None:
         """The next event of the call, of which `ended` is the last; must not wait or raise."""
@@ -57,15 +58,15 @@ class ReplicaCall:
 class CallStream:
     """All calls to one replica. The connection is made for the first, and again after it broke."""
 
-    def __init__(self, address: str, turns: FairDispatcher) -> None:
+    def __init__(self, address: str, dispatcher: FairDispatcher) -> None:
         self._address = address
-        self._turns = turns
+        self._dispatcher = dispatcher
         self._connection: _Connection | None = None
 
     def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
         """Begin a call; what it gives, its end and its failure all go to the receiver."""
         if self._connection is None or self._connection.over:
-            self._connection = _Connection(self._address, self._turns)
+            self._connection = _Connection(self._address, self._dispatcher)
         return self._connection.begin(request, receiver)
 
     async def close(self, grace_s: float) -> None:
@@ -74,12 +75,40 @@ class CallStream:
             await self._connection.close(grace_s)
 
 
+class CallStreams:
+    """The streams to all replicas, one per address, made when they are first used."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, CallStream] = {}
+        # All streams share one dispatcher, however many replicas there are.
+        self._dispatcher = FairDispatcher()
+
+    def to(self, address: str) -> CallStream:
+        """The stream to that address."""
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = self._streams[address] = CallStream(address, self._dispatcher)
+        return stream
+
+    async def keep(self, addresses: Iterable[str], grace_s: float) -> None:
+        """Close the streams to all other addresses once their calls end, at most after `grace_s`.
+
+        A replica can be missing from the directory and still be streaming.
+        """
+        gone = [self._streams.pop(a) for a in set(self._streams) - set(addresses)]
+        await asyncio.gather(*(stream.close(grace_s) for stream in gone))
+
+    async def close(self) -> None:
+        """Close all streams, and end their calls."""
+        await self.keep((), 0)
+
+
 class _Connection:
     """One connection, from when it is asked for until it breaks or is closed."""
 
-    def __init__(self, address: str, turns: FairDispatcher) -> None:
+    def __init__(self, address: str, dispatcher: FairDispatcher) -> None:
         self.over = False
-        self._turns = turns
+        self._dispatcher = dispatcher
         self._receivers: dict[int, CallReceiver] = {}
         self._begun = 0
         self._unsent: list[Command] | None = []
@@ -142,7 +171,7 @@ class _Connection:
             self._wire.send(RouterMessage(commands=[command]).SerializeToString())
 
     def _take(self, message: bytes) -> None:
-        """Hand out what cannot wait, and the rest when its turn comes."""
+        """Hand out first tokens now, and the other events one by one."""
         try:
             events = ReplicaMessage.FromString(message).events
         except DecodeError:
@@ -154,7 +183,7 @@ class _Connection:
                 self._dispatch(event)
             else:
                 self._waiting += 1
-                self._turns.add(partial(self._next, event))
+                self._dispatcher.add(partial(self._next, event))
         self._count()
         if self._waiting > _MOST_WAITING:
             self._wire.pause()
@@ -176,7 +205,7 @@ class _Connection:
         self._give(receiver, event)
 
     def _count(self) -> None:
-        """Tell how many tokens came, once for all that came together."""
+        """Count the tokens, once for all that came together."""
         if self._tokens and (not self._waiting or self._tokens >= _COUNTED):
             metrics.GENERATED.inc(self._tokens)
             self._tokens = 0
@@ -196,9 +225,9 @@ class _Connection:
             self._empty.set()
 
     def _lost(self, reason: str) -> None:
-        """The connection is no more; what came by it still counts."""
+        """The connection has ended; events that came by it are handed out first."""
         self.over = True
-        self._turns.add(partial(self._end, reason))
+        self._dispatcher.add(partial(self._end, reason))
 
     def _end(self, reason: str) -> None:
         self.over = True

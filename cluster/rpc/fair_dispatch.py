@@ -1,4 +1,7 @@
-"""What can wait, one piece at a turn of the event loop, so that what cannot comes in between."""
+"""Fair dispatch: callbacks that can wait run one for each pass of the event loop.
+
+Urgent work runs in between.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from collections.abc import Callable
 
 
 class FairDispatcher:
-    """Calls what it is given in order, one at each turn of the loop."""
+    """Calls the functions that it is given in order, one for each pass of the loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop = asyncio.get_running_loop()
 
     def add(self, one: Callable[[], None]) -> None:
-        """Call it after those before it."""
+        """Call it after the functions that were added before."""
         self._waiting.append(one)
         if len(self._waiting) == 1:
             self._loop.call_soon(self._next)

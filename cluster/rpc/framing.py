@@ -1,8 +1,8 @@
 """One connection between a router and a replica: messages in frames over TCP, and signs of life.
 
 Each side begins with `PREFACE`; a frame is its length in four bytes, big end first, and the
-message; an empty one says that its sender lives. Who is silent for several ticks is cut off: a
-frozen or cut-off peer breaks no connection by itself.
+message. An empty message says that its sender lives. A peer that is silent for several ticks is cut
+off, because a frozen or unreachable peer breaks no connection by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALIVE = bytes(_LENGTH)
 
 
 class Wire(asyncio.Protocol):
-    """One end. `took` gets each message, `lost` once why the connection ended.
+    """One end of a connection. `took` gets each message, `lost` once why the connection ended.
 
     Both are called from the event loop and must not wait. `opened` is called before either.
     """
@@ -132,7 +132,7 @@ class Wire(asyncio.Protocol):
         del self._buffer[:begin]
 
     def _greet(self) -> bool:
-        """Whether the other side has said that it speaks this."""
+        """Whether the other side has sent the preface."""
         begin = bytes(self._buffer[: len(PREFACE)])
         if not PREFACE.startswith(begin):
             self.close("the other side speaks something else, or another version")
@@ -152,7 +152,7 @@ class Wire(asyncio.Protocol):
         if not self._wrote:
             self._transport.write(_ALIVE)
         self._wrote = False
-        # Who is not listened to is not silent.
+        # While this side reads nothing, the other side is not silent.
         self._silent += self._reading
         if self._silent >= SILENT_TICKS:
             self.close(f"nothing was heard for {SILENT_TICKS * self._tick_s:g} s")

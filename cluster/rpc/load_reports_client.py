@@ -1,4 +1,4 @@
-"""A router's side of the reports: what each replica said last, and who has fallen silent."""
+"""Load reports in a router: the last report of each replica, and which replicas are silent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class _Followed:
-    """A replica and what it said last; `merged` is the record that was asked about, with it."""
+    """A replica and its last report; `merged` is the record `asked` with that report."""
 
     record: ReplicaRecord
     task: asyncio.Task[None]
@@ -42,7 +42,7 @@ class _Followed:
 
 
 class LoadReports:
-    """Follows the replicas it is told to. `heard` gets each report, `stale` who has not reported.
+    """Follows replicas. `heard` gets each report, `stale` each replica that stopped reporting.
 
     Both are called in the event loop.
     """
@@ -59,13 +59,13 @@ class LoadReports:
 
     def follow(self, records: Iterable[ReplicaRecord]) -> None:
         """Follow these replicas and no others."""
-        wanted = {record.id: record for record in records if record.role != "router"}
+        records_by_id = {record.id: record for record in records if record.role != "router"}
         for name, followed in list(self._followed.items()):
-            record = wanted.get(name)
+            record = records_by_id.get(name)
             if record is None or record.generation != followed.record.generation:
                 followed.task.cancel()
                 del self._followed[name]
-        for name, record in wanted.items():
+        for name, record in records_by_id.items():
             if name not in self._followed:
                 task = asyncio.create_task(self._follow(record), name=f"reports of {name}")
                 self._followed[name] = _Followed(record, task)
@@ -73,7 +73,7 @@ class LoadReports:
             self._ticker = asyncio.create_task(self._tick(), name="silence of replicas")
 
     def with_report(self, record: ReplicaRecord) -> ReplicaRecord:
-        """The record with what the replica itself said last, where that is not old."""
+        """The record with the replica's last report, unless that is old."""
         followed = self._followed.get(record.id)
         if followed is None or followed.report is None or followed.ticks >= _STALE_TICKS:
             return record
@@ -92,14 +92,14 @@ class LoadReports:
         }
 
     def silent(self, replica: str) -> bool:
-        """Whether a replica that reported has stopped to: it is frozen, cut off or gone."""
+        """Whether a replica no longer reports: it is frozen, cut off or gone."""
         followed = self._followed.get(replica)
         return (
             followed is not None and followed.report is not None and followed.ticks >= _SILENT_TICKS
         )
 
     async def close(self) -> None:
-        """Follow nobody."""
+        """Follow no replica any more."""
         tasks = [followed.task for followed in self._followed.values()]
         if self._ticker is not None:
             tasks.append(self._ticker)

@@ -1,4 +1,4 @@
-"""A replica's side of the reports: what it is doing, as soon as that changes."""
+"""Load reports in a replica: it tells routers its load as soon as that changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.replica_record import ReplicaLoad
 from engine.loop_wakeup import LoopWakeup
 from protos import report_pb2, report_pb2_grpc
 
-# As often as something changes, and as often as nothing does.
+# The interval of reports while the load changes, and while it does not.
 CHANGED_S = 0.05
 UNCHANGED_S = 0.25
 
@@ -18,8 +18,8 @@ UNCHANGED_S = 0.25
 class ReportServicer(report_pb2_grpc.ReportsServicer):
     """Answers `Watch` from the event loop: silence means that this does not run.
 
-    While a replica rests nothing changes there but by what sets `wake`, so nobody looks until then;
-    without a `wake` it is looked at as often as ever.
+    The load of a replica without requests changes only after `wake` is set, so the servicer waits
+    for that. Without a `wake` it polls at the usual interval.
     """
 
     def __init__(self, state: Callable[[], ReplicaLoad], wake: LoopWakeup | None = None) -> None:
@@ -29,16 +29,16 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
     async def Watch(self, request: report_pb2.WatchRequest, context: Any) -> None:  # noqa: N802
         """Write reports until the caller goes away."""
         loop = asyncio.get_running_loop()
-        told: report_pb2.Report | None = None
-        told_s = 0.0
+        sent: report_pb2.Report | None = None
+        sent_s = 0.0
         while True:
             report = report_to_proto(self._state())
             now = loop.time()
-            if report != told or now - told_s >= UNCHANGED_S:
+            if report != sent or now - sent_s >= UNCHANGED_S:
                 await context.write(report)
-                told, told_s = report, now
-            wake = self._wake if _rests(report) else None
-            # Once more, as something may have come while that was written.
+                sent, sent_s = report, now
+            wake = self._wake if _is_idle(report) else None
+            # A request may have come while the report was written.
             if wake is not None and report_to_proto(self._state()) == report:
                 await wake.stirred(UNCHANGED_S)
             else:
@@ -62,6 +62,6 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
     )
 
 
-def _rests(report: report_pb2.Report) -> bool:
-    """Whether no request is here, in whatever state."""
+def _is_idle(report: report_pb2.Report) -> bool:
+    """Whether the replica has no request in any state."""
     return not (report.waiting or report.running or report.streams or report.blocks_promised)

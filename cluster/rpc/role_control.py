@@ -1,4 +1,4 @@
-"""What a replica may be told beside its work: another role."""
+"""The role of a replica: how it is changed while the replica runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TakeRole = Callable[[ReplicaRole], Awaitable[ReplicaRole]]
 
 
 class ControlServicer(replica_pb2_grpc.ControlServicer):
-    """Answers in a replica; `take_role` gives the role that it had."""
+    """Takes role changes in a replica; `take_role` returns the role before."""
 
     def __init__(self, take_role: TakeRole) -> None:
         self._take_role = take_role
@@ -51,8 +51,8 @@ def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole)
     found = next((record for record in members if record.id == replica_id), None)
     if found is None or found.role not in WORKING_ROLES:
         ids = ", ".join(sorted(one.id for one in members if one.role in WORKING_ROLES))
-        told = f"no replica {replica_id!r} that takes work; {ids or 'none'} does"
-        raise NotFound(told, field="replica")
+        message = f"no replica {replica_id!r} that takes work; {ids or 'none'} does"
+        raise NotFound(message, field="replica")
     roles = [role if record is found else record.role for record in members]
     for pool in get_args(Pool):
         if pool not in roles and "both" not in roles:
@@ -61,7 +61,7 @@ def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole)
 
 
 async def ask_role(record: ReplicaRecord, role: ReplicaRole) -> str:
-    """Tell a replica its new role; returns the one it had. Raises a TandemError."""
+    """Give a replica a role; returns the role before. Raises a TandemError."""
     async with grpc.aio.insecure_channel(record.address, options=[DIRECT]) as channel:
         stub = replica_pb2_grpc.ControlStub(channel)
         try:

@@ -1,4 +1,4 @@
-"""What waits to be sent to one router: events in order per call, tokens merged until they go."""
+"""The send queue of a replica: events in order per call, tokens merged until they leave."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from protos.calls_pb2 import CallEvent
 from protos.outlet import Collect
 
-# What is due within the same few milliseconds leaves together.
+# Tokens that are due within the same few milliseconds leave together.
 _GRID_S = 0.005
-# A message is closed when it has so much; what a router that stood still did not read is more.
+# A message is closed at this size; a router that did not read for a while has more to come.
 _MESSAGE_BYTES = 1 << 20
 
 
@@ -20,26 +20,26 @@ class QueuedMessage:
     """The events of all calls to one router. `next` gives what may leave now."""
 
     def __init__(self) -> None:
-        # In the order in which they leave; dicts for their keys. Those with single events first,
-        # so that a first token never stands behind the tokens of a crowd.
+        # In the order in which they leave; dicts for their keys. Queues with single events come
+        # first, so that a first token never waits behind the tokens of many streams.
         self._urgent: dict[SendQueue, None] = {}
         self._ready: dict[SendQueue, None] = {}
-        self._held: dict[int, list[SendQueue]] = {}
+        self._delayed: dict[int, list[SendQueue]] = {}
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to send, not even later."""
-        return not (self.due or self._held)
+        return not (self.due or self._delayed)
 
     @property
     def due(self) -> bool:
         """Whether there is something to send now."""
         return bool(self._urgent or self._ready)
 
-    def outlet(self, call: int) -> SendQueue:
-        """The outlet of a new call."""
+    def queue(self, call: int) -> SendQueue:
+        """The queue of a new call."""
         return SendQueue(call, self)
 
     async def next(self) -> list[CallEvent]:
@@ -51,34 +51,34 @@ class QueuedMessage:
             self._gather(events)
         return events
 
-    def release(self, outlet: SendQueue, urgent: bool = False) -> None:
-        """Send what the outlet has with the next message."""
-        (self._urgent if urgent else self._ready)[outlet] = None
+    def release(self, queue: SendQueue, urgent: bool = False) -> None:
+        """Send what the queue has with the next message."""
+        (self._urgent if urgent else self._ready)[queue] = None
         self._wake.set()
 
-    def hold(self, outlet: SendQueue, due_s: float) -> None:
-        """Send what the outlet has when it is due, a few milliseconds early at most."""
-        slot = outlet.slot = math.floor(due_s / _GRID_S)
-        waiting = self._held.get(slot)
+    def delay(self, queue: SendQueue, due_s: float) -> None:
+        """Send what the queue has when it is due, a few milliseconds early at most."""
+        slot = queue.slot = math.floor(due_s / _GRID_S)
+        waiting = self._delayed.get(slot)
         if waiting is not None:
-            waiting.append(outlet)
+            waiting.append(queue)
             return
-        self._held[slot] = [outlet]
+        self._delayed[slot] = [queue]
         self._loop.call_later(max(0.0, slot * _GRID_S - time.monotonic()), self._due, slot)
 
     def _due(self, slot: int) -> None:
-        for outlet in self._held.pop(slot):
-            # It may have left meanwhile, and be held again until later.
-            if outlet.slot == slot:
-                self.release(outlet)
+        for queue in self._delayed.pop(slot):
+            # The queue may have been sent meanwhile, and be delayed again until later.
+            if queue.slot == slot:
+                self.release(queue)
 
     def _gather(self, events: list[CallEvent]) -> None:
         room = _MESSAGE_BYTES
         for leaving in (self._urgent, self._ready):
             while leaving and room > 0:
-                outlet = next(iter(leaving))
-                del leaving[outlet]
-                for event in outlet.leave():
+                queue = next(iter(leaving))
+                del leaving[queue]
+                for event in queue.leave():
                     events.append(event)
                     room -= event.ByteSize()
         if self.due:
@@ -87,10 +87,13 @@ class QueuedMessage:
 
 @dataclass(slots=True, eq=False)
 class SendQueue:
-    """One call's outlet; see `protos.outlet.Outlet`. `slot` is when its tokens are due, if held."""
+    """The events of one call; implements `protos.outlet.Outlet`.
+
+    `slot` is when its tokens are due, while they are delayed.
+    """
 
     call: int
-    _outbound: QueuedMessage
+    _message: QueuedMessage
     slot: int | None = None
     _collect: Collect | None = None
     _events: list[CallEvent] = field(default_factory=list)
@@ -101,7 +104,7 @@ class SendQueue:
         self._take_tokens()
         event.call = self.call
         self._events.append(event)
-        self._outbound.release(self, urgent=True)
+        self._message.release(self, urgent=True)
 
     def ready(self, collect: Collect, due_s: float = 0.0) -> None:
         """Send what `collect` gives once it is due."""
@@ -110,12 +113,12 @@ class SendQueue:
             return
         self._due_s = due_s
         if due_s <= time.monotonic():
-            self._outbound.release(self)
+            self._message.release(self)
         else:
-            self._outbound.hold(self, due_s)
+            self._message.delay(self, due_s)
 
     def leave(self) -> list[CallEvent]:
-        """Give away everything."""
+        """Take everything out."""
         self._take_tokens()
         leaving, self._events = self._events, []
         return leaving

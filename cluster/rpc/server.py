@@ -1,7 +1,7 @@
 """The replica's end of the streams from routers: many calls in one stream, one message at a time.
 
-While a message is on its way what comes next is merged, call by call, so a router that reads
-slowly gets larger messages and no step ever waits for it.
+While a message is on its way, the next events are merged, call by call. So a router that reads
+slowly gets larger messages, and no step ever waits for it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Serve = Callable[[Any, Outlet], Awaitable[None]]
 
 
 def new_server() -> grpc.aio.Server:
-    """A server for what routers and replicas ask of a replica beside calls."""
+    """A gRPC server for what routers and replicas ask of a replica beside calls."""
     return grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MOST_BYTES),
             # Routers ping every 10 s; the default would hang up.
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # Who was cut off breaks no stream, and what it asked for would go on for ever.
+            # A peer that was cut off breaks no stream, and its requests would go on for ever.
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
         ]
@@ -105,14 +105,14 @@ class _RouterSession:
         self._serves = serves
         self._on_end = ended
         self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
-        self._outbound = QueuedMessage()
+        self._message = QueuedMessage()
         self._sending = False
         self._writing = asyncio.create_task(self._write())
         self._ending: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
-        sent = self._outbound.empty and not (self._sending or self.wire.unsent)
+        sent = self._message.empty and not (self._sending or self.wire.unsent)
         return sent and not self._calls
 
     def take(self, message: bytes) -> None:
@@ -138,7 +138,7 @@ class _RouterSession:
     async def _write(self) -> None:
         try:
             while True:
-                events = await self._outbound.next()
+                events = await self._message.next()
                 self._sending = True
                 self.wire.send(ReplicaMessage(events=events).SerializeToString())
                 await self.wire.drained()
@@ -154,18 +154,18 @@ class _RouterSession:
             if running is not None:
                 running.cancel()
         elif kind is not None:
-            outlet = self._outbound.outlet(command.call)
-            call = asyncio.create_task(self._run(kind, getattr(command, kind), outlet))
+            queue = self._message.queue(command.call)
+            call = asyncio.create_task(self._run(kind, getattr(command, kind), queue))
             self._calls[command.call] = call
-            call.add_done_callback(lambda done: self._ended(outlet, done))
+            call.add_done_callback(lambda done: self._ended(queue, done))
 
-    async def _run(self, kind: str, request: Any, outlet: SendQueue) -> TandemError | None:
+    async def _run(self, kind: str, request: Any, queue: SendQueue) -> TandemError | None:
         """One call to its end; returns what it failed with."""
         try:
             serve = self._serves.get(kind)
             if serve is None:
                 raise Unavailable(f"this replica takes no {kind} calls", retry_after_s=1.0)
-            await serve(request, outlet)
+            await serve(request, queue)
         except asyncio.CancelledError:
             log.info(f"{kind} cancelled", extra=_names(request))
             raise
@@ -181,12 +181,12 @@ class _RouterSession:
             return Internal(f"internal error: {type(error).__name__}")
         return None
 
-    def _ended(self, outlet: SendQueue, done: asyncio.Task[TandemError | None]) -> None:
+    def _ended(self, queue: SendQueue, done: asyncio.Task[TandemError | None]) -> None:
         """Tell the router, also of a call that was cancelled, even before it began."""
-        del self._calls[outlet.call]
+        del self._calls[queue.call]
         failure = None if done.cancelled() else done.result()
         ended = Ended(failure=None if failure is None else failure_to_proto(failure))
-        outlet.put(CallEvent(ended=ended))
+        queue.put(CallEvent(ended=ended))
 
 
 def _names(request: Any) -> dict[str, object]:

@@ -15,7 +15,7 @@ Labels = Mapping[str, str]
 
 
 class RequestLabels:
-    """Gives each request its labels; clients cannot make more of them than there are to be.
+    """Gives each request its labels; clients cannot make more labels than the bound.
 
     An endpoint that is not configured is `other`, in the lane `other`. The tenants told apart are
     `default`, then the configured ones, then others as they come, `most_tenants` in all.

@@ -1,9 +1,9 @@
 """Logs: one line per event, with its fields behind it, at the level TANDEM_LOG says.
 
-    2026-11-21T08:00:00.123Z info cluster.router.router request finished request_id=r-1 tokens=12
+    2026-11-21T08:00:00.123Z info cluster.router.router request accepted request_id=r-1 lane=batch
 
-Fields are what a caller gives as `extra`. An exception is one line too, with the place it came
-from; at the level debug its traceback follows.
+Fields are what a caller gives as `extra`. An exception is one line too, with the file and line
+where it was raised; at the level debug its traceback follows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger: one row for each request that ended, as a line of the log at level info.
+"""The request log: one row for each request that ended, as a line of the log at level info.
 
 … info cluster.telemetry.request_log request ended request_id=r-1 endpoint=chat config=3f9a1c02
 outcome=ok …
@@ -24,7 +24,7 @@ class RequestRow:
     is `stable` or `canary`, where the endpoint has a canary.
     Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
     the request did not get so far. `reason` is what the client was told where it did not end well,
-    `decided_s` how long after its arrival it was decided to refuse it.
+    `decided_s` the time from its arrival to the decision to refuse it.
     """
 
     request_id: str

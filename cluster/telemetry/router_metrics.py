@@ -12,7 +12,7 @@ REQUESTS = Counter(
     (*REQUEST, "outcome"),
 )
 REFUSED = Counter(
-    "tandem_refused_total", "Requests refused for lack of room.", (*REQUEST, "reason")
+    "tandem_refused_total", "Requests that were refused, by reason.", (*REQUEST, "reason")
 )
 FRONT_END_ERRORS = Counter(
     "tandem_front_end_errors_total",
@@ -20,13 +20,13 @@ FRONT_END_ERRORS = Counter(
     "never reached the router, as with a wrong key.",
     ("front_end", "error"),
 )
-MOVED = Counter(
+FAILOVERS = Counter(
     "tandem_failovers_total",
-    "Choices that went on elsewhere, as a replica or their KV on the way was lost.",
+    "Choices that went on on other replicas, because a replica or KV on its way was lost.",
     ("reason",),
 )
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
-WAITING = Gauge("tandem_router_waiting_requests", "Requests that wait in this router for room.")
+WAITING = Gauge("tandem_router_waiting_requests", "Requests that wait in this router.")
 ARM_REQUESTS = Counter(
     "tandem_canary_requests_total",
     "Requests that ended, of endpoints with a canary, by arm and outcome.",
@@ -56,7 +56,7 @@ PREDICTION = Histogram(
     ("endpoint", "lane"),
     buckets=(0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.33, 2.0, 4.0, 10.0),
 )
-WANTED = Gauge(
+DESIRED = Gauge(
     "tandem_pool_desired_replicas", "Replicas that a pool that scales should have.", ("pool",)
 )
 TTFT = Histogram("tandem_ttft_seconds", "From arrival to the first token sent.", REQUEST)

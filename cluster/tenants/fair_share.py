@@ -16,16 +16,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cluster.config.tenant_limits import (
-    CONCURRENT,
-    KV_TOKENS,
-    WAITING_TOKENS,
-    Need,
-    TenantConfig,
-    config_of,
-)
+from cluster.config.tenant_limits import TenantConfig, config_of
 from cluster.tenants.cap_shares import CapUse, Key
 from cluster.tenants.charges import Charges
+from cluster.tenants.need import CONCURRENT, KV_TOKENS, WAITING_TOKENS, Need
 from engine.errors import InvalidRequest
 
 # Promise: the prompt tokens that one output token is charged as (the paper's weights).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 
 from cluster.api import (
@@ -149,9 +149,9 @@ class ScriptedGenerator:
 def _scored(prompt: ScorePrompt, tokens: int) -> Scored:
     """Token n is n, and has -n/10; its likeliest candidates are those behind it."""
     ids = range(tokens)
-    top_ids = [place + rank for place in ids[1:] for rank in range(prompt.top)]
+    top_ids = [position + rank for position in ids[1:] for rank in range(prompt.top)]
     top = [-0.1 * (rank + 1) for _ in ids[1:] for rank in range(prompt.top)]
-    return Scored(tuple(ids), 1, Scores([-place / 10 for place in ids[1:]], top_ids, top))
+    return Scored(tuple(ids), 1, Scores([-position / 10 for position in ids[1:]], top_ids, top))
 
 
 def _summary(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary:
@@ -160,13 +160,6 @@ def _summary(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary
         for choice in range(request.n)
     )
     return Summary(prompt_tokens, most * request.n, choices, 1.5)
-
-
-async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Wait until `holds()`; fails after `within_s`."""
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 async def raised(work: Awaitable[object]) -> TandemError:

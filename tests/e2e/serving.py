@@ -8,11 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.eventually import wait_until
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
@@ -109,11 +110,15 @@ def descendants(pid: int) -> set[int]:
 
 
 def _wait_ready(process: subprocess.Popen[str], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while "\nready" not in log.read_text():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"tandem serve did not come up:\n{log.read_text()}")
-        time.sleep(0.1)
+    def is_ready() -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"tandem serve ended:\n{log.read_text()}")
+        return "\nready" in log.read_text()
+
+    try:
+        wait_until(is_ready, START_TIMEOUT_S)
+    except TimeoutError:
+        raise AssertionError(f"tandem serve did not come up:\n{log.read_text()}") from None
 
 
 def _found(pattern: str, text: str) -> str:

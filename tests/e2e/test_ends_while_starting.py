@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.serving import START_TIMEOUT_S, STOP_TIMEOUT_S, begin, descendants
+from tests.eventually import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -41,14 +41,14 @@ def test_it_ends_in_order_and_leaves_nothing(model, model_folder, tmp_path, numb
     log = tmp_path / "serve.log"
     process = begin("--model", str(model_folder), log=log)
     try:
-        deadline, seen = time.monotonic() + START_TIMEOUT_S, set[int]()
-        while True:
-            seen |= descendants(process.pid)
-            if stage in log.read_text() or any(_runs(pid, stage) for pid in seen):
-                break
+        seen = set[int]()
+
+        def is_at_the_stage() -> bool:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+            seen.update(descendants(process.pid))
+            return stage in log.read_text() or any(_runs(pid, stage) for pid in seen)
+
+        wait_until(is_at_the_stage, START_TIMEOUT_S)
         process.send_signal(number)
         seen |= descendants(process.pid)
         assert process.wait(STOP_TIMEOUT_S) == 0, log.read_text()

@@ -21,6 +21,7 @@ from cluster.api import Tokens
 from cluster.chart.metric_catalogue import all_metrics, samples
 from cluster.client import Client
 from tests.e2e.serving import descendants, serve, stop
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 REJOIN_S = 60
@@ -79,10 +80,7 @@ def healthz(serving):
 
 
 async def until(condition, timeout_s):
-    async with asyncio.timeout(timeout_s):
-        while not (found := await asyncio.to_thread(condition)):
-            await asyncio.sleep(0.1)
-    return found
+    return await eventually(lambda: asyncio.to_thread(condition), timeout_s, poll_s=0.1)
 
 
 def test_it_says_what_it_did(serving):
@@ -230,7 +228,7 @@ async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
     for role, said in (
         (
             "router",
-            ("request accepted", "request placed", "first token passed on", "request ended"),
+            ("request accepted", "request assigned", "first token passed on", "request ended"),
         ),
         ("prefill", ("prefill waits", "prefill started", "first token sampled", "KV handed over")),
         ("decode", ("decode waits", "decode started", "decode ended")),

@@ -18,6 +18,7 @@ from cluster.client import Client
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from tests import tiny
 from tests.e2e.serving import serve, stop
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 
@@ -164,13 +165,13 @@ async def two_rollouts(serving, expected, folder, new_folder):
         old_text, _ = await load.over_http(serving.http)
         async with load.running(client) as group:
             group.create_task(load.over_http_again(serving.http))
-            await asyncio.sleep(3)
+            await eventually(lambda: load.count("old") >= 10)
             again = ("rollout", "--config", write(folder / "new.yaml"), "--model", str(new_folder))
             code, said = await command(serving, *again)
             assert code == 0, said
             switched_s = time.monotonic()
             # All that begins from here on is the new version's: the old one takes nothing new.
-            await asyncio.sleep(2)
+            await eventually(lambda: load.count("new") >= 10)
             await load.one(client, SHORT)
             assert load.answered[-1].version == "new"
             other = write(folder / "other.yaml", max_batch=16)

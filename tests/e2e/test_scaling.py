@@ -16,6 +16,7 @@ from cluster.client import Client
 from cluster.client.admin_client import fetch_status
 from engine.errors import DeadlineExceeded
 from tests.e2e.serving import serve
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 
@@ -110,11 +111,14 @@ async def sizes(serving):
 
 async def until(serving, wanted, timeout_s, seen):
     began_s = time.monotonic()
-    async with asyncio.timeout(timeout_s):
-        while (now := await sizes(serving)) != wanted:
-            if not seen or seen[-1] != now:
-                seen.append(now)
-            await asyncio.sleep(0.5)
+
+    async def is_so():
+        now = await sizes(serving)
+        if now != wanted and (not seen or seen[-1] != now):
+            seen.append(now)
+        return now == wanted
+
+    await eventually(is_so, timeout_s, poll_s=0.5)
     seen.append(wanted)
     return time.monotonic() - began_s
 

@@ -11,6 +11,7 @@ import torch
 from cluster.api import Progress, Tokens
 from cluster.client import Client
 from tests.e2e.serving import serve
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -52,9 +53,10 @@ async def ask(client, expected):
 
 
 async def asleep(serving):
-    async with asyncio.timeout(SLEEP_TIMEOUT_S):
-        while any(one["role"] != "router" for one in await asyncio.to_thread(serving.replicas)):
-            await asyncio.sleep(0.5)
+    def is_so():
+        return all(one["role"] == "router" for one in serving.replicas())
+
+    await eventually(lambda: asyncio.to_thread(is_so), SLEEP_TIMEOUT_S, poll_s=0.5)
 
 
 async def sleep_and_wake(serving, expected):

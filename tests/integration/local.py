@@ -5,7 +5,6 @@ Replicas share the event loop, each with an engine thread of its own.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica.replica import Replica
 from cluster.replica_record import ReplicaRole
 from cluster.router.server import RouterServer
+from tests.eventually import eventually
 
 HOST = "127.0.0.1"
 
 
 @dataclass
 class LocalCluster:
-    """Its parts, and a client of its gRPC door."""
+    """Its parts, and a client of its gRPC front end."""
 
     config: TandemConfig
     directory: Directory
@@ -37,9 +37,7 @@ class LocalCluster:
 
     async def idle(self, timeout_s: float = 5.0) -> None:
         """Wait until no replica holds a block or a request; raises TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            while any(held(replica) for replica in self.replicas):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not any(held(replica) for replica in self.replicas), timeout_s)
 
 
 def held(replica: Replica) -> int:

@@ -12,6 +12,7 @@ from cluster.batch.lines import read_input
 from cluster.batch.output import BatchOutput
 from cluster.batch.run import BatchRun, endpoint_for
 from cluster.config.endpoints import EndpointConfig
+from tests.eventually import eventually
 from tests.integration.local import LocalCluster, cluster
 
 LINES = 16
@@ -33,7 +34,7 @@ class Order:
     def __init__(self, local: LocalCluster) -> None:
         self.events: list[tuple[str, str]] = []
         (replica,) = local.prefill
-        submit, begin = replica._prefill.submit, replica._engine.begin
+        submit, begin = replica.parts.prefill.scheduler.submit, replica.parts.model.engine.begin
 
         def submitted(sequence, now):
             self.events.append(("given", sequence.lane))
@@ -43,7 +44,7 @@ class Order:
             self.events += [("begun", span.sequence.lane) for span in spans]
             return begin(spans, stored)
 
-        replica._prefill.submit, replica._engine.begin = submitted, began
+        replica.parts.prefill.scheduler.submit, replica.parts.model.engine.begin = submitted, began
 
 
 async def run(local: LocalCluster, path) -> BatchRun:
@@ -72,23 +73,23 @@ async def test_interactive_requests_are_computed_before_a_batch_that_waits(confi
         running = asyncio.create_task(run(local, path))
         chats = 0
         while not running.done() and chats < 5:
-            async with asyncio.timeout(60):
-                while not running.done() and local.prefill[0].load().prompt_tokens_due < PROMPT:
-                    await asyncio.sleep(0.002)
+            await eventually(
+                lambda: running.done() or local.prefill[0].load().prompt_tokens_due >= PROMPT, 60
+            )
             if not running.done():
                 await local.client.complete([chats] * 50, max_tokens=2, ignore_eos=True)
                 chats += 1
         batch = await running
         assert chats >= 3
-        assert batch.tally.good == LINES
+        assert batch.progress.good == LINES
         await local.idle()
         again = await run(local, path)
-        assert (again.tally.good, again.tally.before) == (0, LINES)
+        assert (again.progress.good, again.progress.before) == (0, LINES)
     lanes = {lane for _, lane in order.events}
     assert lanes == {"interactive", "batch"}
-    for place, event in enumerate(order.events):
+    for index, event in enumerate(order.events):
         if event == ("given", "interactive"):
-            begun = [lane for kind, lane in order.events[place:] if kind == "begun"]
+            begun = [lane for kind, lane in order.events[index:] if kind == "begun"]
             # It is begun next, although prompts of the batch wait for longer.
             assert begun[0] == "interactive"
     results = [json.loads(line) for line in path.read_bytes().splitlines()]

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.api import Summary, Tokens
 from engine.errors import Cancelled
+from tests.eventually import eventually
 from tests.integration.local import cluster
 
 
@@ -75,13 +76,12 @@ async def test_who_comes_while_a_batch_runs_waits_for_its_end(config, prefill):
                     seen.append(f"{name} ended")
 
         long = asyncio.create_task(stream("long", 300))
-        while seen.count("long") < 2:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: seen.count("long") >= 2)
         await stream("late", 4)
         await long
         # Its first token comes from the prefill pool, where there is one, and waits for nobody. All
         # else comes when the batch is over; only first tokens overtake what is on its way then.
-        begins = [place for place, name in enumerate(seen) if name == "late"][prefill]
+        begins = [index for index, name in enumerate(seen) if name == "late"][prefill]
         assert seen[:begins].count("long") > 200
 
 
@@ -109,11 +109,9 @@ async def test_with_a_cancelled_batch_the_next_one_begins(config):
         long = asyncio.create_task(
             client.complete([5], max_tokens=900, request_id="long", ignore_eos=True)
         )
-        while not local.decode[0].load().running:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: local.decode[0].load().running)
         late = asyncio.create_task(client.complete([6], max_tokens=4, ignore_eos=True))
-        while not local.decode[0].load().waiting:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: local.decode[0].load().waiting)
         assert await client.cancel("long")
         assert (await late).summary.completion_tokens == 4
         with pytest.raises(Cancelled):

@@ -10,8 +10,10 @@ from cluster.cli.status_table import as_data, as_table
 from cluster.client.admin_client import fetch_status
 from cluster.config.canary import CanaryConfig, GuardConfig
 from cluster.config.endpoints import EndpointConfig
+from cluster.router.preprocessor import Preprocessor
 from cluster.router.server import RouterServer
 from engine.errors import Internal, TandemError
+from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
 
@@ -36,22 +38,23 @@ async def ask(local, number):
     return answer
 
 
-async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(config, caplog):
+async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(
+    config, caplog, monkeypatch
+):
     config = with_canary(config, config.endpoints["chat"])
     caplog.set_level(logging.INFO, "cluster.telemetry.request_log")
     caplog.set_level(logging.INFO, "cluster.router.canary_routing")
     async with cluster(config) as local:
         second = await RouterServer.start(config, "router-1", local.directory)
         try:
-            door = local.router._router._door
-            prepare = door.prepare
+            prepare = Preprocessor.prepare
 
-            async def slow(request, *rest):
+            async def slow(preprocessor, request, *rest):
                 if request.endpoint == "next":
                     await asyncio.sleep(DELAY_S)
-                return await prepare(request, *rest)
+                return await prepare(preprocessor, request, *rest)
 
-            door.prepare = slow
+            monkeypatch.setattr(Preprocessor, "prepare", slow)
             number = 0
             async with asyncio.timeout(100):
                 while (await state(local.router))["rolled_back"] is None:
@@ -60,9 +63,7 @@ async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(config,
                     assert not any(isinstance(answer, TandemError) for answer in answers)
             seen = await state(local.router)
             assert "TTFT p95" in seen["rolled_back"]
-            async with asyncio.timeout(20):
-                while (await state(second))["rolled_back"] is None:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: rolled_back(second))
             before = seen["arms"]["canary"]["requests"]
             for more in range(20):
                 await ask(local, number + more)
@@ -76,10 +77,10 @@ async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(config,
     assert [record.message for record in caplog.records].count("canary rolled back") == 2
 
 
-async def test_a_canary_whose_requests_fail_is_rolled_back_and_no_other_fails(config):
+async def test_a_canary_whose_requests_fail_is_rolled_back_and_no_other_fails(config, monkeypatch):
     config = with_canary(config, config.endpoints["chat"], error_rate=0.2)
     with recorded() as page:
-        failed = await rolled_back_for_failing(config)
+        failed = await rolled_back_for_failing(config, monkeypatch)
     arms = {arm: {"endpoint": "chat", "arm": arm} for arm in ("stable", "canary")}
     assert page.value("tandem_canary_rolled_back", endpoint="chat") == 1
     served = {"outcome": "Internal", **arms["canary"]}
@@ -87,18 +88,17 @@ async def test_a_canary_whose_requests_fail_is_rolled_back_and_no_other_fails(co
     assert page.value("tandem_canary_ttft_seconds_count", **arms["stable"]) >= 20
 
 
-async def rolled_back_for_failing(config):
+async def rolled_back_for_failing(config, monkeypatch):
     """How many failed until then; none does afterwards."""
     async with cluster(config) as local:
-        door = local.router._router._door
-        prepare = door.prepare
+        prepare = Preprocessor.prepare
 
-        async def failing(request, *rest):
+        async def failing(preprocessor, request, *rest):
             if request.endpoint == "next":
                 raise Internal("injected")
-            return await prepare(request, *rest)
+            return await prepare(preprocessor, request, *rest)
 
-        door.prepare = failing
+        monkeypatch.setattr(Preprocessor, "prepare", failing)
         failed, number = [], 0
         async with asyncio.timeout(100):
             while (await state(local.router))["rolled_back"] is None:
@@ -114,6 +114,10 @@ async def rolled_back_for_failing(config):
         assert "canary chat -> next: rolled back:" in table
         await local.idle()
         return sum(failed)
+
+
+async def rolled_back(router: RouterServer) -> bool:
+    return (await state(router))["rolled_back"] is not None
 
 
 async def state(router: RouterServer):

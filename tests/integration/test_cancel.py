@@ -17,6 +17,7 @@ from cluster.client import Client
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
+from tests.eventually import eventually
 from tests.integration.local import LocalCluster, cluster
 
 LONG = 10
@@ -30,7 +31,7 @@ class Computed:
     def __init__(self, replicas):
         self.tokens: Counter[str] = Counter()
         for replica in replicas:
-            self._watch(replica._engine)
+            self._watch(replica.parts.model.engine)
 
     def _watch(self, engine):
         begin = engine.begin
@@ -73,13 +74,14 @@ def due(local: LocalCluster) -> int:
 
 def left(local: LocalCluster, name: str) -> list[str]:
     """Requests with such an id that a replica still has."""
-    schedulers = [one for replica in local.replicas for one in (replica._prefill, replica._decode)]
-    return [owner for one in schedulers for owner in one.owners() if owner.startswith(name)]
+    parts = [replica.parts for replica in local.replicas]
+    owners = [one.prefill.scheduler.owners() | one.decode.scheduler.owners() for one in parts]
+    return [owner for some in owners for owner in some if owner.startswith(name)]
 
 
 def hold_passes(replica) -> asyncio.Event:
     """Passes of the replica's prefill loop go on once the event is set."""
-    worker, go_on = replica._prefill_loop._worker, asyncio.Event()
+    worker, go_on = replica.parts.worker, asyncio.Event()
     pursue = worker.pursue
 
     async def held(*arguments, **named):
@@ -88,12 +90,6 @@ def hold_passes(replica) -> asyncio.Event:
 
     worker.pursue = held
     return go_on
-
-
-async def eventually(holds, within_s=30.0):
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.002)
 
 
 async def test_ten_long_prompts_that_are_cancelled_cost_a_short_one_at_most_a_chunk(config):

@@ -10,7 +10,7 @@ import torch
 from cluster.api import GenerateRequest, Started, Summary, TokenPrompt, Tokens
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.version import config_version
-from cluster.replica import replica
+from cluster.replica import assembly
 from decode_pool.scheduler import DecodeScheduler
 from engine.errors import (
     Cancelled,
@@ -54,10 +54,10 @@ async def answer(local: LocalCluster, case: exactness.Case) -> tuple[tuple[int, 
 
 
 async def crowd(local, cases, at_once):
-    gate = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(case):
-        async with gate:
+        async with slots:
             return await answer(local, case)
 
     return await asyncio.gather(*(one(case) for case in cases))
@@ -96,7 +96,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
     monkeypatch.setattr(DecodeScheduler, "grant_early", count_grants)
     monkeypatch.setattr(HandOver, "reached", count_progress)
     monkeypatch.setattr(loop, "_SLICE_S", 0.0)
-    monkeypatch.setattr(replica, "frame_bytes_for", lambda device: 1 << 14)
+    monkeypatch.setattr(assembly, "frame_bytes_for", lambda device: 1 << 14)
     cases = [case for case in exactness.make_cases(model, 40) if len(case.prompt) > 100][:8]
     small = replace(config, prefill=replace(config.prefill, chunk_tokens=32))
     async with cluster(small) as local:
@@ -151,21 +151,33 @@ async def test_choices_differ_and_stage_times_add_up(config):
         assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
 
 
-async def test_nobody_is_let_in_who_has_no_place_in_the_decode_batch(config):
-    """Who comes after them waits before its first token, or is refused, and not behind it."""
+def requests_at_each_step(replica) -> list[int]:
+    """How many requests the replica has, waiting or running, before each step of its batch."""
+    worker, counts = replica.parts.worker, []
+    step = worker.step
+
+    async def counted(*arguments, **named):
+        load = replica.load()
+        counts.append(load.waiting + load.running)
+        return await step(*arguments, **named)
+
+    worker.step = counted
+    return counts
+
+
+async def test_no_request_is_admitted_without_a_slot_in_the_decode_batch(config):
+    """A request that finds none waits before its first token or is refused, not behind it."""
     chat = EndpointConfig(ttft_budget_ms=1000, itl_budget_ms=1000)
     decode = replace(config.decode, max_batch=2)
     async with cluster(replace(config, decode=decode, endpoints={"chat": chat})) as local:
         options = {"max_tokens": 400, "ignore_eos": True}
+        counts = requests_at_each_step(local.decode[0])
         running = [
             asyncio.create_task(local.client.complete([number + 1] * 30, **options))
             for number in range(6)
         ]
-        while not all(one.done() for one in running):
-            load = local.decode[0].state()
-            assert load.waiting + load.running <= 2
-            await asyncio.sleep(0.001)
         ended = await asyncio.gather(*running, return_exceptions=True)
+        assert 0 < max(counts) <= 2
         refused = [one for one in ended if isinstance(one, Overloaded)]
         assert 0 < len(refused) <= 4
         assert all("no slot for it" in one.message for one in refused)
@@ -327,7 +339,7 @@ async def test_one_token_needs_no_decode_pool(config):
 async def test_cancel_at_once_is_an_answer(config):
     """A cancel that comes before the request's own task has begun still ends the stream."""
     async with cluster(config) as local:
-        router = local.router._router
+        router = local.router.router
         assert router is not None
         request = GenerateRequest(TokenPrompt((1,) * 50), request_id="early")
         events = router.generate(request)
@@ -343,7 +355,7 @@ async def test_cancel_at_once_is_an_answer(config):
 async def test_numbers_that_overflow_fail_one_request_alone(config):
     """A replica-side fault of one sequence leaves the rest of its batch alone."""
     async with cluster(config) as local:
-        engine = local.decode[0]._engine
+        engine = local.decode[0].parts.model.engine
         forward = engine.forward
 
         def poisoned(spans):
@@ -366,7 +378,7 @@ async def test_numbers_that_overflow_fail_one_request_alone(config):
         await local.idle()
 
 
-async def test_every_ended_request_has_a_row_in_the_ledger(config, caplog):
+async def test_every_ended_request_has_a_row_in_the_request_log(config, caplog):
     endpoints = config.endpoints | {"report": config.endpoints["chat"]}
     config = replace(config, endpoints=endpoints)
     with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.api import Tokens
-from cluster.discovery.heartbeat import WATCH_INTERVAL_S
+from tests.eventually import eventually
 from tests.integration.local import cluster, held
 from tests.integration.test_prefixes import ask, expected
 
@@ -33,6 +33,10 @@ def config(config):
     )
 
 
+def ids(records):
+    return {record.id for record in records}
+
+
 async def begin(local, count, tokens=LONG):
     """So many streams, each with its first few tokens."""
     got = [[] for _ in range(count)]
@@ -41,8 +45,7 @@ async def begin(local, count, tokens=LONG):
         asyncio.create_task(read(local.client.generate(prompt, **options), into))
         for prompt, into in zip(PROMPTS, got, strict=False)
     ]
-    while min(map(len, got)) < 3:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: min(map(len, got)) >= 3)
     return streams, got
 
 
@@ -52,7 +55,7 @@ async def test_streams_end_on_a_decode_replica_that_leaves_and_new_ones_go_elsew
         leaving = local.decode[1]
         assert held(leaving)
         drained = asyncio.create_task(leaving.drain(60))
-        await asyncio.sleep(4 * WATCH_INTERVAL_S)
+        await eventually(lambda: leaving.id not in ids(local.router.pools.healthy("decode")))
         for _ in range(4):
             tokens, summary = await ask(local, PROMPTS[0])
             assert tokens == expected(model, PROMPTS[0])
@@ -70,13 +73,10 @@ async def test_what_comes_in_the_moment_of_leaving_is_served_too(config, model):
         both = [local.prefill[1], local.decode[1]]
         drained = [asyncio.create_task(replica.drain(60)) for replica in both]
         used = set()
-        for _ in range(100):
+        while not all(one.done() for one in drained):
             tokens, summary = await ask(local, PROMPTS[1], max_tokens=3)
             assert tokens == expected(model, PROMPTS[1], 3)
             used |= {summary.prefill_replica, summary.decode_replica}
-            if all(one.done() for one in drained):
-                break
-            await asyncio.sleep(0.02)
         await asyncio.gather(*drained)
         tokens, summary = await ask(local, PROMPTS[1], max_tokens=3)
         assert (summary.prefill_replica, summary.decode_replica) == ("prefill-0", "decode-0")

@@ -18,7 +18,7 @@ async def test_doors_on_free_ports_are_found_by_the_router_s_record(config):
     launcher = Launcher(config)
     assert launcher.http_address.endswith(":0")
     async with cluster(config) as local:
-        await launcher._find_router()
+        await launcher.find_router()
         assert launcher.grpc_address == local.router.grpc_address
         assert launcher.http_address == local.router.http_address
         assert (await fetch_status(launcher.grpc_address)).replicas

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from dataclasses import replace
@@ -14,6 +13,7 @@ from cluster.api import Tokens
 from cluster.chart.metric_catalogue import all_metrics, samples
 from cluster.config.endpoints import EndpointConfig
 from engine.errors import InvalidRequest, NotFound, Overloaded
+from tests.eventually import eventually
 from tests.integration.local import LocalCluster, cluster
 from tests.metrics_page import Recorded, recorded
 
@@ -37,12 +37,10 @@ NOT_YET = {
     "tandem_prefix_hit_tokens_total",
     "tandem_prefix_evictions_total",
 }
-# Set once by whoever starts, before these tests listen.
-GRACE_S = 10.0
 
 
 async def ask(local: LocalCluster, seed: int, tenant: str = "default", **options: object) -> None:
-    prompt = [seed + place % 50 for place in range(100)]
+    prompt = [seed + index % 50 for index in range(100)]
     await local.client.complete(
         prompt, max_tokens=6, ignore_eos=True, seed=seed, tenant=tenant, **options
     )
@@ -54,12 +52,6 @@ async def abandon(local: LocalCluster) -> None:
         if isinstance(event, Tokens):
             break
     await events.aclose()
-
-
-async def eventually(holds) -> None:
-    async with asyncio.timeout(GRACE_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_cluster_at_work_records_what_the_catalogue_lists(config):

@@ -42,7 +42,7 @@ async def ask(local, prompt, **options):
 
 def forget_all(replica):
     """Evict everything that is cached."""
-    pool = replica._pool
+    pool = replica.parts.blocks
     pool.allocate("all", pool.total)
     pool.release("all")
     assert pool.counts().cached == 0
@@ -147,10 +147,10 @@ async def test_a_crowd_shares_a_prefix_through_preemption_and_eviction(config, m
         chats = await asyncio.gather(*(chat(number) for number in range(8)))
         assert all(cached for cached, _ in chats)
         assert sum(preempted for _, preempted in chats) > 0
-        assert sum(replica._pool.evictions for replica in local.replicas) > 0
+        assert sum(replica.parts.blocks.evictions for replica in local.replicas) > 0
         await local.idle()
         for replica in local.replicas:
-            counts = replica._pool.counts()
+            counts = replica.parts.blocks.counts()
             assert counts.free + counts.cached == counts.total
 
 
@@ -211,7 +211,7 @@ async def test_warm_prefixes_are_cached_before_anybody_asks(
     async with cluster(
         replace(config, kv=replace(config.kv, blocks=100, warm_prefixes=texts))
     ) as local:
-        await local.replicas[0]._warming
+        await local.replicas[0].warmed()
         tokens, summary = await ask(local, prefix + "What is KV?")
         assert summary.cached_tokens == 32
         assert tokens == expected(model, _ids(local, prefix + "What is KV?"))
@@ -227,7 +227,7 @@ async def test_warm_prefixes_are_cached_before_anybody_asks(
 
 
 def _ids(local, text):
-    return local.replicas[0]._tokenizer.encode(text)
+    return local.replicas[0].parts.model.tokenizer.encode(text)
 
 
 async def test_a_chat_over_http_says_what_was_cached(config):

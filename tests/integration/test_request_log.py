@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 from cluster.api import Tokens
 from cluster.telemetry.logging_setup import LineFormatter
 from engine.errors import NotFound, Overloaded
+from tests.eventually import eventually
 from tests.integration.local import cluster
 
 PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool")
@@ -58,7 +58,7 @@ def lines() -> Iterator[Lines]:
         logger.setLevel(level)
 
 
-ROUTER = ["request accepted", "request placed", "first token passed on", "request ended"]
+ROUTER = ["request accepted", "request assigned", "first token passed on", "request ended"]
 PREFILL = ["prefill waits", "prefill started", "first token sampled", "KV handed over"]
 DECODE = ["decode waits", "decode started", "decode ended"]
 
@@ -73,8 +73,8 @@ async def test_a_request_is_followed_from_its_arrival_to_its_end(config, lines):
     order = lines.of("whole")
     assert order.index("prefill started") < order.index("first token passed on")
     assert order.index("first token sampled") < order.index("decode started")
-    placed = lines.last("whole", "request placed")
-    assert (placed["prefill"], placed["decode"]) == ("prefill-0", "decode-0")
+    assigned = lines.last("whole", "request assigned")
+    assert (assigned["prefill"], assigned["decode"]) == ("prefill-0", "decode-0")
     assert lines.last("whole", "decode ended")["tokens"] == 5
     # One line each, whatever is in it.
     assert all("\n" not in LineFormatter().format(record) for record in lines.records)
@@ -104,10 +104,8 @@ async def test_a_cancelled_request_says_so_on_every_side(config, lines):
                 break
         await events.aclose()
         await local.idle()
-        async with asyncio.timeout(10):
-            while "decode cancelled" not in lines.of("gone"):
-                await asyncio.sleep(0.01)
-    assert lines.of("gone", "cluster.router.router") == ROUTER[:3]
+        await eventually(lambda: "decode cancelled" in lines.of("gone"))
+    assert lines.of("gone", "cluster.router") == ROUTER[:3]
     assert lines.last("gone", "request ended")["outcome"] == "cancelled"
     assert "decode ended" not in lines.of("gone")
 

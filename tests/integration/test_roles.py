@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from cluster.api import Tokens
 from cluster.client.admin_client import fetch_status, request_role
 from engine.errors import InvalidRequest, NotFound
 from tests import exactness
+from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.integration.test_cluster import crowd, small_pool
 from tests.integration.test_prefixes import ask, expected
@@ -24,7 +26,7 @@ async def roles(local):
 
 
 async def give(local, **wanted):
-    """Give roles one after the other; the router places by each when it answers."""
+    """Give roles one after the other; the router uses each when it answers."""
     for name, role in wanted.items():
         name = name.replace("_", "-")
         await request_role(local.router.grpc_address, name, role)
@@ -47,8 +49,7 @@ async def test_streams_outlive_every_change_of_role(config, model):
             asyncio.create_task(read(local.client.generate(prompt, **options), into))
             for prompt, into in zip(prompts, got, strict=True)
         ]
-        while min(map(len, got)) < 3:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: min(map(len, got)) >= 3)
         await give(local, decode_1="prefill")
         await give(local, prefill_0="decode")
         tokens, summary = await ask(local, [5, 6, 7] * 20)
@@ -74,9 +75,8 @@ async def test_a_crowd_in_pools_that_are_too_small_while_roles_go_round(config, 
     ]
     async with cluster(config) as local:
         answers = asyncio.create_task(crowd(local, cases, 12))
-        for place in range(100):
-            await give(local, **rounds[place % 3])
-            await asyncio.sleep(0.2)
+        for changes in itertools.cycle(rounds):
+            await give(local, **changes)
             if answers.done():
                 break
         got = [tokens for tokens, _ in await answers]

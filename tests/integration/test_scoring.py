@@ -15,6 +15,7 @@ import torch
 from cluster.config.endpoints import EndpointConfig
 from engine.errors import Cancelled, InvalidRequest, NotFound, PromptTooLong
 from tests import tiny
+from tests.eventually import eventually
 from tests.integration.local import LocalCluster, cluster
 
 CHUNK = 64
@@ -31,7 +32,7 @@ def table(model, ids):
 
 def logprobs_of(model, ids, first):
     found = table(model, ids)
-    return [found[place - 1, ids[place]].item() for place in range(first, len(ids))]
+    return [found[index - 1, ids[index]].item() for index in range(first, len(ids))]
 
 
 def scoring(config, prefill, **lanes):
@@ -75,14 +76,14 @@ async def test_texts_and_continuations_are_scored_as_transformers_does(config, m
         assert lanes == {"scoring"}
         await local.idle()
         if prefill:
-            assert local.decode[0]._sender.bytes_moved == local.prefill[0]._sender.bytes_moved == 0
+            assert not any(one.parts.prefill.sender.bytes_moved for one in local.replicas)
 
 
 def _lanes(local: LocalCluster) -> set[str]:
     """The lanes of everything that is computed; in two pools decode replicas compute nothing."""
     lanes: set[str] = set()
     for replica in local.replicas:
-        engine = replica._engine
+        engine = replica.parts.model.engine
 
         def begin(spans, stored=None, begin=engine.begin, idle=replica.role == "decode"):
             assert not idle
@@ -97,9 +98,7 @@ async def test_prefill_alone_is_enough(config, model):
     """No decode replica lives; generating is refused, scoring is not."""
     async with cluster(scoring(config, 1)) as local:
         await local.decode[0].drain(1)
-        async with asyncio.timeout(10):
-            while "decode" not in local.router._router.missing():
-                await asyncio.sleep(0.01)
+        await eventually(lambda: "decode" in local.router.router.missing())
         (one,) = await local.client.score(["text"])
         assert one.scores.logprobs == pytest.approx(
             logprobs_of(model, list(one.ids), 1), abs=TOLERANCE
@@ -126,16 +125,12 @@ async def test_cancelled_and_abandoned_texts_hold_nothing(config):
     async with cluster(scoring(config, 1)) as local:
         texts = [[number] * 1500 for number in range(20)]
         running = asyncio.create_task(local.client.score(texts))
-        async with asyncio.timeout(20):
-            while not local.prefill[0].load().used:
-                await asyncio.sleep(0.002)
+        await eventually(lambda: local.prefill[0].load().used)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await local.idle()
         running = asyncio.create_task(local.client.score([texts[0]], request_id="one"))
-        async with asyncio.timeout(20):
-            while not await local.client.cancel("one"):
-                await asyncio.sleep(0.002)
+        await eventually(lambda: local.client.cancel("one"))
         with pytest.raises(Cancelled):
             await running
         await local.idle()
@@ -180,7 +175,7 @@ async def test_echo_is_what_an_evaluation_harness_expects(config, model):
 
 def _id(model, text):
     """The token id of one ASCII character in the tiny model's tokenizer."""
-    return tiny._tokenizer().encode(text, add_special_tokens=False)[0]
+    return tiny.make_tokenizer().encode(text, add_special_tokens=False)[0]
 
 
 async def _post(local, body):

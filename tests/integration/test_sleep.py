@@ -14,6 +14,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica.replica import Replica
 from cluster.router.server import RouterServer
 from engine.errors import Overloaded, TandemError
+from tests.eventually import eventually
 from tests.integration.local import HOST
 from tests.integration.test_prefixes import expected
 
@@ -31,30 +32,32 @@ class Serve:
         self.directory = directory
         self.woken = []
         self.running = {}
-        self._tasks = {}
+        self.tasks = {}
         self._over = False
 
     def wake(self, pool):
-        if pool not in self._tasks:
+        if pool not in self.tasks:
             self.woken.append(pool)
-            self._tasks[pool] = asyncio.create_task(self._live(pool))
+            self.tasks[pool] = asyncio.create_task(self._live(pool))
 
     async def _live(self, pool):
         name = f"{pool}-{len(self.woken)}"
         replica = await Replica.start(self.config, pool, name, HOST, self.directory)
         self.running[pool] = replica
         try:
-            while not self._over and (await self.directory.desired()).get(pool) != 0:
-                await asyncio.sleep(0.05)
+            await eventually(lambda: self._ends(pool), within_s=600)
             await replica.drain(0 if self._over else 30)
         finally:
             del self.running[pool]
             await replica.stop()
-            del self._tasks[pool]
+            del self.tasks[pool]
+
+    async def _ends(self, pool):
+        return self._over or (await self.directory.desired()).get(pool) == 0
 
     async def end(self):
         self._over = True
-        await asyncio.gather(*self._tasks.values())
+        await asyncio.gather(*self.tasks.values())
 
 
 @asynccontextmanager
@@ -102,27 +105,21 @@ async def ask(client, **options):
     return got, told, summary
 
 
-async def asleep(serve):
-    async with asyncio.timeout(30):
-        while serve._tasks:
-            await asyncio.sleep(0.05)
-
-
 async def test_a_request_wakes_the_pools_and_idle_ones_sleep_again(config, model):
     async with sleeping(sleepy(config)) as (serve, router, client):
         # Asleep is ready: nothing is missing.
-        assert router._pools.missing() == ()
+        assert router.pools.missing() == ()
         wanted = expected(model, PROMPT, 12)
-        for turn, endpoint in enumerate(("batch", "chat")):
+        for number, endpoint in enumerate(("batch", "chat")):
             got, told, summary = await ask(client, endpoint=endpoint)
             assert got == wanted
             assert told and told[0].stage == "starting"
             assert 0 < told[0].wait_s <= SCALING.start_s
-            assert (sorted(serve.woken[2 * turn :])) == ["decode", "prefill"]
+            assert (sorted(serve.woken[2 * number :])) == ["decode", "prefill"]
             assert summary.decode_replica.startswith("decode")
-            await asleep(serve)
+            await eventually(lambda: not serve.tasks)
             # Measured: the second is told less than the guess.
-            assert router._pools.starts.usual_s("decode") < SCALING.start_s
+            assert router.pools.starts.usual_s("decode") < SCALING.start_s
 
 
 async def test_who_cannot_wait_so_long_is_told_when_to_come_back(config, model):
@@ -134,16 +131,15 @@ async def test_who_cannot_wait_so_long_is_told_when_to_come_back(config, model):
             assert "started" in refused.message
         else:
             raise AssertionError("it was not refused")
-        async with asyncio.timeout(30):
-            while len(serve.running) < 2:  # though nobody waits
-                await asyncio.sleep(0.05)
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    got, _, _ = await ask(client, endpoint="chat")
-                    break
-                except TandemError:
-                    await asyncio.sleep(0.1)
+        await eventually(lambda: len(serve.running) == 2)  # though nobody waits
+
+        async def answered():
+            try:
+                return (await ask(client, endpoint="chat"))[0]
+            except TandemError:
+                return None
+
+        got = await eventually(answered)
         assert got == expected(model, PROMPT, 12)
 
 

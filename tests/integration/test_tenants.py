@@ -14,32 +14,41 @@ from cluster.config.canary import CanaryConfig
 from cluster.config.tenant_limits import TenantConfig
 from cluster.router.server import RouterServer
 from cluster.tenants.api_keys import hash_of
+from cluster.tenants.fair_share import FairShare
 from engine.errors import Cancelled, Unauthenticated
+from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
 
 CAP = 3
 
 
-def running(*routers: RouterServer) -> int:
-    """Requests that the routers have admitted for everyone."""
-    uses = [router._fairness.publish()[0] for router in routers]
-    return sum(found.get(("default", "concurrent")).used if found else 0 for found in uses)
+class Running:
+    """Counts the choices that all routers together have admitted, and the most at one time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = 0
+        start, end = FairShare.start, FairShare.end
+
+        def started(fairness, *arguments, **named):
+            start(fairness, *arguments, **named)
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+        def ended(fairness, *arguments, **named):
+            end(fairness, *arguments, **named)
+            self.now -= 1
+
+        monkeypatch.setattr(FairShare, "start", started)
+        monkeypatch.setattr(FairShare, "end", ended)
 
 
-async def test_a_cap_holds_over_two_routers_and_all_of_it_is_used(config):
+async def test_a_cap_holds_over_two_routers_and_all_of_it_is_used(config, monkeypatch):
     config = replace(config, tenants={"default": TenantConfig(max_concurrent=CAP)})
     async with cluster(config) as local:
         second = await RouterServer.start(config, "router-1", local.directory)
         try:
-            seen: list[int] = []
-
-            async def watch() -> None:
-                while True:
-                    seen.append(running(local.router, second))
-                    await asyncio.sleep(0.002)
-
-            watching = asyncio.create_task(watch())
+            running = Running(monkeypatch)
             async with Client(second.grpc_address) as other:
                 await asyncio.gather(
                     *(
@@ -48,8 +57,7 @@ async def test_a_cap_holds_over_two_routers_and_all_of_it_is_used(config):
                         for client in (local.client, other)
                     )
                 )
-            watching.cancel()
-            assert max(seen) == CAP
+            assert (running.most, running.now) == (CAP, 0)
             await local.idle()
         finally:
             await second.stop()
@@ -62,15 +70,13 @@ async def test_without_keys_another_name_is_no_way_around_a_cap(config):
         await anext(first)
         asked = local.client.complete([2] * 50, max_tokens=2, tenant="b")
         second = asyncio.create_task(asked)
-        async with asyncio.timeout(10):
-            while not local.router._router.load().waiting:
-                assert not second.done()
-                await asyncio.sleep(0.005)
+        await eventually(lambda: local.router.router.load().waiting or second.done())
+        assert not second.done()
         await first.aclose()
         await second
 
 
-async def test_without_keys_ledger_metrics_and_canaries_know_no_names(config, caplog):
+async def test_without_keys_request_log_metrics_and_canaries_know_no_names(config, caplog):
     chat = config.endpoints["chat"]
     trial = replace(chat, canary=CanaryConfig("next", 0.5))
     config = replace(config, endpoints={"chat": trial, "next": chat})
@@ -122,6 +128,6 @@ async def test_a_tenant_is_charged_its_prompts_and_its_answers(config):
     async with cluster(config) as local:
         await local.client.complete([1] * 50, max_tokens=20, ignore_eos=True)
         await local.idle()
-        _, charged, _ = local.router._fairness.publish()
+        _, charged, _ = local.router.fairness.publish()
     # A token of an answer costs two of a prompt.
     assert charged == {"default": 50 + 2 * 20}

@@ -13,7 +13,7 @@ from cluster.admission.refusals import Refused
 from cluster.placement.placement import Placement
 from engine.errors import Unavailable
 from tests.cluster.admission.queue_pools import Clock, end, enter, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 async def test_what_cannot_be_in_time_is_refused_at_once_with_a_time(queue):

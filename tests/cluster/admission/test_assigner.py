@@ -11,7 +11,7 @@ from cluster.admission.assignment import FirstTokenTiming
 from cluster.placement.placement import Placement
 from engine.types.urgency import Urgency
 from tests.cluster.admission.queue_pools import Clock, end, enter, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 FIRST = FirstTokenTiming(0.01, 0, 0.001, 0.02)
 

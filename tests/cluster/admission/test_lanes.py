@@ -11,7 +11,7 @@ from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.tenants.fair_share import FairShare
 from tests.cluster.admission.queue_pools import Pools, end, enter, make_placement, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 def small_batch(limit):

@@ -11,12 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
 from cluster.admission.retry_schedule import RetrySchedule
-from cluster.config.tenant_limits import Need, TenantConfig
+from cluster.config.tenant_limits import TenantConfig
 from cluster.placement.edf_forecast import EdfPrompt, forecast_prompt
 from cluster.placement.placement import Placement
 from cluster.placement.types import Forecast, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import Need
 from engine.scheduling.edf import most_on_time
 
 dues = st.builds(EdfPrompt, st.floats(0.001, 1.0), st.floats(0.1, 4.0))

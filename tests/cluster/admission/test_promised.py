@@ -12,7 +12,7 @@ from cluster.admission.refusals import Refused
 from cluster.discovery.cold_start import ColdStarts
 from cluster.placement.types import Forecast
 from tests.cluster.admission.queue_pools import Pools, end, enter, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from cluster.admission import queue_position
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.api import Progress
 from tests.cluster.admission.queue_pools import end, enter, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 @pytest.fixture(autouse=True)

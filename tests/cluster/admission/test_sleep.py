@@ -16,7 +16,7 @@ from cluster.discovery.cold_start import ColdStarts
 from cluster.placement.placement import Placement
 from engine.errors import Unavailable
 from tests.cluster.admission.queue_pools import Pools, enter, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from cluster.config.tenant_limits import TenantConfig
 from cluster.tenants.fair_share import FairShare
 from engine.errors import InvalidRequest
 from tests.cluster.admission.queue_pools import Pools, end, enter, make_placement, request
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 def make_queue(max_waiting, tenants=None):

@@ -60,16 +60,16 @@ async def run(server, lines, *, most=8, endpoint="batch"):
     written, waits = [], Waits()
     batch = BatchRun(server, written.append, BatchConcurrency(most), endpoint, sleep=waits)
     await batch.run(lines, lambda line: None)
-    return batch.tally, [json.loads(line) for line in written], waits.seconds
+    return batch.progress, [json.loads(line) for line in written], waits.seconds
 
 
 async def test_every_line_gets_one_result():
     names = [str(number) for number in range(50)]
     server = Scripted()
-    tally, written, waits = await run(server, [*work(*names), BadLine("bad", "line 51: no")])
+    progress, written, waits = await run(server, [*work(*names), BadLine("bad", "line 51: no")])
     assert sorted(line["custom_id"] for line in written) == sorted([*names, "bad"])
-    assert (tally.good, tally.failed, waits) == (50, 1, [])
-    assert (tally.prompt_tokens, tally.completion_tokens) == (150, 100)
+    assert (progress.good, progress.failed, waits) == (50, 1, [])
+    assert (progress.prompt_tokens, progress.completion_tokens) == (150, 100)
     assert server.most <= 8
     assert all(body["endpoint"] == "batch" for body in server.bodies)
 
@@ -84,9 +84,9 @@ async def test_refused_lines_come_back_when_they_are_told_to():
     server = Scripted(
         {"a": [FULL] * 9, "b": [BatchResponse(FULL.reply, None), BatchResponse(FULL.reply, 1e6)]}
     )
-    tally, written, waits = await run(server, work("a", "b", "c"))
+    progress, written, waits = await run(server, work("a", "b", "c"))
     assert {line["response"]["status_code"] for line in written} == {200}
-    assert tally.refused == 11
+    assert progress.refused == 11
     assert Counter(waits) == Counter({7.5: 9, 1.0: 1, 60.0: 1})
 
 
@@ -94,11 +94,11 @@ async def test_passing_failures_are_tried_again_and_lasting_ones_written():
     down = BatchResponse(BatchReply(503, "r", {"error": {}}), 2.0)
     bad = BatchResponse(BatchReply(400, "r", {"error": {"message": "no"}}), None)
     server = Scripted({"a": [down, Unavailable("cut")], "b": [bad], "c": [down] * 9})
-    tally, written, waits = await run(server, work("a", "b", "c"))
+    progress, written, waits = await run(server, work("a", "b", "c"))
     statuses = {line["custom_id"]: line["response"]["status_code"] for line in written}
     assert statuses == {"a": 200, "b": 400, "c": 503}
     assert server.asked == {"a": 3, "b": 1, "c": 5}
-    assert (tally.good, tally.failed) == (1, 2)
+    assert (progress.good, progress.failed) == (1, 2)
     assert max(waits) == 8.0
 
 

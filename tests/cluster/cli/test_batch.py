@@ -12,7 +12,8 @@ import pytest
 from cluster.cli.main import main
 from engine.errors import InvalidRequest
 from tests.cluster.gateway.http_listener import door
-from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
 
 LINES = 30
 

@@ -14,7 +14,8 @@ from cluster.client import Client
 from cluster.gateway.grpc_server import start
 from engine import errors
 from engine.types.sampling_params import SamplingParams
-from tests.cluster.scripted_generator import CARD, ScriptedGenerator, eventually, raised
+from tests.cluster.scripted_generator import CARD, ScriptedGenerator, raised
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -168,20 +169,22 @@ async def test_nobody_listens():
 
 async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet() -> None:
     old = await start(ScriptedGenerator(), reuse_port=True)
-    asked, done = itertools.count(), False
+    asked, answered, done = itertools.count(), [], False
 
     async def again_and_again(client: Client) -> None:
         while not done:
             completion = await client.complete("a b", request_id=f"r{next(asked)}", timeout_s=20)
             assert completion.text == "one two three four"
             await client.model()
+            answered.append(completion)
 
     try:
         async with Client(f"127.0.0.1:{old.port}") as client, asyncio.TaskGroup() as group:
             for _ in range(20):
                 group.create_task(again_and_again(client))
             for _ in range(5):
-                await asyncio.sleep(0.2)
+                before = len(answered)
+                await eventually(lambda before=before: len(answered) >= before + 40)
                 new = await start(ScriptedGenerator(), port=old.port, reuse_port=True)
                 last, old = old, new
                 await last.stop(5)

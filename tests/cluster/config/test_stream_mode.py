@@ -12,13 +12,13 @@ from cluster.router.decode_progress import EVERY_S, DecodeProgress
 from engine.errors import ConfigError
 
 
-def test_each_token_by_itself_is_not_held() -> None:
-    assert delivery_of(EndpointConfig(stream="tokens")).hold_s == 0
+def test_each_token_by_itself_is_not_delayed() -> None:
+    assert delivery_of(EndpointConfig(stream="tokens")).flush_delay_s == 0
 
 
 def test_chunks_are_made_as_the_flush_says_and_are_what_comes_of_nothing() -> None:
     found = delivery_of(EndpointConfig(flush=FlushConfig(50, 7)))
-    assert (found.hold_s, found.hold_tokens, found.at_end) == (0.05, 7, False)
+    assert (found.flush_delay_s, found.flush_tokens, found.at_end) == (0.05, 7, False)
 
 
 @pytest.mark.parametrize("asked", [False, True])

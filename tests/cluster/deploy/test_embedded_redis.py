@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from cluster.deploy import embedded_redis
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from engine.errors import ConfigError, Unavailable
+from tests.eventually import wait_until
 
 PARENT = """
 import time
@@ -35,10 +35,11 @@ def running(pid: int) -> bool:
 
 
 def ends_within(pid: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while running(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not running(pid)
+    try:
+        wait_until(lambda: not running(pid), seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def test_it_answers_in_a_private_folder_and_leaves_nothing() -> None:

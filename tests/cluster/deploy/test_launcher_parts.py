@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import os
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +17,20 @@ import pytest
 
 from cluster.cli.main import DEFAULT_ADDRESS
 from cluster.config.deployment import RayConfig
-from cluster.config.reserved_ports import Ports, reachable, stop_command
 from cluster.config.router import RouterConfig
-from cluster.config.schema import TandemConfig, load_config
+from cluster.config.schema import TandemConfig
 from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.launcher import Launcher, _signals_held
+from cluster.deploy.launcher import stop_requested
+from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.signals import signals_delayed
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from cluster.discovery.redis_directory import Directory
-from cluster.sockets import listening_socket
+from cluster.sockets import listening_socket, reachable
 from cluster.telemetry.logging_setup import LineFormatter, configure_logging, level_from_environment
 from engine.errors import ConfigError
+from tests.eventually import eventually, wait_until
 
 TRACEBACK = """The deployment failed to start 2 times in a row. Error:
 ray::ServeReplica:tandem:decode.initialize_and_get_metadata() (pid=1)
@@ -67,7 +67,7 @@ def test_a_free_port_is_none_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> 
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     # A kernel may keep to the lower half.
     taken = range(first + (last - first) * 2 // 5)
-    monkeypatch.setattr("cluster.config.reserved_ports._RAYS_OWN", taken)
+    monkeypatch.setattr("cluster.deploy.reserved_ports._RAYS_OWN", taken)
     asked = TandemConfig(
         router=RouterConfig(http_port=0, grpc_port=0), ray=RayConfig(dashboard_port=0)
     )
@@ -147,9 +147,7 @@ def test_descendants_are_seen_at_any_depth() -> None:
     nested = "import subprocess; subprocess.run(['sleep', '30'])"
     child = subprocess.Popen([sys.executable, "-c", nested])
     try:
-        deadline = time.monotonic() + 10
-        while len(descendants(child.pid)) < 1 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: descendants(child.pid), 10)
         (sleeper,) = descendants(child.pid)
         assert {child.pid, sleeper} <= set(descendants(os.getpid()))
     finally:
@@ -239,19 +237,17 @@ def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    launcher, redis = Launcher(load_config(), io.StringIO()), EmbeddedRedis.start()
-    launcher._redis = redis
+    redis = EmbeddedRedis.start()
     directory = Directory.connect(replace(TandemConfig().directory, url=redis.url))
     try:
         os.kill(redis.pid, signal.SIGKILL)
-        while redis.alive():
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not redis.alive())
         with monkeypatch.context() as broken:
             broken.setattr(embedded_redis, "find_server", lambda: tmp_path / "missing")
             for _ in range(2):
-                assert not await launcher._stop_requested(directory)
+                assert not await stop_requested(directory, redis)
                 assert not redis.alive()
-        assert not await launcher._stop_requested(directory)
+        assert not await stop_requested(directory, redis)
         assert redis.alive()
     finally:
         await directory.close()
@@ -268,7 +264,7 @@ from cluster.deploy.launcher import Launcher
 launcher = Launcher(load_config(), io.StringIO())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
 signal.alarm(60)
-launcher._stop()
+launcher.stop()
 print(signal.alarm(0), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -278,10 +274,10 @@ print(signal.alarm(0), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
 @pytest.mark.usefixtures("signals_heard")
 def test_signals_that_come_while_it_imports_ray_are_acted_on() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with pytest.raises(KeyboardInterrupt), _signals_held():
+    with pytest.raises(KeyboardInterrupt), signals_delayed():
         signal.raise_signal(signal.SIGINT)
-        held = signal.sigpending()
-    assert held == {signal.SIGINT}
+        pending = signal.sigpending()
+    assert pending == {signal.SIGINT}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
@@ -309,8 +305,8 @@ _keep_token_private()
 def test_a_signal_within_an_exec_leaves_no_trace(number):
     """As dataclasses have one at import: Python would end by SIGINT, though it was caught."""
     code = (
-        "import signal; from cluster.deploy.launcher import _listen_to_signals\n"
-        "_listen_to_signals()\n"
+        "import signal; from cluster.deploy.signals import listen_to_signals\n"
+        "listen_to_signals()\n"
         f"try: exec('signal.raise_signal({int(number)})\\nfor _ in range(10**7): pass')\n"
         "except KeyboardInterrupt: pass\n"
         "else: raise SystemExit('not told')\n"

@@ -13,6 +13,7 @@ import pytest
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.config.deployment import DirectoryConfig, RayConfig, ShareConfig
 from cluster.config.schema import TandemConfig, load_config
+from cluster.deploy.resource_share import ResourceShare
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError
 from prefill_pool.config import PrefillConfig
@@ -20,7 +21,22 @@ from prefill_pool.config import PrefillConfig
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own use of pydantic
     from cluster.deploy.ray_cluster import gpu_hint
-    from cluster.deploy.serve_app import ResourceShare, application, build, share_of_cluster
+    from cluster.deploy.serve_app import application, build, share_of_cluster
+
+
+def bound(application: Any) -> Any:
+    """The deployment that an application is bound to."""
+    return application._bound_deployment
+
+
+def pools_of(router: Any) -> list[Any]:
+    """The deployments that the router is bound to."""
+    return [bound(pool) for pool in router.init_args[1:]]
+
+
+def settings(deployment: Any) -> Any:
+    """What Serve is told of a deployment."""
+    return deployment._deployment_config
 
 
 @pytest.mark.parametrize(
@@ -51,9 +67,8 @@ def test_there_are_three_deployments_with_readable_names() -> None:
         directory=DirectoryConfig(url="unix:///x"),
     )
     application = build(config, ResourceShare(threads=1, gpus=0.5, per_device=2))
-    router = application._bound_deployment
-    _, *pools = router.init_args
-    prefill, decode = (pool._bound_deployment for pool in pools)
+    router = bound(application)
+    prefill, decode = pools_of(router)
     assert (router.name, prefill.name, decode.name) == ("router", "prefill", "decode")
     assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (1, 2, 3)
     assert prefill.ray_actor_options["num_gpus"] == 0.5
@@ -69,9 +84,7 @@ def test_one_pool_is_one_deployment_in_role_both() -> None:
         decode=DecodeConfig(replicas=2),
         directory=DirectoryConfig(url="unix:///x"),
     )
-    router = build(config, ResourceShare.of(2, cores=2, gpus=0))._bound_deployment
-    _, pool = router.init_args
-    decode = pool._bound_deployment
+    (decode,) = pools_of(bound(build(config, ResourceShare.of(2, cores=2, gpus=0))))
     assert (decode.name, decode.num_replicas, decode.init_args[1]) == ("decode", 2, "both")
 
 
@@ -82,10 +95,9 @@ def test_without_a_directory_nothing_is_built() -> None:
 
 def seen(application: Any) -> list[Any]:
     """What is to be deployed: each deployment's name, class, count, options and arguments."""
-    router = application._bound_deployment
-    config, *bound = router.init_args
-    pools = [pool._bound_deployment for pool in bound]
-    made = [(pool, pool.init_args) for pool in pools] + [(router, (config,))]
+    router = bound(application)
+    made = [(pool, pool.init_args) for pool in pools_of(router)]
+    made.append((router, router.init_args[:1]))
     return [
         (one.name, one.func_or_class, one.num_replicas, one.ray_actor_options, arguments)
         for one, arguments in made
@@ -117,8 +129,8 @@ def test_a_deployment_asks_for_its_own_share() -> None:
         directory=DirectoryConfig(url="redis://x"),
         ray=RayConfig(shares={"decode": own, "router": ShareConfig(threads=2)}, drain_s=90),
     )
-    router = build(config, ResourceShare(threads=1, gpus=1, per_device=1))._bound_deployment
-    prefill, decode = (pool._bound_deployment for pool in router.init_args[1:])
+    router = bound(build(config, ResourceShare(threads=1, gpus=1, per_device=1)))
+    prefill, decode = pools_of(router)
     assert decode.ray_actor_options["resources"] == {"tandem_decode": 1}
     assert decode.ray_actor_options["num_gpus"] == 0.5
     assert decode.ray_actor_options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
@@ -126,7 +138,7 @@ def test_a_deployment_asks_for_its_own_share() -> None:
     assert not prefill.ray_actor_options.get("resources")
     assert prefill.ray_actor_options["num_gpus"] == 1
     assert router.ray_actor_options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "2"
-    assert decode._deployment_config.graceful_shutdown_timeout_s == 95
+    assert settings(decode).graceful_shutdown_timeout_s == 95
 
 
 def test_a_pool_that_scales_is_sized_by_serve_within_its_bounds() -> None:
@@ -135,10 +147,10 @@ def test_a_pool_that_scales_is_sized_by_serve_within_its_bounds() -> None:
         directory=DirectoryConfig(url="redis://x"),
         scaling=ScalingConfig(decode=PoolBounds(1, 4)),
     )
-    router = build(config, ResourceShare(threads=1, gpus=0, per_device=2))._bound_deployment
-    prefill, decode = (pool._bound_deployment for pool in router.init_args[1:])
-    assert prefill._deployment_config.autoscaling_config is None
-    scaling = decode._deployment_config.autoscaling_config
+    router = bound(build(config, ResourceShare(threads=1, gpus=0, per_device=2)))
+    prefill, decode = pools_of(router)
+    assert settings(prefill).autoscaling_config is None
+    scaling = settings(decode).autoscaling_config
     sizes = (scaling.min_replicas, scaling.initial_replicas, scaling.max_replicas)
     assert sizes == (1, 2, 4)
     # Serve copies the policy into its own process.
@@ -172,7 +184,7 @@ def test_the_builder_waits_for_the_file_that_is_meant(
             application(arguments)
     monkeypatch.setattr("cluster.deploy.serve_app._CONFIG_ARRIVES_S", 60.0)
     monkeypatch.setattr("cluster.config.source.time.sleep", lambda _: file.write_text(text))
-    router = application(arguments)._bound_deployment
+    router = bound(application(arguments))
     assert router.init_args[0].decode.replicas == 3
 
 

@@ -18,7 +18,7 @@ from cluster.replica_record import Change, ReplicaLoad
 from engine.errors import Unavailable
 from tests.cluster.discovery.frozen import Frozen
 from tests.cluster.discovery.members import record
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 class Beats:

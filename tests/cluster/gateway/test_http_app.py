@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from cluster.api import Started, Summary, Tokens
+from cluster.api import Heartbeat, Started, Summary, Tokens
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import start
 from cluster.router.event_buffer import EventBuffer
@@ -28,7 +28,8 @@ from tests.cluster.gateway.http_listener import (
     metrics,
     opened,
 )
-from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -69,24 +70,30 @@ async def test_heartbeats_are_comments_in_a_stream_and_nothing_elsewhere(client,
 
 async def test_a_stream_of_events_without_text_is_never_silent_for_long(client, generator):
     async def textless(request):
-        outbox = EventBuffer(heartbeat_s=0.1)
-        outbox.put(Started(request.request_id, "demo", 1, 7))
+        buffer, beaten = EventBuffer(heartbeat_s=0.05), asyncio.Event()
+        clock = EventBuffer(heartbeat_s=0.01)
+        buffer.put(Started(request.request_id, "demo", 1, 7))
 
         async def fill():
-            for index in range(20):
-                await asyncio.sleep(0.04)
-                outbox.put(Tokens(0, index, (1,), ""))
-            outbox.put(Tokens(0, 20, (1,), "end", "stop"))
-            outbox.put(Summary(1, 21, (), 1.0))
+            index = 0
+            while not beaten.is_set():
+                buffer.put(Tokens(0, index, (1,), ""))
+                index += 1
+                await clock.get()
+            buffer.put(Tokens(0, index, (1,), "end", "stop"))
+            buffer.put(Summary(1, index + 1, (), 1.0))
 
         filling = asyncio.create_task(fill())
         while True:
-            event = await outbox.get()
+            event = await buffer.get()
+            if isinstance(event, Heartbeat):
+                beaten.set()
             yield event
             if isinstance(event, Summary):
                 break
         await filling
-        outbox.close()
+        buffer.close()
+        clock.close()
 
     generator.generate = textless
     response = await client.post(CHAT, json=HELLO | {"stream": True})
@@ -214,7 +221,6 @@ async def test_a_client_that_disconnects_cancels(generator, path, pause_s, strea
     async with door(generator) as port:
         async with opened(port, path, prompt | {"stream": stream}):
             await eventually(lambda: len(generator.started) == count)
-            await asyncio.sleep(0.05)
             before = time.monotonic()
         await eventually(lambda: len(generator.closed) == count)
         assert time.monotonic() - before < 0.5
@@ -234,7 +240,7 @@ async def test_a_client_that_stops_reading_is_let_go(generator):
 async def test_a_client_that_leaves_while_it_sends(generator):
     async with door(generator) as port:
         async with opened(port, CHAT, HELLO, length=1000):
-            await asyncio.sleep(0.05)
+            pass
         async with httpx.AsyncClient() as client:
             url = f"http://127.0.0.1:{port}{CHAT}"
             assert (await client.post(url, json=HELLO)).status_code == 200

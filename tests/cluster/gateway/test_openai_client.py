@@ -11,7 +11,8 @@ from cluster.api import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from engine import errors
 from engine.types.sampling_params import SamplingParams
 from tests.cluster.gateway.http_listener import door
-from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
 
 HELLO = [{"role": "user", "content": "hello there"}]
 

@@ -21,7 +21,8 @@ from cluster.gateway import websocket as gateway_socket
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import Overloaded
 from tests.cluster.gateway.http_listener import door
-from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
 
 PATH = "/v1/stream"
 HELLO = {"type": "chat", "messages": [{"role": "user", "content": "hello there"}]}

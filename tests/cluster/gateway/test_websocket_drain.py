@@ -16,7 +16,8 @@ from cluster.gateway.http_app import create_app
 from cluster.gateway.websocket import SocketGateway
 from tests.cluster.gateway.http_listener import metrics
 from tests.cluster.gateway.test_websocket import PATH, TEXT, failure_among, say, until_ends
-from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
 
 RESTARTS = 1012
 

@@ -41,8 +41,23 @@ def test_a_pod_is_ready_while_a_replica_in_it_is_healthy(
     assert not ready(tmp_path)
 
 
-def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TANDEM_HEALTH_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
     health = HealthFile.from_environment("decode#a")
     health.touch()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "decode_a").touch()
     health.remove()
+    assert [file.name for file in tmp_path.iterdir()] == ["decode_a"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TANDEM_HEALTH_DIR", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="file"):
+        HealthFile.from_environment("decode#a").touch()

@@ -23,6 +23,12 @@ def tokens(choice, index, count, *, last=False, logprobs=False):
     return Tokens(choice, index, ids, text, "length" if last else None, sampled)
 
 
+async def heartbeats(clock, count):
+    """Let time pass by so many heartbeats of another buffer."""
+    for _ in range(count):
+        assert await clock.get() == Heartbeat()
+
+
 # For each event that comes: of which choice, how many tokens, and how many are read after it.
 steps = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 3)), max_size=40)
 
@@ -31,18 +37,18 @@ steps = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 
 @settings(deadline=None)
 def test_whatever_the_reader_does_nothing_is_lost_and_all_is_in_order(script, logprobs):
     async def play():
-        outbox, had = EventBuffer(), []
-        outbox.put(STARTED)
+        buffer, had = EventBuffer(), []
+        buffer.put(STARTED)
         sent = [0, 0, 0]
         for choice, count, reads in script:
-            outbox.put(tokens(choice, sent[choice], count, logprobs=logprobs))
+            buffer.put(tokens(choice, sent[choice], count, logprobs=logprobs))
             sent[choice] += count
-            had += [await outbox.get() for _ in range(min(reads, outbox.unread))]
-            assert outbox.unread <= 1 + len(sent)
-        outbox.put(SUMMARY)
-        while outbox.unread:
-            had.append(await outbox.get())
-        outbox.close()
+            had += [await buffer.get() for _ in range(min(reads, buffer.unread))]
+            assert buffer.unread <= 1 + len(sent)
+        buffer.put(SUMMARY)
+        while buffer.unread:
+            had.append(await buffer.get())
+        buffer.close()
         return had, sent
 
     had, sent = asyncio.run(play())
@@ -58,64 +64,66 @@ def test_whatever_the_reader_does_nothing_is_lost_and_all_is_in_order(script, lo
 
 
 async def test_a_reader_that_keeps_up_gets_each_event_as_it_came():
-    outbox = EventBuffer()
+    buffer = EventBuffer()
     for index in range(3):
         event = tokens(0, index, 1, last=index == 2)
-        outbox.put(event)
-        assert await outbox.get() is event
-    outbox.close()
+        buffer.put(event)
+        assert await buffer.get() is event
+    buffer.close()
 
 
 async def test_a_reader_that_waits_is_woken():
-    outbox = EventBuffer()
-    reading = asyncio.create_task(outbox.get())
+    buffer = EventBuffer()
+    reading = asyncio.create_task(buffer.get())
     await asyncio.sleep(0)
-    outbox.put(STARTED)
+    buffer.put(STARTED)
     assert await reading == STARTED
-    outbox.close()
+    buffer.close()
 
 
-async def test_an_end_takes_the_place_of_what_was_not_read():
-    outbox = EventBuffer()
-    outbox.put(STARTED)
-    outbox.put(tokens(0, 0, 1))
+async def test_an_end_replaces_what_was_not_read():
+    buffer = EventBuffer()
+    buffer.put(STARTED)
+    buffer.put(tokens(0, 0, 1))
     error = Cancelled("over")
-    outbox.end_with(error)
-    outbox.put(tokens(0, 1, 1))
-    assert await outbox.get() is error
-    assert not outbox.unread
+    buffer.end_with(error)
+    buffer.put(tokens(0, 1, 1))
+    assert await buffer.get() is error
+    assert not buffer.unread
 
 
 async def test_silence_is_filled_with_heartbeats_that_do_not_pile_up():
-    outbox = EventBuffer(heartbeat_s=0.005)
-    assert await outbox.get() == Heartbeat()
-    assert await outbox.get() == Heartbeat()
-    await asyncio.sleep(0.03)
-    assert outbox.unread == 1
-    outbox.put(tokens(0, 0, 1))
-    assert await outbox.get() == Heartbeat()
-    assert await outbox.get() == tokens(0, 0, 1)
-    outbox.close()
-    await asyncio.sleep(0.02)
-    assert not outbox.unread
+    buffer = EventBuffer(heartbeat_s=0.005)
+    assert await buffer.get() == Heartbeat()
+    assert await buffer.get() == Heartbeat()
+    clock = EventBuffer(heartbeat_s=0.005)
+    await heartbeats(clock, 4)
+    assert buffer.unread == 1
+    buffer.put(tokens(0, 0, 1))
+    assert await buffer.get() == Heartbeat()
+    assert await buffer.get() == tokens(0, 0, 1)
+    buffer.close()
+    await heartbeats(clock, 4)
+    assert not buffer.unread
+    clock.close()
 
 
 @given(steps, st.booleans())
 @settings(deadline=None)
 def test_text_that_is_kept_leaves_before_the_summary_a_choice_in_one(script, logprobs):
     async def play():
-        outbox, sent = EventBuffer(), [0, 0, 0]
-        outbox.keep_text()
-        outbox.put(STARTED)
-        assert await outbox.get() == STARTED
+        buffer, sent = EventBuffer(), [0, 0, 0]
+        buffer.keep_text()
+        buffer.put(STARTED)
+        assert await buffer.get() == STARTED
         for choice, count, _ in script:
-            outbox.put(tokens(choice, sent[choice], count, logprobs=logprobs))
-            outbox.put(Progress(choice, "decode", sent[choice] + count, 9))
+            buffer.put(tokens(choice, sent[choice], count, logprobs=logprobs))
+            buffer.put(Progress(choice, "decode", sent[choice] + count, 9))
             sent[choice] += count
-            assert outbox.unread <= len(sent)
-        told = [await outbox.get() for _ in range(outbox.unread)]
-        outbox.put(SUMMARY)
-        return told, [await outbox.get() for _ in range(outbox.unread)], sent
+            assert buffer.unread <= len(sent)
+        told = [await buffer.get() for _ in range(buffer.unread)]
+        buffer.put(SUMMARY)
+        return told, [await buffer.get() for _ in range(buffer.unread)], sent
 
     told, had, sent = asyncio.run(play())
     assert all(event == Progress(event.choice, "decode", sent[event.choice], 9) for event in told)
@@ -127,34 +135,36 @@ def test_text_that_is_kept_leaves_before_the_summary_a_choice_in_one(script, log
     }
 
 
-async def test_a_failure_takes_the_place_of_text_that_was_kept():
-    outbox, error = EventBuffer(), Cancelled("over")
-    outbox.keep_text()
-    outbox.put(tokens(0, 0, 1))
-    outbox.put(error)
-    assert await outbox.get() is error
-    assert not outbox.unread
-    outbox.close()
+async def test_a_failure_replaces_text_that_was_kept():
+    buffer, error = EventBuffer(), Cancelled("over")
+    buffer.keep_text()
+    buffer.put(tokens(0, 0, 1))
+    buffer.put(error)
+    assert await buffer.get() is error
+    assert not buffer.unread
+    buffer.close()
 
 
 async def test_text_that_is_kept_is_silence_to_be_filled():
-    outbox = EventBuffer(heartbeat_s=0.02)
-    outbox.keep_text()
+    buffer, clock = EventBuffer(heartbeat_s=0.02), EventBuffer(heartbeat_s=0.005)
+    buffer.keep_text()
     for index in range(10):
-        outbox.put(tokens(0, index, 1))
-        await asyncio.sleep(0.005)
-    assert await outbox.get() == Heartbeat()
-    outbox.close()
+        buffer.put(tokens(0, index, 1))
+        await heartbeats(clock, 1)
+    clock.close()
+    assert await buffer.get() == Heartbeat()
+    buffer.close()
 
 
 async def test_what_is_no_chunk_over_http_is_silence_to_be_filled():
-    outbox, had = EventBuffer(heartbeat_s=0.05), []
-    outbox.put(STARTED)
+    buffer, clock, had = EventBuffer(heartbeat_s=0.05), EventBuffer(heartbeat_s=0.005), []
+    buffer.put(STARTED)
     async with asyncio.timeout(10):
         while Heartbeat() not in had:
-            outbox.put(Tokens(0, len(had), (1,), ""))
-            while outbox.unread:
-                had.append(await outbox.get())
-            await asyncio.sleep(0.005)
+            buffer.put(Tokens(0, len(had), (1,), ""))
+            while buffer.unread:
+                had.append(await buffer.get())
+            await heartbeats(clock, 1)
+    clock.close()
     assert had[0] == STARTED
-    outbox.close()
+    buffer.close()

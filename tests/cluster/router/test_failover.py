@@ -1,4 +1,4 @@
-"""A choice that is carried from replica to replica, with a real gate and scripted streams."""
+"""A choice that goes on on other replicas, with a real admission queue and scripted streams."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.assignment import Assignment
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
-from cluster.router import failover as carrier
+from cluster.router import failover
 from cluster.router.failover import Failover
+from cluster.router.phases import placement_request
 from cluster.router.preprocessor import PreparedRequest
 from cluster.router.resume_state import ResumeState
-from cluster.router.router import ask_of
-from cluster.router.stage_times import StageTimes
+from cluster.router.stream_metrics import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.types.sampling_params import SamplingParams
 from engine.types.urgency import Urgency
 from protos.convert import sequence_from_proto
 from protos.decode_pb2 import Retired
 from tests.cluster.router.test_choice_stream import FakeStream
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 from tests.metrics_page import recorded
 
 LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
@@ -70,23 +70,23 @@ class Opening:
 class Rig:
     """A choice under way."""
 
-    def __init__(self, patience_s=5.0):
+    def __init__(self, timeout_s=5.0):
         self.cluster, self.placement, self.emitted = Cluster(), Placement(), []
-        self.gate = AdmissionQueue(self.cluster, self.placement, max_waiting=2)
-        self.carrier = Failover(self.gate.assigner, self.cluster, self.cluster.suspect, patience_s)
-        sampling = SamplingParams(max_tokens=4, seed=1)
-        self.record = ResumeState(
-            PreparedRequest("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0)
+        self.admission = AdmissionQueue(self.cluster, self.placement, max_waiting=2)
+        self.failover = Failover(
+            self.admission.assigner, self.cluster, self.cluster.suspect, timeout_s
         )
-        self.placed = None
+        sampling = SamplingParams(max_tokens=4, seed=1)
+        self.state = ResumeState(PreparedRequest("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0))
+        self.assignment = None
 
     async def start(self):
-        ask = ask_of(self.record.prepared, time.monotonic(), "default")
-        (self.placed,) = await self.gate.enter(ask)
-        carrying = self.carrier.carry(
-            self.record, self.placed, self.emitted.append, lambda first: None
+        ask = placement_request(self.state.prepared, time.monotonic(), "default")
+        (self.assignment,) = await self.admission.enter(ask)
+        running = self.failover.run(
+            self.state, self.assignment, self.emitted.append, lambda first: None
         )
-        self.task = asyncio.create_task(carrying)
+        self.task = asyncio.create_task(running)
         return await self.calls(2)
 
     async def calls(self, count):
@@ -112,9 +112,9 @@ async def rig():
     return Rig()
 
 
-async def test_both_replicas_are_told_its_urgency_at_each_place(rig, monkeypatch):
-    hastes = iter([Urgency.URGENT, Urgency.PRESSED])
-    monkeypatch.setattr(Assignment, "urgency", property(lambda placed: next(hastes)))
+async def test_both_replicas_get_its_urgency_with_each_assignment(rig, monkeypatch):
+    urgencies = iter([Urgency.URGENT, Urgency.PRESSED])
+    monkeypatch.setattr(Assignment, "urgency", property(lambda assignment: next(urgencies)))
     first = await rig.start()
     first[0].receiver.lost(ReplicaLost("gone"))
     second = await rig.calls(4)
@@ -154,12 +154,12 @@ async def test_later_one_decode_replica_goes_on_behind_what_was_sent(rig, error)
     rest.say(retired=Retired())
     await rig.task
     assert rig.ids == [10, 11, 12, 13]
-    rig.gate.assigner.release(rig.placed, 4)
+    rig.admission.assigner.release(rig.assignment, 4)
     assert not any(rig.requests.values())
 
 
 async def test_a_full_replica_is_no_end_for_what_was_begun(rig, monkeypatch):
-    monkeypatch.setattr(carrier, "_LOOK_S", 0.01)
+    monkeypatch.setattr(failover, "POLL_S", 0.01)
     prefill, decode = await rig.start()
     prefill.first(10)
     decode.receiver.lost(ReplicaLost("gone"))
@@ -172,8 +172,8 @@ async def test_a_full_replica_is_no_end_for_what_was_begun(rig, monkeypatch):
     assert rig.ids == [10, 11, 12, 13]
 
 
-async def test_a_move_counts_once_and_by_what_was_lost(rig, monkeypatch):
-    monkeypatch.setattr(carrier, "_LOOK_S", 0.01)
+async def test_a_failover_counts_once_and_by_what_was_lost(rig, monkeypatch):
+    monkeypatch.setattr(failover, "POLL_S", 0.01)
     with recorded() as page:
         prefill, decode = await rig.start()
         prefill.first(10)
@@ -208,7 +208,7 @@ async def test_losses_have_a_bound(rig):
     prefill, decode = await rig.start()
     prefill.first(10)
     last = decode
-    for count in range(3, 3 + carrier._MOST_LOSSES):
+    for count in range(3, 3 + failover.MOST_LOSSES):
         last.receiver.lost(ReplicaLost("gone"))
         rig.cluster.gone.clear()
         _, last = await rig.calls(count)
@@ -218,15 +218,15 @@ async def test_losses_have_a_bound(rig):
     assert not any(rig.requests.values())
 
 
-async def test_a_wait_for_another_place_has_an_end_and_can_be_cancelled():
+async def test_a_wait_for_other_replicas_has_an_end_and_can_be_cancelled():
     for cancelled in (False, True):
-        rig = Rig(patience_s=60.0 if cancelled else 0.2)
+        rig = Rig(timeout_s=60.0 if cancelled else 0.2)
         prefill, decode = await rig.start()
         prefill.first(10)
         rig.cluster.gone.update({"decode-0", "decode-1"})
         decode.receiver.lost(ReplicaLost("gone"))
-        await asyncio.sleep(0.05)
-        assert not rig.task.done()
+        ended, _ = await asyncio.wait({rig.task}, timeout=0.05)
+        assert not ended
         if cancelled:
             rig.task.cancel()
         with pytest.raises(asyncio.CancelledError if cancelled else ReplicaLost):

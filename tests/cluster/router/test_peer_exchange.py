@@ -11,13 +11,15 @@ import time
 import pytest
 
 from cluster.config.deployment import DirectoryConfig
-from cluster.config.tenant_limits import Need, TenantConfig, caps_of
+from cluster.config.tenant_limits import TenantConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.router.peer_exchange import EVERY_S, QUIET_S, PeerExchange
 from cluster.router.peer_state import PeerState
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import Need, caps_of
+from tests.eventually import eventually
 
 TENANTS = {"default": TenantConfig(max_concurrent=6, max_kv_tokens=600)}
 NEED = Need(1, 10, 100)
@@ -60,20 +62,14 @@ async def routers(directory):
         await one.exchange.stop()
 
 
-async def until(condition, seconds=20.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directory):
     said = 0
 
     class Counting:
-        async def exchange(self, router, statement):
+        async def exchange(self, router, state):
             nonlocal said
             said += 1
-            return await directory.exchange(router, statement)
+            return await directory.exchange(router, state)
 
         def __getattr__(self, name):
             return getattr(directory, name)
@@ -85,34 +81,34 @@ async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directo
             router.fairness.start("acme", 10, 100)
         # The first says that something changed, or that nothing does any more.
         before = said
-        await until(lambda before=before: said >= before + 2)
+        await eventually(lambda before=before: said >= before + 2)
         assert router.exchange.pause_s == pause_s
     await router.exchange.stop()
 
 
 async def test_two_routers_fill_a_cap_together_and_never_exceed_it(routers):
     first, second = routers
-    await until(lambda: all(one.shares.routers == 2 for one in routers))
+    await eventually(lambda: all(one.shares.routers == 2 for one in routers))
     first.admit()
     second.admit()
     assert first.running + second.running <= 6
-    await until(lambda: first.fairness.served("acme") == second.fairness.served("acme") == 60)
+    await eventually(lambda: first.fairness.served("acme") == second.fairness.served("acme") == 60)
     # All of it at one, once the other has none.
     for _ in range(second.running):
         second.fairness.end("acme", 0, 100)
     second.running = 0
     first.fairness.wait("acme", Need(3, 30, 300))
-    await until(lambda: first.shares.limit(("acme", "concurrent"), 6) == 6)
+    await eventually(lambda: first.shares.limit(("acme", "concurrent"), 6) == 6)
     first.admit()
     assert first.running == 6 and second.fairness.cap("acme", NEED) is not None
 
 
 async def test_who_leaves_gives_all_back(routers, directory):
-    await until(lambda: all(one.shares.routers == 2 for one in routers))
+    await eventually(lambda: all(one.shares.routers == 2 for one in routers))
     await routers[1].exchange.stop()
-    await until(lambda: routers[0].shares.limit(("acme", "concurrent"), 6) == 6)
+    await eventually(lambda: routers[0].shares.limit(("acme", "concurrent"), 6) == 6)
     said = await directory.exchange("x", PeerState(PeerCapUse()).to_json())
-    assert PeerState.from_json(said["s"]).said.left
+    assert PeerState.from_json(said["s"]).cap_use.left
 
 
 async def test_what_a_router_left_that_died_holds_the_next_one_up_for_a_moment_only(directory):
@@ -122,30 +118,30 @@ async def test_what_a_router_left_that_died_holds_the_next_one_up_for_a_moment_o
     before = time.monotonic()
     await router.exchange.start()
     assert router.shares.settled and time.monotonic() - before < GONE_S
-    await until(lambda: router.shares.limit(("acme", "concurrent"), 6) == 6)
+    await eventually(lambda: router.shares.limit(("acme", "concurrent"), 6) == 6)
     await router.exchange.stop()
 
 
 async def test_an_outage_leaves_an_even_share_and_ends(routers, server, caplog):
-    await until(lambda: all(one.shares.routers == 2 for one in routers))
+    await eventually(lambda: all(one.shares.routers == 2 for one in routers))
     caplog.set_level(logging.WARNING)
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        await until(lambda: all(one.shares.alone for one in routers))
+        await eventually(lambda: all(one.shares.alone for one in routers))
         assert [one.shares.limit(("acme", "concurrent"), 6) for one in routers] == [3, 3]
         for one in routers:
             one.admit()
         assert sum(one.running for one in routers) == 6
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    await until(lambda: not any(one.shares.alone for one in routers))
+    await eventually(lambda: not any(one.shares.alone for one in routers))
     assert all(one.shares.routers == 2 for one in routers)
     said = [record.message for record in caplog.records]
     assert any("no longer shared" in line for line in said)
     assert any("shared again" in line for line in said)
 
 
-async def test_a_statement_that_cannot_be_read_is_passed_over(routers, directory):
+async def test_a_peer_state_that_cannot_be_read_is_passed_over(routers, directory):
     for broken in ("", "3", "{}", '{"sequence":1,"among":-1,"portions":[]}'):
         with pytest.raises(ValueError, match=r"."):
             PeerState.from_json(broken)
@@ -154,7 +150,7 @@ async def test_a_statement_that_cannot_be_read_is_passed_over(routers, directory
     assert routers[0].shares.routers <= 2 and not routers[0].shares.alone
 
 
-def test_a_statement_survives_the_wire():
+def test_a_peer_state_survives_the_wire():
     said = PeerCapUse(3, 2, {("a", "kv_tokens"): (5, 7)})
     full = PeerState(said, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
     assert PeerState.from_json(full.to_json()) == full

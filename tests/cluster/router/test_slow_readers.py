@@ -1,6 +1,6 @@
 """A client that stops reading, at each door: bounded memory, nobody else waits, all in the end.
 
-The tokens come from a real outbox that is filled as a router fills it, far faster than it is read.
+The tokens come from a real buffer that is filled as a router fills it, far faster than it is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from cluster.router.event_buffer import EventBuffer
 from engine.types.sequence import SampledToken
 from protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.gateway.http_listener import door
-from tests.cluster.scripted_generator import CARD, ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import CARD, ScriptedGenerator
+from tests.eventually import eventually
 
 TOKENS = 6000
 TOP = tuple((token, -1.5) for token in range(20))
@@ -32,7 +33,7 @@ BUFFER = 16 * 1024
 
 @dataclass
 class FastGenerator(ScriptedGenerator):
-    """Puts `TOKENS` tokens into an outbox without waiting for whoever reads them."""
+    """Puts `TOKENS` tokens into an buffer without waiting for whoever reads them."""
 
     made: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
@@ -40,13 +41,13 @@ class FastGenerator(ScriptedGenerator):
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         name = request.request_id
-        outbox = EventBuffer()
-        outbox.put(Started(name, CARD.name, 1, 7))
-        making = asyncio.create_task(self._make(name, outbox))
+        buffer = EventBuffer()
+        buffer.put(Started(name, CARD.name, 1, 7))
+        making = asyncio.create_task(self._make(name, buffer))
         self.taken[name] = 0
         try:
             while True:
-                event = await outbox.get()
+                event = await buffer.get()
                 assert not isinstance(event, Exception)
                 if isinstance(event, Tokens):
                     self.taken[name] += len(event.ids)
@@ -55,19 +56,19 @@ class FastGenerator(ScriptedGenerator):
                     return
         finally:
             making.cancel()
-            outbox.close()
+            buffer.close()
             self.closed.append(name)
 
-    async def _make(self, name: str, outbox: EventBuffer) -> None:
+    async def _make(self, name: str, buffer: EventBuffer) -> None:
         for index in range(TOKENS):
             last = "length" if index == TOKENS - 1 else None
             sampled = (SampledToken(index % 8, -0.5, TOP),)
-            outbox.put(Tokens(0, index, (index % 8,), " word", last, sampled))
+            buffer.put(Tokens(0, index, (index % 8,), " word", last, sampled))
             self.made[name] = index + 1
-            self.most_unread = max(self.most_unread, outbox.unread)
+            self.most_unread = max(self.most_unread, buffer.unread)
             if index % 4 == 0:
                 await asyncio.sleep(0)
-        outbox.put(Summary(1, TOKENS, (), 1.0))
+        buffer.put(Summary(1, TOKENS, (), 1.0))
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ async def stalled(generator, name):
     """Wait until everything is made of a stream, of which its client has read a first piece."""
     await eventually(lambda: generator.made.get(name) == TOKENS, 60.0)
     await asyncio.sleep(0.1)
-    # Most of it is still in the outbox, as one event for the tokens and one for the end.
+    # Most of it is still in the event buffer, as one event for the tokens and one for the end.
     assert generator.taken[name] < TOKENS // 2
     assert generator.most_unread <= 3
 

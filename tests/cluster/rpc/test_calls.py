@@ -11,7 +11,7 @@ import pytest
 from bench.core.event_loop import new_loop, run
 from cluster.api.error_mapping import error_from_failure
 from cluster.rpc import server as call_server
-from cluster.rpc.client_pool import CallStreams
+from cluster.rpc.client_stream import CallStreams
 from cluster.rpc.framing import PREFACE
 from cluster.rpc.server import CallServer, _RouterSession
 from engine.errors import Overloaded, ReplicaLost, TandemError
@@ -19,7 +19,7 @@ from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, Rou
 from protos.decode_pb2 import DecodeRequest
 from protos.inference_pb2 import Tokens
 from protos.prefill_pb2 import PrefillRequest
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 class Taker:
@@ -51,21 +51,21 @@ class Steps:
         self.begun: list[str] = []
         self.freed: list[str] = []
         self.error: Exception | None = None
-        self.gate = asyncio.Event()
+        self.freeing = asyncio.Event()
 
-    async def serve(self, request, outlet):
+    async def serve(self, request, queue):
         self.begun.append(request.transfer)
         try:
             if self.error is not None:
                 raise self.error
             count = 0
             while request.transfer.startswith("endless") or count < 10:
-                outlet.put(CallEvent(tokens=Tokens(index=count, ids=[count])))
+                queue.put(CallEvent(tokens=Tokens(index=count, ids=[count])))
                 count += 1
                 await asyncio.sleep(0.001)
         finally:
             if request.transfer == "endless-slow-to-free":
-                await self.gate.wait()
+                await self.freeing.wait()
             self.freed.append(request.transfer)
 
 
@@ -109,7 +109,7 @@ async def test_a_cancel_reaches_one_call_alone_and_is_answered_when_all_is_freed
         had = len(other.ids)
         await eventually(lambda: len(other.ids) > had + 20)
         assert not victim.ended
-        steps.gate.set()
+        steps.freeing.set()
         await eventually(lambda: victim.ended)
         assert steps.freed == ["endless-slow-to-free"]
         assert not other.ended
@@ -180,8 +180,8 @@ async def test_a_fault_while_sending_fails_the_stream_and_hangs_nobody():
         def broken():
             raise RuntimeError("secret")
 
-        async def serve(request, outlet):
-            outlet.ready(broken)
+        async def serve(request, queue):
+            queue.ready(broken)
             await asyncio.Event().wait()
 
         server, taker = CallServer({"decode": serve}), Taker()
@@ -221,8 +221,11 @@ async def test_a_receiver_that_breaks_ends_alone():
 
 
 async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
-    async def serve(request, outlet):
-        outlet.put(CallEvent(tokens=Tokens(ids=[1], text="x" * (16 << 20))))
+    served = asyncio.Event()
+
+    async def serve(request, queue):
+        queue.put(CallEvent(tokens=Tokens(ids=[1], text="x" * (16 << 20))))
+        served.set()
 
     server = CallServer({"decode": serve})
     host, port = (await server.start("127.0.0.1")).split(":")
@@ -230,14 +233,12 @@ async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
     command = RouterMessage(commands=[Command(call=1, decode=DecodeRequest())])
     message = command.SerializeToString()
     writer.write(PREFACE + len(message).to_bytes(4, "big") + message)
-    await eventually(lambda: server.sessions == 1)
-    (session,) = server._sessions
-    await eventually(lambda: session.wire.unsent > 0)
-    await asyncio.sleep(0.05)  # its call has ended
+    await asyncio.wait_for(served.wait(), 5)
+    # Its end is sent with the tokens, once the call is over.
+    await asyncio.wait_for(reader.readexactly(1 << 20), 5)
     assert not server.idle
-    while session.wire.unsent:
+    while not server.idle:
         await asyncio.wait_for(reader.read(1 << 20), 5)
-    await eventually(lambda: server.idle)
     writer.close()
     await server.stop()
 
@@ -249,7 +250,7 @@ async def test_a_call_that_does_not_end_holds_no_replica_up(monkeypatch):
         streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), taker)
         await eventually(lambda: taker.ids)
         await asyncio.wait_for(server.stop(), 5)
-        steps.gate.set()
+        steps.freeing.set()
         await eventually(lambda: steps.freed)
 
 
@@ -266,7 +267,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
     """The stream's write never returns for a while; what was made meanwhile is one event."""
     made, opened, messages = asyncio.Event(), asyncio.Event(), []
 
-    async def serve(request, outlet):
+    async def serve(request, queue):
         unsent: list[int] = []
 
         def collect():
@@ -276,7 +277,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
 
         for token in range(1000):
             unsent.append(token)
-            outlet.ready(collect)
+            queue.ready(collect)
             await asyncio.sleep(0)
         made.set()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster.rpc.framing import MOST_BYTES, PREFACE, SILENT_TICKS, Wire
 from cluster.rpc.server import CallServer
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 class Transport(asyncio.Transport):
@@ -77,7 +77,7 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(messages, data)
         (PREFACE + (MOST_BYTES + 1).to_bytes(4, "big"), "the most"),
     ],
 )
-async def test_who_speaks_something_else_is_cut_off(sent, reason):
+async def test_a_peer_that_speaks_something_else_is_cut_off(sent, reason):
     end = End()
     end.wire.data_received(sent)
     assert end.transport.aborted
@@ -105,13 +105,14 @@ async def test_an_idle_end_says_that_it_lives_and_a_silent_one_is_cut_off():
     assert end.transport.written == PREFACE + bytes(4 * SILENT_TICKS)
 
 
-async def test_who_is_not_listened_to_is_not_silent():
+async def test_a_peer_is_not_silent_while_this_side_reads_nothing():
     end = End(tick_s=0.01)
     end.transport.pause_reading = lambda: None
     end.transport.resume_reading = lambda: None
     end.wire.pause()
     end.wire.pause()
-    await asyncio.sleep(0.1)
+    clock = End(tick_s=0.01)
+    await eventually(lambda: clock.lost)
     assert not end.lost
     end.wire.resume()
     await eventually(lambda: end.lost)

@@ -14,7 +14,7 @@ from cluster.rpc.load_reports_client import LoadReports
 from cluster.rpc.load_reports_server import ReportServicer
 from engine.loop_wakeup import LoopWakeup
 from protos import report_pb2, report_pb2_grpc
-from tests.cluster.scripted_generator import eventually
+from tests.eventually import eventually
 
 
 class Frozen(report_pb2_grpc.ReportsServicer):
@@ -102,11 +102,11 @@ async def test_a_frozen_replica_is_given_nothing(serve, heard):
     assert heard.reports.with_report(record).load.running == 7
 
 
-async def test_a_replica_that_never_reports_is_not_silent(heard):
-    record = ReplicaRecord("r0", "decode", "127.0.0.1:1", 1)
-    heard.reports.follow([record])
-    await asyncio.sleep(0.3)
-    assert not heard.reports.silent("r0") and heard.reports.stale() == {"r0"}
+async def test_a_replica_that_never_reports_is_not_silent(serve, heard):
+    record, frozen = ReplicaRecord("r0", "decode", "127.0.0.1:1", 1), await serve(Frozen(), "r1")
+    heard.reports.follow([record, frozen])
+    await eventually(lambda: heard.reports.silent("r1"))
+    assert not heard.reports.silent("r0") and heard.reports.stale() == {"r0", "r1"}
 
 
 async def test_only_members_are_followed_and_a_new_life_anew(serve, heard):
@@ -134,17 +134,27 @@ class Looked:
         return self.load
 
 
-async def test_a_replica_that_rests_is_looked_at_seldom_and_what_comes_is_told_at_once(
+class Noted(LoopWakeup):
+    """A wake-up that notes for how long it is waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def stirred(self, timeout_s):
+        self.waits.append(timeout_s)
+        await super().stirred(timeout_s)
+
+
+async def test_an_idle_replica_is_polled_seldom_and_changes_are_reported_at_once(
     serve, heard, monkeypatch
 ):
     monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
-    state, wake = Looked(), LoopWakeup()
+    state, wake = Looked(), Noted()
     heard.reports.follow([await serve(ReportServicer(state, wake))])
     await eventually(lambda: heard.loads)
-    await asyncio.sleep(3 * report_server.CHANGED_S)
-    looked = state.times
-    await asyncio.sleep(6 * report_server.CHANGED_S)
-    assert state.times == looked
+    # It waits for the wake-up alone, and does not look again before.
+    await eventually(lambda: wake.waits == [60.0])
     state.load = ReplicaLoad(waiting=1)
     wake.set()
     await eventually(lambda: heard.loads[-1].waiting == 1)

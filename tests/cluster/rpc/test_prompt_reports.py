@@ -36,7 +36,7 @@ async def said(outbound, within_s=2.0):
 async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
     prompt, positions = sequence(), {"a": QueuePosition(3, 1.5)}
     reports, outbound = PromptReports(lambda: positions), QueuedMessage()
-    reports.begin(prompt, outbound.outlet(1))
+    reports.begin(prompt, outbound.queue(1))
     (first,) = await said(outbound)
     assert (first.queued, first.position, first.wait_s) == (True, 3, 1.5)
     positions["a"] = QueuePosition(1, None)
@@ -46,15 +46,15 @@ async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
     (third,) = await said(outbound)
     assert (third.queued, third.computed) == (False, 32)
     prompt.tokens.append(5)
-    await asyncio.sleep(0.05)
-    assert outbound.empty
+    with pytest.raises(TimeoutError):
+        await said(outbound, 0.05)
 
 
 async def test_what_was_said_is_not_said_again_and_the_end_is_the_end():
     prompt = sequence()
     prompt.cached_tokens = 0
     reports, outbound = PromptReports(dict), QueuedMessage()
-    reports.begin(prompt, outbound.outlet(1))
+    reports.begin(prompt, outbound.queue(1))
     await said(outbound)
     with pytest.raises(TimeoutError):
         await said(outbound, 0.05)
@@ -71,7 +71,7 @@ async def test_nobody_asks_for_places_when_nobody_waits():
     prompt = sequence()
     prompt.cached_tokens = 0
     reports, outbound = PromptReports(lambda: asked.append(1) or {}), QueuedMessage()
-    reports.begin(prompt, outbound.outlet(1))
+    reports.begin(prompt, outbound.queue(1))
     await said(outbound)
     assert not asked
     reports.end(prompt)
@@ -81,7 +81,7 @@ async def test_tokens_of_the_same_call_come_first_and_are_never_lost():
     prompt, made = sequence(), []
     prompt.cached_tokens = 0
     reports, outbound = PromptReports(dict), QueuedMessage()
-    outlet = outbound.outlet(1)
+    outlet = outbound.queue(1)
     collect = reports.begin(prompt, outlet, lambda: CallEvent(tokens=made.pop()) if made else None)
     await said(outbound)
     prompt.computed = 100
@@ -147,8 +147,8 @@ def test_a_crowd_has_places_too():
 async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():
     prompt = sequence()
     reports, outbound = PromptReports(dict), QueuedMessage()
-    reports.begin(prompt, outbound.outlet(1))
+    reports.begin(prompt, outbound.queue(1))
     prompt.tokens.append(3)
-    await asyncio.sleep(0.05)
-    assert outbound.empty
+    with pytest.raises(TimeoutError):
+        await said(outbound, 0.05)
     assert reports._timer is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.rpc import send_queue as call_outlets
+from cluster.rpc import send_queue
 from cluster.rpc.send_queue import QueuedMessage
 from protos.calls_pb2 import CallEvent
 from protos.decode_pb2 import Admitted, Retired
@@ -22,14 +22,14 @@ LATER = 3600.0
 class Source:
     """Tokens of one call, numbered, given out when they are collected."""
 
-    def __init__(self, outlet):
-        self.outlet = outlet
+    def __init__(self, queue):
+        self.queue = queue
         self.made = 0
         self.given = 0
 
     def make(self, count=1, due_s=0.0):
         self.made += count
-        self.outlet.ready(self.collect, due_s)
+        self.queue.ready(self.collect, due_s)
 
     def collect(self):
         if self.given == self.made:
@@ -42,9 +42,9 @@ def handed_over(number=0):
     return CallEvent(handed_over=HandedOver(bytes=number))
 
 
-# What happens to one of three calls: tokens made, held or not, or a single event put, or a message.
+# What happens to one of three calls: tokens made, delayed or not, a single event, or a message.
 moves = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["make", "hold", "put", "send"])), max_size=50
+    st.tuples(st.integers(0, 2), st.sampled_from(["make", "delay", "put", "send"])), max_size=50
 )
 
 
@@ -53,20 +53,20 @@ moves = st.lists(
 def test_each_call_is_in_order_and_nothing_is_lost(script):
     async def play():
         outbound, sent, expected = QueuedMessage(), [], [[], [], []]
-        sources = [Source(outbound.outlet(call)) for call in range(3)]
+        sources = [Source(outbound.queue(call)) for call in range(3)]
         for call, move in script:
             source = sources[call]
             if move == "put":
                 expected[call].append("event")
-                source.outlet.put(handed_over())
+                source.queue.put(handed_over())
             elif move == "send":
                 if outbound.due:
                     sent += await outbound.next()
             else:
                 expected[call].append(source.made)
-                source.make(1, time.monotonic() + LATER if move == "hold" else 0.0)
+                source.make(1, time.monotonic() + LATER if move == "delay" else 0.0)
         for source in sources:
-            source.outlet.put(handed_over(1))
+            source.queue.put(handed_over(1))
         while outbound.due:
             sent += await outbound.next()
         return sent, expected
@@ -83,31 +83,31 @@ def test_each_call_is_in_order_and_nothing_is_lost(script):
 async def test_tokens_of_a_step_leave_in_one_message():
     outbound = QueuedMessage()
     for call in range(5):
-        Source(outbound.outlet(call)).make()
+        Source(outbound.queue(call)).make()
     assert [event.call for event in await outbound.next()] == list(range(5))
     assert outbound.empty
 
 
 async def test_single_events_leave_before_the_tokens_of_others():
     outbound = QueuedMessage()
-    Source(outbound.outlet(1)).make()
-    outbound.outlet(2).put(handed_over())
+    Source(outbound.queue(1)).make()
+    outbound.queue(2).put(handed_over())
     assert [event.call for event in await outbound.next()] == [2, 1]
 
 
 async def test_tokens_leave_before_what_is_put_after_them():
     outbound = QueuedMessage()
-    source = Source(outbound.outlet(1))
-    source.outlet.put(CallEvent(admitted=Admitted()))
+    source = Source(outbound.queue(1))
+    source.queue.put(CallEvent(admitted=Admitted()))
     source.make(due_s=time.monotonic() + LATER)
-    source.outlet.put(CallEvent(retired=Retired()))
+    source.queue.put(CallEvent(retired=Retired()))
     kinds = [event.WhichOneof("event") for event in await outbound.next()]
     assert kinds == ["admitted", "tokens", "retired"]
 
 
-async def test_held_tokens_leave_when_they_are_due():
+async def test_delayed_tokens_leave_when_they_are_due():
     outbound = QueuedMessage()
-    source = Source(outbound.outlet(1))
+    source = Source(outbound.queue(1))
     source.make(2, time.monotonic() + 0.02)
     assert not outbound.due
     (event,) = await asyncio.wait_for(outbound.next(), 5)
@@ -116,7 +116,7 @@ async def test_held_tokens_leave_when_they_are_due():
 
 async def test_what_became_urgent_does_not_take_the_next_tokens_along_early():
     outbound = QueuedMessage()
-    source = Source(outbound.outlet(1))
+    source = Source(outbound.queue(1))
     source.make(1, time.monotonic() + 0.02)
     source.make(1)
     (event,) = await outbound.next()
@@ -129,9 +129,9 @@ async def test_what_became_urgent_does_not_take_the_next_tokens_along_early():
 async def test_what_was_not_taken_for_long_goes_in_messages_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(call_outlets, "_MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(send_queue, "_MESSAGE_BYTES", 1000)
     outbound = QueuedMessage()
-    sources = [Source(outbound.outlet(call)) for call in range(10)]
+    sources = [Source(outbound.queue(call)) for call in range(10)]
     for source in sources:
         source.make(300)
     messages = []

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.config.tenant_limits import Need, TenantConfig
+from cluster.config.tenant_limits import TenantConfig
 from cluster.tenants.cap_shares import CapUse
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import Need
 from engine.errors import InvalidRequest
 
 TENANTS = ("a", "b", "c")

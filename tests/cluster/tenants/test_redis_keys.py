@@ -17,7 +17,8 @@ from cluster.tenants.api_keys import FileKeys, hash_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine.errors import ConfigError, Unauthenticated, Unavailable
 from tests.cluster.gateway.http_listener import door
-from tests.cluster.scripted_generator import ScriptedGenerator, eventually
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
 
 CHAT = {"messages": [{"role": "user", "content": "a b"}]}
 

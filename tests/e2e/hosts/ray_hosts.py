@@ -10,7 +10,6 @@ host spare     no node, until a test starts one there, of the decode pool
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -30,6 +29,7 @@ from engine.errors import Unavailable
 from protos.router_pb2 import ReplicaStatus
 from tests.e2e.hosts import slow_proxy
 from tests.e2e.hosts.namespaces import Host, Switch
+from tests.eventually import eventually, wait_until
 from tests.helm.chart import ROOT, Object, cluster_spec, groups, objects, one
 
 POOLS = ("router", "prefill", "decode")
@@ -214,7 +214,7 @@ class RayHosts:
 
         async def is_idle() -> bool:
             pools = [entry for entry in await self.replicas() if entry.role != "router"]
-            return not any(entry.waiting or entry.running or _held(entry) for entry in pools)
+            return not any(entry.waiting or entry.running or _in_use(entry) for entry in pools)
 
         return await self._eventually(is_idle, timeout_s, f"idle pools: {await self.replicas()}")
 
@@ -225,10 +225,10 @@ class RayHosts:
     def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> float:
         """Wait for a condition; returns how long it took. Fails with the ends of the logs."""
         began_s = time.monotonic()
-        while not condition():
-            if time.monotonic() - began_s > timeout_s:
-                raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}")
-            time.sleep(0.25)
+        try:
+            wait_until(condition, timeout_s, poll_s=0.25)
+        except TimeoutError:
+            raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}") from None
         return time.monotonic() - began_s
 
     def logs(self) -> str:
@@ -248,10 +248,10 @@ class RayHosts:
         self, condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str
     ) -> float:
         began_s = time.monotonic()
-        while not await condition():
-            if time.monotonic() - began_s > timeout_s:
-                raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}")
-            await asyncio.sleep(0.25)
+        try:
+            await eventually(condition, timeout_s, poll_s=0.25)
+        except TimeoutError:
+            raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}") from None
         return time.monotonic() - began_s
 
     def _ray(self, name: str, group: Object, where: tuple[str, ...], env: dict[str, str]) -> None:
@@ -276,7 +276,7 @@ class RayHosts:
         return own | paths | _KUBERAY
 
 
-def _held(entry: ReplicaStatus) -> int:
+def _in_use(entry: ReplicaStatus) -> int:
     blocks = entry.blocks
     return blocks.used + blocks.leased + blocks.quarantined + blocks.orphaned
 

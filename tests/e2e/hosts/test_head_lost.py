@@ -29,11 +29,8 @@ async def ask(client, cases, model):
 
 
 async def restored(cluster):
-    began_s = time.monotonic()
-    while not await asyncio.to_thread(cluster.restored):
-        assert time.monotonic() - began_s < RESTORED_S, cluster.logs()
-        await asyncio.sleep(0.2)
-    return time.monotonic() - began_s
+    what = "the head to be restored"
+    return await asyncio.to_thread(cluster.until, cluster.restored, RESTORED_S, what)
 
 
 async def test_requests_go_on_while_the_head_is_away(cluster, cases, model, capsys):

@@ -12,6 +12,7 @@ from engine.errors import TandemError
 from tests import exactness
 from tests.e2e.crowd import answer, crowd
 from tests.e2e.hosts.ray_hosts import POOLS
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -63,6 +64,11 @@ async def test_a_burst_is_answered(cluster, cases, model):
     await cluster.idle()
 
 
+async def is_busy(cluster):
+    """Whether a replica runs a request."""
+    return any(entry.running for entry in await cluster.replicas() if entry.role != "router")
+
+
 async def test_a_slow_redis_loses_nobody(cluster, cases, model):
     before = {entry.id for entry in await cluster.replicas()}
     cluster.slow_redis(SLOW_S)
@@ -82,7 +88,7 @@ async def test_a_host_is_cut_off_and_comes_back(cluster, cases, interrupted, mod
     wanted = interrupted[name]
     async with Client(cluster.grpc) as client:
         running = [asyncio.create_task(answer(client, case, 120)) for case in wanted]
-        await asyncio.sleep(0.5)
+        await eventually(lambda: is_busy(cluster), poll_s=0.05)
         cluster.switch.cut(name)
         await asyncio.sleep(CUT_S)
         began_s = time.monotonic()
@@ -112,7 +118,7 @@ async def test_a_host_that_ray_gave_up_is_started_anew(cluster, cases, interrupt
     before = {entry.role: entry.id for entry in await cluster.replicas()}
     async with Client(cluster.grpc) as client:
         running = asyncio.create_task(answer(client, interrupted["decode"][0], 120))
-        await asyncio.sleep(0.5)
+        await eventually(lambda: is_busy(cluster), poll_s=0.05)
         cluster.switch.cut("decode")
         cut_s = time.monotonic()
         with pytest.raises(TandemError) as refused:

@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.hosts.namespaces import Switch
+from tests.eventually import wait_until
 from tests.helm.chart import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("can_have_hosts")]
@@ -52,12 +52,6 @@ def wires():
     return {name for _, name in socket.if_nameindex() if name.startswith("tdm")}
 
 
-def eventually(condition):
-    """Bounded by the test's own timeout."""
-    while not condition():
-        time.sleep(0.05)
-
-
 def gone(pid):
     """Also one that is dead and that nobody has buried."""
     try:
@@ -76,7 +70,7 @@ def listens(address):
 def test_hosts_are_apart_and_reach_each_other_by_name(tmp_path):
     with Switch(("one", "two"), tmp_path) as switch:
         server = switch["two"].start(sys.executable, "-c", SERVER, log="server.log")
-        eventually(lambda: listens(switch["two"].address))
+        wait_until(lambda: listens(switch["two"].address))
         assert switch["one"].run(sys.executable, "-c", ASK) == "hello one\n"
         titles = switch["one"].processes().values()
         assert not any("socketserver" in title for title in titles)
@@ -97,7 +91,7 @@ def test_nothing_is_left(tmp_path):
         assert wires() - before
         raise RuntimeError
     assert sleeping.wait(10) != 0
-    eventually(lambda: not wires() - before)
+    wait_until(lambda: not wires() - before)
 
 
 def test_nothing_is_left_of_a_run_that_was_killed(tmp_path):
@@ -113,5 +107,5 @@ def test_nothing_is_left_of_a_run_that_was_killed(tmp_path):
         holders = [int(pid) for pid in maker.stdout.readline().split()]
         assert wires() - before
         maker.send_signal(signal.SIGKILL)
-    eventually(lambda: all(gone(pid) for pid in holders))
-    eventually(lambda: not wires() - before)
+    wait_until(lambda: all(gone(pid) for pid in holders))
+    wait_until(lambda: not wires() - before)

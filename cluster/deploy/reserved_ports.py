@@ -8,28 +8,29 @@ from dataclasses import replace
 
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig
-from cluster.sockets import bound_socket, join
+from cluster.sockets import bound_socket, reachable
 from engine.errors import ConfigError
 
-# Ray's autoscaler and dashboard take these for metrics of their own, held or not.
+# Ray's autoscaler and dashboard take these ports for metrics of their own, reserved or not.
 _RAYS_OWN: Collection[int] = (44217, 44227)
-_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Ports:
-    """Keeps ports for the servers of other processes, which take half a minute to come and, after
-    a fault, come again."""
+    """Reserves ports for the servers of other processes.
+
+    These servers take half a minute to start and, after a fault, start again.
+    """
 
     def __init__(self) -> None:
-        self._held: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
 
     def settle(self, config: TandemConfig) -> TandemConfig:
         """The configuration with each port 0 replaced; ConfigError names a port that is taken."""
         router, ray = config.router, config.ray
         try:
-            http = self._hold(router.host, router.http_port, "--port")
-            rpc = self._hold(router.host, router.grpc_port, "--grpc-port")
-            dashboard = self._hold(ray.dashboard_host, ray.dashboard_port, "--dashboard-port")
+            http = self._reserve(router.host, router.http_port, "--port")
+            rpc = self._reserve(router.host, router.grpc_port, "--grpc-port")
+            dashboard = self._reserve(ray.dashboard_host, ray.dashboard_port, "--dashboard-port")
         except ConfigError:
             self.release()
             raise
@@ -40,11 +41,11 @@ class Ports:
         )
 
     def release(self) -> None:
-        """They are anybody's again."""
-        while self._held:
-            self._held.pop().close()
+        """Give up all ports that were reserved."""
+        while self._sockets:
+            self._sockets.pop().close()
 
-    def _hold(self, host: str, port: int, flag: str) -> int:
+    def _reserve(self, host: str, port: int, flag: str) -> int:
         try:
             sock = bound_socket(host, port)
         except ConfigError as error:
@@ -54,22 +55,13 @@ class Ports:
         found = int(sock.getsockname()[1])
         if port == 0 and found in _RAYS_OWN:
             with sock:  # so that another one is found
-                return self._hold(host, port, flag)
-        self._held.append(sock)
+                return self._reserve(host, port, flag)
+        self._sockets.append(sock)
         return found
 
 
 def stop_command(grpc_address: str) -> str:
-    """What ends the server whose router is there; the default address need not be said."""
+    """The command that ends the cluster of that router; it leaves out the default address."""
     router = RouterConfig()
     usual = grpc_address == reachable(router.host, router.grpc_port)
     return "tandem stop" if usual else f"tandem stop --address {grpc_address}"
-
-
-def reachable(host: str, port: int, node: str | None = None) -> str:
-    """The address by which a server that listens on `host` is reached.
-
-    From this machine, where it listens on all addresses; from others with `node`, its own.
-    """
-    here = _ALL_ADDRESSES.get(host)
-    return join(host if here is None else node or here, port)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.admission.refusals import Refused, is_fault
-from cluster.config.canary import ArmStats, CanaryConfig, CanaryJudge, GuardConfig, verdict
+from cluster.config.canary import CanaryConfig, GuardConfig
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig, load_config, parse_config
+from cluster.router.canary_judge import ArmStats, CanaryJudge, verdict
 from cluster.router.canary_routing import CanaryRouting
 from engine.errors import Cancelled, ConfigError, InvalidRequest, Overloaded, ReplicaLost
 
@@ -106,16 +107,16 @@ def test_a_bad_canary_is_rolled_back_for_good_and_the_other_routers_follow(caplo
         clock[0] += 0.2
     assert {(route.served_as, route.arm) for route in routes(here)} == {("chat", "stable")}
     assert [record.message for record in caplog.records] == ["canary rolled back"]
-    there.hear(here.say())
-    there.hear(here.say())
+    there.receive(here.publish())
+    there.receive(here.publish())
     assert {route.served_as for route in routes(there)} == {"chat"}
-    assert there.say() == here.say() and "failed" in there.states()[0].reason
+    assert there.publish() == here.publish() and "failed" in there.states()[0].reason
     clock[0] += 10_000
     assert {route.served_as for route in routes(here)} == {"chat"}
     # A changed configuration is another canary.
     changed = {**ENDPOINTS, "next": EndpointConfig(ttft_budget_ms=300)}
     fresh = CanaryRouting(changed, "", lambda: clock[0])
-    fresh.hear(here.say())
+    fresh.receive(here.publish())
     assert fresh.states()[0].reason is None
     assert {route.served_as for route in routes(fresh)} == {"chat", "next"}
 

@@ -1,0 +1,76 @@
+"""How a gRPC call fails: as a TandemError, or to be made again where no router took it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from cluster.api.error_mapping import error_from_rpc
+from engine.errors import Cancelled, TandemError
+
+# The times before a call that no router took is made again: a client may hear of a router's end a
+# moment late.
+_PAUSES_S = (0.02, 0.1, 0.5)
+_NOT_TAKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+
+
+class NotTaken(Exception):
+    """A call ended before any event of it came, and no router ended it.
+
+    A gRPC server takes its last call before its client hears that the server stops. Calls between
+    the two end like that.
+    """
+
+    def __init__(self, error: TandemError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class CallTries:
+    """The tries of one call, which is made again while no router took it: another router may."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._pauses_s = list(_PAUSES_S)
+
+    def left_s(self) -> float | None:
+        """What is left of the time for all of them together."""
+        return None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
+
+    def over(self) -> None:
+        """A router took the call, so there is no other try."""
+        self._pauses_s.clear()
+
+    async def another(self, failed: NotTaken) -> None:
+        """Wait for the next try; raises the error where there is none."""
+        if not self._pauses_s:
+            raise failed.error from None
+        await asyncio.sleep(self._pauses_s.pop(0))
+
+
+@asynccontextmanager
+async def tandem_errors(call: Any) -> AsyncIterator[None]:
+    """Turn a failed call's exception into the TandemError that it stands for."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        failure = error_from_rpc(error)
+        # Whatever a router itself ends has a trailer with its class.
+        if error.code() in _NOT_TAKEN and not error.trailing_metadata():
+            raise NotTaken(failure) from None
+        raise failure from None
+    except asyncio.CancelledError:
+        # grpc.aio raises this, too, for a call that the server ended with CANCELLED.
+        task = asyncio.current_task()
+        if task is None or task.cancelling() or not call.done():
+            raise
+        failure = Cancelled(await call.details() or "the call was cancelled")
+        if not await call.trailing_metadata():
+            raise NotTaken(failure) from None
+        raise failure from None

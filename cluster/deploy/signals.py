@@ -1,0 +1,42 @@
+"""The signals that end `tandem serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A signal. Where a KeyboardInterrupt itself passes the exec of a string, as imports have some,
+    Python ends by SIGINT in the end, whoever caught it."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
+def listen_to_signals() -> None:
+    """Have each ending signal raise a KeyboardInterrupt in the main thread."""
+    # Set, not presumed: a script's background job begins with SIGINT ignored.
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, _as_interrupt)
+
+
+@contextlib.contextmanager
+def signals_delayed() -> Iterator[None]:
+    """Act on signals at the end of the block. Processes started in the block would inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,200 @@
+"""What a replica is made of: its engine, both pools' loops, and both ends of the KV transfer.
+
+`assemble` wires all of it and starts nothing. `cluster/replica/replica.py` starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.config.schema import TandemConfig
+from cluster.rpc.server import Serve
+from decode_pool.batch_size import BatchSize
+from decode_pool.batching import make_batching
+from decode_pool.itl_budget import ItlBudget
+from decode_pool.loop import DecodeLoop
+from decode_pool.scheduler import DecodeScheduler
+from decode_pool.servicer import DecodeServicer
+from engine.kv.block_pool import BlockPool
+from engine.kv.prefix_digest import identity_of
+from engine.model.loading import describe
+from engine.runtime.engine import Engine
+from engine.runtime.engine_thread import EngineWorker, engine_thread
+from engine.scheduling.prompt_order import PromptOrder
+from engine.startup_timer import StartupTimer
+from engine.text.completion import ChoiceText
+from engine.text.tokenizer import Tokenizer
+from engine.types.sequence import Sequence
+from kv_transfer.config import TransferConfig, frame_bytes_for
+from kv_transfer.receiver import KvReceiver
+from kv_transfer.sender import KvSender
+from prefill_pool.loop import PrefillLoop
+from prefill_pool.scheduler import PrefillScheduler
+from prefill_pool.servicer import PrefillServicer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """An engine with the tokenizer of its model, and the thread on which the engine computes."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    thread: ThreadPoolExecutor
+
+    @classmethod
+    async def load(
+        cls, config: TandemConfig, device_share: int, timer: StartupTimer
+    ) -> LoadedModel:
+        """Load the model of the configuration; raises a TandemError.
+
+        `device_share` replicas share the memory of one device.
+        """
+        thread = engine_thread()
+        loop = asyncio.get_running_loop()
+        engine, tokenizer = await loop.run_in_executor(thread, _load, config, device_share, timer)
+        return cls(engine, tokenizer, thread)
+
+    def new_text(self, sequence: Sequence) -> ChoiceText:
+        """The text of a sequence that begins behind its prompt."""
+        description = self.engine.description
+        return ChoiceText(
+            self.tokenizer,
+            sequence.tokens[: sequence.prompt_tokens],
+            sequence.sampling,
+            description.eos_ids,
+            description.context_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillParts:
+    """What computes prompts, and what hands their KV over."""
+
+    scheduler: PrefillScheduler
+    loop: PrefillLoop
+    sender: KvSender
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeParts:
+    """What generates, and what takes KV over."""
+
+    scheduler: DecodeScheduler
+    loop: DecodeLoop
+    receiver: KvReceiver
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaParts:
+    """Everything that a replica computes with. Both loops share the blocks and the engine."""
+
+    model: LoadedModel
+    blocks: BlockPool
+    worker: EngineWorker
+    prefill: PrefillParts
+    decode: DecodeParts
+
+    def serves(self, config: TandemConfig) -> dict[str, Serve]:
+        """The coroutine that serves one call, by the kind of the call."""
+        new_text, lease_s = self.model.new_text, config.kv.lease_s
+        prefill = PrefillServicer(self.prefill.loop, self.prefill.sender, new_text, lease_s)
+        timeout_s = config.router.request_timeout_s
+        decode = DecodeServicer(self.decode.loop, self.decode.receiver, new_text, timeout_s)
+        return {"prefill": prefill.serve, "decode": decode.serve}
+
+    def start_loops(self, replica_id: str) -> tuple[asyncio.Task[None], ...]:
+        """Start both loops. The role decides which work comes, and the role may change."""
+
+        def run(name: str, loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            return asyncio.create_task(loop, name=f"{name} of {replica_id}")
+
+        return (
+            run("prefill loop", self.prefill.loop.run()),
+            run("decode loop", self.decode.loop.run()),
+        )
+
+
+def assemble(config: TandemConfig, model: LoadedModel, replica_id: str, host: str) -> ReplicaParts:
+    """Wire the parts of a replica whose servers listen on `host`."""
+    blocks, worker = BlockPool(model.engine.cache.blocks), EngineWorker(model.engine, model.thread)
+    prefill = _new_prefill_scheduler(config, model.engine, blocks)
+    decode = _new_decode_scheduler(config, model.engine, blocks)
+    prefill_loop = PrefillLoop(prefill, worker)
+    decode_loop = _new_decode_loop(config, decode, worker)
+    # One loop may wait for blocks that the other loop frees.
+    prefill_loop.wakeup.join(decode_loop.wakeup)
+    cache, transfer = model.engine.cache, _transfer_config(config, model.engine)
+    return ReplicaParts(
+        model,
+        blocks,
+        worker,
+        PrefillParts(prefill, prefill_loop, KvSender(replica_id, host, cache, transfer)),
+        DecodeParts(decode, decode_loop, KvReceiver(replica_id, host, cache, transfer)),
+    )
+
+
+def _new_prefill_scheduler(
+    config: TandemConfig, engine: Engine, blocks: BlockPool
+) -> PrefillScheduler:
+    return PrefillScheduler(
+        blocks,
+        PromptOrder(config.prefill.chunk_tokens, config.prefill.lanes),
+        block_size=config.kv.block_size,
+        max_waiting=config.prefill.max_waiting,
+        parked_fraction=config.kv.parked_fraction,
+        identity=_cache_identity(config, engine),
+    )
+
+
+def _new_decode_scheduler(
+    config: TandemConfig, engine: Engine, blocks: BlockPool
+) -> DecodeScheduler:
+    decode = config.decode
+    return DecodeScheduler(
+        blocks,
+        PromptOrder(config.prefill.chunk_tokens, config.prefill.lanes),
+        BatchSize(decode.max_batch, decode.itl_budget_ms / 1000),
+        block_size=config.kv.block_size,
+        max_waiting=decode.max_waiting,
+        chunk_tokens=config.prefill.chunk_tokens,
+        identity=_cache_identity(config, engine),
+        batching=make_batching(decode.batching, decode.window_ms / 1000),
+    )
+
+
+def _new_decode_loop(
+    config: TandemConfig, scheduler: DecodeScheduler, worker: EngineWorker
+) -> DecodeLoop:
+    decode = config.decode
+    budget = ItlBudget(decode.itl_budget_ms / 1000, decode.itl_factor)
+    return DecodeLoop(scheduler, worker, decode.max_batch + decode.max_waiting, budget)
+
+
+def _cache_identity(config: TandemConfig, engine: Engine) -> str | None:
+    """What the digests of cached blocks begin with; None where there is no prefix cache."""
+    return identity_of(engine.cache.layout) if config.kv.prefix_cache else None
+
+
+def _transfer_config(config: TandemConfig, engine: Engine) -> TransferConfig:
+    frame_bytes = frame_bytes_for(engine.cache.device.type)
+    return TransferConfig(config.kv.transport, frame_bytes, silence_s=config.kv.silence_s)
+
+
+def _load(config: TandemConfig, device_share: int, timer: StartupTimer) -> tuple[Engine, Tokenizer]:
+    """The engine and the tokenizer; blocks for as long as loading takes."""
+    description = describe(config.model)
+    tokenizer = Tokenizer.load(str(description.folder))
+    timer.ended("tokenizer")
+    engine = Engine.load(
+        description,
+        config.kv,
+        config.model,
+        most_tokens=config.decode.max_batch * description.context_tokens,
+        share=device_share,
+        timer=timer,
+    )
+    return engine, tokenizer

@@ -1,0 +1,88 @@
+"""What a router serves requests with, made from the configuration and the model's files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from cluster.api import ModelCard
+from cluster.config.schema import TandemConfig
+from cluster.placement.placement import Placement
+from cluster.router.accounting import RequestAccounting
+from cluster.router.canary_routing import CanaryRouting
+from cluster.router.preprocessor import Preprocessor
+from cluster.telemetry.labels import RequestLabels
+from engine.kv.prefix_digest import Chain
+from engine.model.loading import ModelDescription, describe
+from engine.text.tokenizer import Tokenizer
+from engine.types.lane_quota import most_of
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a router knows of its model: the description and the tokenizer, and no weights."""
+
+    description: ModelDescription
+    tokenizer: Tokenizer
+
+    @classmethod
+    async def load(cls, config: TandemConfig) -> ServedModel:
+        """Read both from the model's folder; raises a TandemError."""
+
+        def read() -> ServedModel:
+            description = describe(config.model)
+            return cls(description, Tokenizer.load(str(description.folder)))
+
+        return await asyncio.to_thread(read)
+
+
+def new_placement(config: TandemConfig) -> Placement:
+    """The policy that picks replicas, with nothing learned yet."""
+    return Placement(
+        config.local_prefill_tokens,
+        config.decode.max_batch,
+        overcommit=config.router.kv_overcommit,
+        batch_slots=config.decode.batching == "continuous",
+        batch_prompts=most_of(config.prefill.max_waiting, batch=True),
+    )
+
+
+def new_preprocessor(config: TandemConfig, model: ServedModel) -> Preprocessor:
+    """The checks and the tokenizer that every request goes through first."""
+    identity = model.description.identity
+
+    def new_chain(tenant: str) -> Chain:
+        return Chain(tenant, identity, config.kv.block_size)
+
+    return Preprocessor(
+        model_card(config, model.description),
+        model.tokenizer,
+        config.promised_endpoints,
+        config.router.tokenizer_threads,
+        new_chain if config.kv.prefix_cache else None,
+    )
+
+
+def new_accounting(
+    config: TandemConfig, canaries: CanaryRouting, preprocessor: Preprocessor
+) -> RequestAccounting:
+    """The accounts of requests, with the labels that the configuration allows."""
+    endpoints, default = config.endpoints, config.default_endpoint
+    labels = RequestLabels(endpoints, default, config.tenants, config.router.metric_tenants)
+    return RequestAccounting(labels, canaries, preprocessor.endpoint_of)
+
+
+def model_card(config: TandemConfig, description: ModelDescription) -> ModelCard:
+    """The card of the model that clients see; the default endpoint comes first."""
+    names = tuple(dict.fromkeys((config.default_endpoint, *config.endpoints)))
+    return ModelCard(
+        name=description.name,
+        architecture=description.architecture,
+        dtype=description.dtype,
+        context_tokens=description.context_tokens,
+        vocabulary=description.vocabulary,
+        endpoints=names,
+        created=int(time.time()),
+        lanes=tuple(config.endpoints[name].lane for name in names),
+    )

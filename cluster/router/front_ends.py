@@ -1,0 +1,77 @@
+"""The front ends of a router process: a gRPC server and an HTTP server, on the configured ports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+from cluster.config.router import RouterConfig
+from cluster.gateway import grpc_server, http_app, uvicorn_server
+from cluster.gateway.grpc_server import GrpcServer
+from cluster.gateway.uvicorn_server import HttpServer
+from cluster.router.admin_service import AdminServicer
+from cluster.router.router import Router
+from cluster.sockets import reachable
+from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
+from cluster.tenants.api_keys import ApiKeys
+from protos import router_pb2_grpc
+
+_ADMIN = "tandem.internal.v1.Admin"
+# The time that HTTP has at least to write its last answers.
+_LEAST_GRACE_S = 1.0
+
+
+class FrontEnds:
+    """Both servers while they listen; `*_address` is where others reach them."""
+
+    def __init__(
+        self, grpc: GrpcServer, http: HttpServer, grpc_address: str, http_address: str
+    ) -> None:
+        self.grpc_address = grpc_address
+        self.http_address = http_address
+        self._grpc = grpc
+        self._http = http
+
+    @classmethod
+    async def open(
+        cls,
+        config: RouterConfig,
+        router: Router,
+        admin: AdminServicer,
+        metrics: PrometheusBackend,
+        keys: ApiKeys | None,
+        node: str | None,
+    ) -> Self:
+        """Listen on both ports; raises ConfigError. `node` is this host's address to others."""
+        grpc = await grpc_server.start(
+            router,
+            config.host,
+            config.grpc_port,
+            max_message_bytes=config.max_message_bytes,
+            reuse_port=True,
+            keys=keys,
+            also=[
+                (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
+            ],
+        )
+        app = http_app.create_app(
+            router,
+            metrics=lambda: (metrics.text(), CONTENT_TYPE),
+            max_body_bytes=config.max_message_bytes,
+            keys=keys,
+        )
+        http = await uvicorn_server.start(
+            app,
+            config.host,
+            config.http_port,
+            reuse_port=True,
+            max_message_bytes=config.max_message_bytes,
+            drain=app.state.drain,
+        )
+        addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
+        return cls(grpc, http, *addresses)
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing new, and let running requests end within `grace_s`."""
+        http_grace_s = max(grace_s, _LEAST_GRACE_S)
+        await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))

@@ -1,0 +1,168 @@
+"""The phases of a request, in order; the one place where all of them appear.
+
+    preprocessor → admission queue → placement → prefill and decode streams → events → release
+
+A choice whose replica is lost on the way goes on in `cluster/router/failover.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+
+from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.assignment import Assignment, FirstTokenTiming
+from cluster.api import ChoiceSummary, GenerateRequest, Started, Summary
+from cluster.api.gather import together
+from cluster.discovery.healthy_replicas import HealthyReplicas
+from cluster.placement.decode_capacity import token_capacity
+from cluster.placement.placement import Placement
+from cluster.placement.types import PlacementRequest
+from cluster.router.accounting import RequestAccount
+from cluster.router.choice_stream import Emit
+from cluster.router.decode_progress import DecodeProgress
+from cluster.router.event_buffer import EventBuffer
+from cluster.router.failover import Failover
+from cluster.router.preprocessor import PreparedRequest, Preprocessor
+from cluster.router.resume_state import ResumeState
+from cluster.router.stream_metrics import StageTimes, StreamMetrics
+from cluster.telemetry import router_metrics as metrics
+from engine.errors import DeadlineExceeded
+
+log = logging.getLogger(__name__)
+
+
+class RequestPhases:
+    """Runs requests through their phases. A request that takes longer than `timeout_s` fails."""
+
+    def __init__(
+        self,
+        timeout_s: float,
+        preprocessor: Preprocessor,
+        pools: HealthyReplicas,
+        placement: Placement,
+        admission: AdmissionQueue,
+        failover: Failover,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._preprocessor = preprocessor
+        self._pools = pools
+        self._placement = placement
+        self._admission = admission
+        self._failover = failover
+
+    async def run(
+        self, request: GenerateRequest, account: RequestAccount, events: EventBuffer
+    ) -> Summary:
+        """Serve a request; its events go to `events`. Raises a TandemError."""
+        began_s, timeout_s = time.monotonic(), self._timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                prepared = await self._prepare(request, account.request_id)
+                if prepared.delivery.at_end:
+                    events.keep_text()
+                seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
+                wanted = placement_request(prepared, began_s, account.tenant)
+                tell = events.put if prepared.delivery.progress else None
+                assignments = await self._admission.enter(wanted, tell)
+                metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
+                try:
+                    name = self._preprocessor.model.name
+                    events.put(Started(account.request_id, name, prompt_tokens, seed))
+                    return await self._run_choices(prepared, assignments, account, events)
+                finally:
+                    for assignment in assignments:
+                        assignment.release()
+        except TimeoutError:
+            raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
+
+    async def _prepare(self, request: GenerateRequest, request_id: str) -> PreparedRequest:
+        """Without `max_tokens` an answer is bounded by what the largest decode pool can hold."""
+        most: int | None = None
+        if request.sampling.max_tokens is None:
+            records = self._pools.healthy("decode")
+            most = max((token_capacity(record) for record in records), default=None)
+        return await self._preprocessor.prepare(request, request_id, most)
+
+    async def _run_choices(
+        self,
+        prepared: PreparedRequest,
+        assignments: list[Assignment],
+        account: RequestAccount,
+        events: EventBuffer,
+    ) -> Summary:
+        began_s = assignments[0].request.arrived_s
+        runs = [
+            self._run_choice(
+                ResumeState(prepared, choice, StageTimes(began_s)), one, account, events
+            )
+            for choice, one in enumerate(assignments)
+        ]
+        results = await together(runs)
+        return Summary(
+            prompt_tokens=len(prepared.prompt_ids),
+            completion_tokens=sum(tokens for _, tokens in results),
+            choices=tuple(summary for summary, _ in results),
+            total_s=time.monotonic() - began_s,
+        )
+
+    async def _run_choice(
+        self,
+        state: ResumeState,
+        assignment: Assignment,
+        account: RequestAccount,
+        events: EventBuffer,
+    ) -> tuple[ChoiceSummary, int]:
+        """Stream one assigned choice; returns its summary and its number of tokens."""
+        prepared = state.prepared
+        emit: Emit = events.put
+        if prepared.delivery.at_end and prepared.delivery.progress:
+            emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
+        if prepared.lane != "batch":
+            left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
+            state.prepared = prepared = replace(prepared, ttft_budget_s=left_s)
+        stream = StreamMetrics(account.labels, assignment, state.times.began_s, emit)
+        pair, names = assignment.plan.pair, state.named_in_log
+        where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
+        log.info("request assigned", extra=names | where)
+
+        def computed(first: FirstTokenTiming) -> None:
+            log.info("first token passed on", extra=names | {"ttft_s": first.ttft_s})
+            account.first_token(first.ttft_s)
+            stream.first(first)
+            self._admission.computed(assignment, first)
+
+        try:
+            summary = await self._failover.run(state, assignment, stream.take, computed)
+            stream.finished(summary)
+            return summary, len(state.output)
+        finally:
+            stream.close()
+            pair, output = assignment.plan.pair, state.output
+            # The last token's own KV is never computed, and a first token may be prefill's alone.
+            if pair.local or len(output) > 1:
+                self._placement.learn(pair.decode, prepared.digests(output[:-1]))
+            self._admission.assigner.release(assignment, len(output))
+
+
+def placement_request(prepared: PreparedRequest, arrived_s: float, tenant: str) -> PlacementRequest:
+    """What admission and placement need to know of a request that came at `arrived_s`.
+
+    `tenant` is whom the request counts for.
+    """
+    return PlacementRequest(
+        prompt_tokens=len(prepared.prompt_ids),
+        most_tokens=prepared.most_tokens,
+        digests=prepared.digests(),
+        choices=prepared.choices,
+        arrived_s=arrived_s,
+        budget_s=prepared.ttft_budget_s,
+        itl_s=prepared.itl_s,
+        batch=prepared.lane == "batch",
+        key=hash((prepared.tenant, prepared.prompt_ids)),
+        tenant=tenant,
+        request_id=prepared.request_id,
+        scored_from=prepared.scored_from,
+    )
