@@ -96,7 +96,7 @@ class Direct:
         return ()
 
 
-class FrontEnds:
+class DirectFrontEnds:
     """Both front ends of a replica, open until `stop`; `grpc` and `http` are their addresses."""
 
     def __init__(self, rpc: gateway_grpc.GrpcServer, http: http_server.HttpServer) -> None:
@@ -104,7 +104,7 @@ class FrontEnds:
         self._rpc, self._http = rpc, http
 
     @classmethod
-    async def open(cls, serve: Serve) -> FrontEnds:
+    async def open(cls, serve: Serve) -> DirectFrontEnds:
         """Open them over a prefill servicer."""
         generator = Direct(serve)
         app = gateway_http.create_app(generator, metrics=lambda: (b"", "text/plain"))

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from bench.core.event_loop import run
-from bench.router.direct_front_ends import FrontEnds
+from bench.router.direct_front_ends import DirectFrontEnds
 from cluster.config.deployment import DirectoryConfig
 from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
@@ -249,7 +249,7 @@ async def main(url: str, role: Pool, model: str, prefill_s: float) -> None:
     found: dict[str, str] = {role: fake.record.address}
     front_ends = None
     if role == "prefill":
-        front_ends = await FrontEnds.open(fake.answer)
+        front_ends = await DirectFrontEnds.open(fake.answer)
         found |= {"grpc": front_ends.grpc, "http": front_ends.http}
     settle()
     print(json.dumps(found), flush=True)

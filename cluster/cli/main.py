@@ -11,12 +11,10 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
+from cluster.cli.sampling_options import add_sampling, sampling_of
 from engine.errors import TandemError, Unavailable
-
-if TYPE_CHECKING:
-    from cluster.client import Options
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _SERVE_FLAGS = {
@@ -64,7 +62,7 @@ def _chat(options: argparse.Namespace) -> int:
     from cluster.client.terminal import Conversation
 
     conversation = Conversation(
-        options.address, options.system, sys.stdout, _sampling(options), _status_line()
+        options.address, options.system, sys.stdout, sampling_of(options), _status_line()
     )
     try:
         with _router_at(options.address):
@@ -84,7 +82,7 @@ def _generate(options: argparse.Namespace) -> int:
     async def generate() -> None:
         async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:
             _, summary = await stream_answer(
-                client, options.prompt, sys.stdout, _status_line(), **_sampling(options)
+                client, options.prompt, sys.stdout, _status_line(), **sampling_of(options)
             )
         if options.timing:
             print(timing(summary), file=sys.stderr)
@@ -170,15 +168,6 @@ def _status_line() -> TextIO | None:
     return sys.stderr if sys.stderr.isatty() else None
 
 
-def _sampling(options: argparse.Namespace) -> Options:
-    sampling = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop")
-    names = (*sampling, "endpoint", "tenant", "progress")
-    given = {name: getattr(options, name) for name in names}
-    if given["stop"] is not None:
-        given["stop"] = tuple(given["stop"])
-    return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
-
-
 class _Parser(argparse.ArgumentParser):
     """Reports what is wrong with the arguments in one line."""
 
@@ -209,11 +198,11 @@ def build_parser() -> argparse.ArgumentParser:
     chat = _add_client(commands, "chat", _chat, "Talk with the model.")
     chat.add_argument("prompt", nargs="?", help="ask this and exit; without it, a conversation")
     chat.add_argument("--system", help="a system message to begin with")
-    _add_sampling(chat)
+    add_sampling(chat)
     generate = _add_client(commands, "generate", _generate, "Continue a text.")
     generate.add_argument("prompt", metavar="PROMPT", help="the text to continue")
     generate.add_argument("--timing", action="store_true", help="print timings to stderr")
-    _add_sampling(generate)
+    add_sampling(generate)
     status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
     status.add_argument("--json", action="store_true", help="print JSON")
     role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
@@ -283,19 +272,6 @@ def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.Argum
         "--address", default=DEFAULT_ADDRESS, help=f"the router's gRPC ({DEFAULT_ADDRESS})"
     )
     return parser
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument("--top-k", type=int, metavar="K", help="of the K likeliest")
-    parser.add_argument("--top-p", type=float, metavar="P", help="of the likeliest, together P")
-    parser.add_argument("--seed", type=int, help="equal seeds draw equal tokens")
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="may be given repeatedly")
-    parser.add_argument("--endpoint", metavar="NAME", help="default: the first one")
-    text = "show how far it is, on a terminal, until the answer comes"
-    parser.add_argument("--progress", action="store_const", const=True, help=text)
-    parser.add_argument("--tenant", metavar="NAME", help="whose prompts it may share KV with")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class ChoiceHooks:
     computed: Callable[[FirstTokenTiming], None]
 
 
-class _ReplicaCall:
+class _RunningCall:
     """The call to one of the two replicas; its events go to the choice until the call has ended."""
 
     def __init__(self, choice: ChoiceStream, replica: ReplicaRecord) -> None:
@@ -109,7 +109,7 @@ class ChoiceStream:
         # Never the same twice: a client may reuse a request id that replicas still remember.
         self._transfer = f"{state.name}.{secrets.token_hex(4)}"
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls: list[_ReplicaCall] = []
+        self._calls: list[_RunningCall] = []
         self._early: list[inference_pb2.Tokens] = []
         self._decision: asyncio.TimerHandle | None = None
         self._echo: TandemError | None = None
@@ -132,7 +132,7 @@ class ChoiceStream:
                 call.cancel()
         return self._state.times.summary(self._state.choice, self._pair)
 
-    def take(self, call: _ReplicaCall, kind: str, event: CallEvent) -> None:
+    def take(self, call: _RunningCall, kind: str, event: CallEvent) -> None:
         """Take an event of a call, except its end."""
         if self._outcome.done():
             return
@@ -141,7 +141,7 @@ class ChoiceStream:
         except TandemError as error:
             self._settle(error)
 
-    def call_ended(self, call: _ReplicaCall, error: TandemError | None) -> None:
+    def call_ended(self, call: _RunningCall, error: TandemError | None) -> None:
         """A call is over: the replica has freed everything of it, or is lost."""
         if isinstance(error, ReplicaLost):
             self._hooks.lost(call.replica)
@@ -164,13 +164,13 @@ class ChoiceStream:
     def _begin(self) -> None:
         prefill, decode = self._streams
         if not self._pair.local:
-            self._calls.append(_ReplicaCall(self, self._pair.prefill))
+            self._calls.append(_RunningCall(self, self._pair.prefill))
             self._calls[-1].begin(prefill, self._state.prefill_request(self._transfer, self._pair))
         if self._pair.local or self._state.prepared.sampling.max_tokens != 1:
-            self._calls.append(_ReplicaCall(self, self._pair.decode))
+            self._calls.append(_RunningCall(self, self._pair.decode))
             self._calls[-1].begin(decode, self._state.decode_request(self._transfer, self._pair))
 
-    def _act(self, call: _ReplicaCall, kind: str, event: CallEvent) -> None:
+    def _act(self, call: _RunningCall, kind: str, event: CallEvent) -> None:
         if kind == "tokens":
             # The other stream's first token may still be on its way.
             if self._state.output:

@@ -16,15 +16,15 @@ _GRID_S = 0.005
 _MESSAGE_BYTES = 1 << 20
 
 
-class QueuedMessage:
+class SendQueue:
     """The events of all calls to one router. `next` gives what may leave now."""
 
     def __init__(self) -> None:
         # In the order in which they leave; dicts for their keys. Queues with single events come
         # first, so that a first token never waits behind the tokens of many streams.
-        self._urgent: dict[SendQueue, None] = {}
-        self._ready: dict[SendQueue, None] = {}
-        self._delayed: dict[int, list[SendQueue]] = {}
+        self._urgent: dict[CallQueue, None] = {}
+        self._ready: dict[CallQueue, None] = {}
+        self._delayed: dict[int, list[CallQueue]] = {}
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -38,9 +38,9 @@ class QueuedMessage:
         """Whether there is something to send now."""
         return bool(self._urgent or self._ready)
 
-    def queue(self, call: int) -> SendQueue:
+    def queue(self, call: int) -> CallQueue:
         """The queue of a new call."""
-        return SendQueue(call, self)
+        return CallQueue(call, self)
 
     async def next(self) -> list[CallEvent]:
         """Everything that is due, once there is something."""
@@ -51,12 +51,12 @@ class QueuedMessage:
             self._gather(events)
         return events
 
-    def release(self, queue: SendQueue, urgent: bool = False) -> None:
+    def release(self, queue: CallQueue, urgent: bool = False) -> None:
         """Send what the queue has with the next message."""
         (self._urgent if urgent else self._ready)[queue] = None
         self._wake.set()
 
-    def delay(self, queue: SendQueue, due_s: float) -> None:
+    def delay(self, queue: CallQueue, due_s: float) -> None:
         """Send what the queue has when it is due, a few milliseconds early at most."""
         slot = queue.slot = math.floor(due_s / _GRID_S)
         waiting = self._delayed.get(slot)
@@ -86,14 +86,14 @@ class QueuedMessage:
 
 
 @dataclass(slots=True, eq=False)
-class SendQueue:
+class CallQueue:
     """The events of one call; implements `protos.outlet.Outlet`.
 
     `slot` is when its tokens are due, while they are delayed.
     """
 
     call: int
-    _message: QueuedMessage
+    _queue: SendQueue
     slot: int | None = None
     _collect: Collect | None = None
     _events: list[CallEvent] = field(default_factory=list)
@@ -104,7 +104,7 @@ class SendQueue:
         self._take_tokens()
         event.call = self.call
         self._events.append(event)
-        self._message.release(self, urgent=True)
+        self._queue.release(self, urgent=True)
 
     def ready(self, collect: Collect, due_s: float = 0.0) -> None:
         """Send what `collect` gives once it is due."""
@@ -113,9 +113,9 @@ class SendQueue:
             return
         self._due_s = due_s
         if due_s <= time.monotonic():
-            self._message.release(self)
+            self._queue.release(self)
         else:
-            self._message.delay(self, due_s)
+            self._queue.delay(self, due_s)
 
     def leave(self) -> list[CallEvent]:
         """Take everything out."""

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from cluster.api.event_streams import end
 from cluster.rpc.framing import MOST_BYTES, Wire
-from cluster.rpc.send_queue import QueuedMessage, SendQueue
+from cluster.rpc.send_queue import CallQueue, SendQueue
 from cluster.sockets import join, listening_socket
 from engine.errors import Internal, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
@@ -105,14 +105,14 @@ class _RouterSession:
         self._serves = serves
         self._on_end = ended
         self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
-        self._message = QueuedMessage()
+        self._queue = SendQueue()
         self._sending = False
         self._writing = asyncio.create_task(self._write())
         self._ending: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
-        sent = self._message.empty and not (self._sending or self.wire.unsent)
+        sent = self._queue.empty and not (self._sending or self.wire.unsent)
         return sent and not self._calls
 
     def take(self, message: bytes) -> None:
@@ -138,7 +138,7 @@ class _RouterSession:
     async def _write(self) -> None:
         try:
             while True:
-                events = await self._message.next()
+                events = await self._queue.next()
                 self._sending = True
                 self.wire.send(ReplicaMessage(events=events).SerializeToString())
                 await self.wire.drained()
@@ -154,12 +154,12 @@ class _RouterSession:
             if running is not None:
                 running.cancel()
         elif kind is not None:
-            queue = self._message.queue(command.call)
+            queue = self._queue.queue(command.call)
             call = asyncio.create_task(self._run(kind, getattr(command, kind), queue))
             self._calls[command.call] = call
             call.add_done_callback(lambda done: self._ended(queue, done))
 
-    async def _run(self, kind: str, request: Any, queue: SendQueue) -> TandemError | None:
+    async def _run(self, kind: str, request: Any, queue: CallQueue) -> TandemError | None:
         """One call to its end; returns what it failed with."""
         try:
             serve = self._serves.get(kind)
@@ -181,7 +181,7 @@ class _RouterSession:
             return Internal(f"internal error: {type(error).__name__}")
         return None
 
-    def _ended(self, queue: SendQueue, done: asyncio.Task[TandemError | None]) -> None:
+    def _ended(self, queue: CallQueue, done: asyncio.Task[TandemError | None]) -> None:
         """Tell the router, also of a call that was cancelled, even before it began."""
         del self._calls[queue.call]
         failure = None if done.cancelled() else done.result()

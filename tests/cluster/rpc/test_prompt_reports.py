@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cluster.rpc.send_queue import QueuedMessage
+from cluster.rpc.send_queue import SendQueue
 from engine.scheduling.prompt_order import PromptOrder
 from engine.scheduling.prompt_queue import PromptQueue, QueuePosition
 from engine.types.sampling_params import SamplingParams
@@ -28,41 +28,41 @@ def often(monkeypatch):
     monkeypatch.setattr(prompt_reports, "EVERY_S", 0.005)
 
 
-async def said(outbound, within_s=2.0):
+async def said(queue, within_s=2.0):
     async with asyncio.timeout(within_s):
-        return [event.progress for event in await outbound.next()]
+        return [event.progress for event in await queue.next()]
 
 
 async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
     prompt, positions = sequence(), {"a": QueuePosition(3, 1.5)}
-    reports, outbound = PromptReports(lambda: positions), QueuedMessage()
-    reports.begin(prompt, outbound.queue(1))
-    (first,) = await said(outbound)
+    reports, queue = PromptReports(lambda: positions), SendQueue()
+    reports.begin(prompt, queue.queue(1))
+    (first,) = await said(queue)
     assert (first.queued, first.position, first.wait_s) == (True, 3, 1.5)
     positions["a"] = QueuePosition(1, None)
-    (second,) = await said(outbound)
+    (second,) = await said(queue)
     assert (second.queued, second.position, second.HasField("wait_s")) == (True, 1, False)
     prompt.cached_tokens = prompt.computed = 32
-    (third,) = await said(outbound)
+    (third,) = await said(queue)
     assert (third.queued, third.computed) == (False, 32)
     prompt.tokens.append(5)
     with pytest.raises(TimeoutError):
-        await said(outbound, 0.05)
+        await said(queue, 0.05)
 
 
 async def test_what_was_said_is_not_said_again_and_the_end_is_the_end():
     prompt = sequence()
     prompt.cached_tokens = 0
-    reports, outbound = PromptReports(dict), QueuedMessage()
-    reports.begin(prompt, outbound.queue(1))
-    await said(outbound)
+    reports, queue = PromptReports(dict), SendQueue()
+    reports.begin(prompt, queue.queue(1))
+    await said(queue)
     with pytest.raises(TimeoutError):
-        await said(outbound, 0.05)
+        await said(queue, 0.05)
     reports.end(prompt)
     reports.end(prompt)
     prompt.computed = 50
     with pytest.raises(TimeoutError):
-        await said(outbound, 0.05)
+        await said(queue, 0.05)
     assert reports._timer is None
 
 
@@ -70,9 +70,9 @@ async def test_nobody_asks_for_places_when_nobody_waits():
     asked = []
     prompt = sequence()
     prompt.cached_tokens = 0
-    reports, outbound = PromptReports(lambda: asked.append(1) or {}), QueuedMessage()
-    reports.begin(prompt, outbound.queue(1))
-    await said(outbound)
+    reports, queue = PromptReports(lambda: asked.append(1) or {}), SendQueue()
+    reports.begin(prompt, queue.queue(1))
+    await said(queue)
     assert not asked
     reports.end(prompt)
 
@@ -80,14 +80,14 @@ async def test_nobody_asks_for_places_when_nobody_waits():
 async def test_tokens_of_the_same_call_come_first_and_are_never_lost():
     prompt, made = sequence(), []
     prompt.cached_tokens = 0
-    reports, outbound = PromptReports(dict), QueuedMessage()
-    outlet = outbound.queue(1)
+    reports, queue = PromptReports(dict), SendQueue()
+    outlet = queue.queue(1)
     collect = reports.begin(prompt, outlet, lambda: CallEvent(tokens=made.pop()) if made else None)
-    await said(outbound)
+    await said(queue)
     prompt.computed = 100
     made.append(Tokens(ids=[1]))
     outlet.ready(collect)
-    (event,) = await outbound.next()
+    (event,) = await queue.next()
     assert event.tokens.ids == [1]
     reports.end(prompt)
 
@@ -146,9 +146,9 @@ def test_a_crowd_has_places_too():
 
 async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():
     prompt = sequence()
-    reports, outbound = PromptReports(dict), QueuedMessage()
-    reports.begin(prompt, outbound.queue(1))
+    reports, queue = PromptReports(dict), SendQueue()
+    reports.begin(prompt, queue.queue(1))
     prompt.tokens.append(3)
     with pytest.raises(TimeoutError):
-        await said(outbound, 0.05)
+        await said(queue, 0.05)
     assert reports._timer is None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.rpc import send_queue
-from cluster.rpc.send_queue import QueuedMessage
+from cluster.rpc.send_queue import SendQueue
 from protos.calls_pb2 import CallEvent
 from protos.decode_pb2 import Admitted, Retired
 from protos.inference_pb2 import Tokens
@@ -52,23 +52,23 @@ moves = st.lists(
 @settings(deadline=None)
 def test_each_call_is_in_order_and_nothing_is_lost(script):
     async def play():
-        outbound, sent, expected = QueuedMessage(), [], [[], [], []]
-        sources = [Source(outbound.queue(call)) for call in range(3)]
+        queue, sent, expected = SendQueue(), [], [[], [], []]
+        sources = [Source(queue.queue(call)) for call in range(3)]
         for call, move in script:
             source = sources[call]
             if move == "put":
                 expected[call].append("event")
                 source.queue.put(handed_over())
             elif move == "send":
-                if outbound.due:
-                    sent += await outbound.next()
+                if queue.due:
+                    sent += await queue.next()
             else:
                 expected[call].append(source.made)
                 source.make(1, time.monotonic() + LATER if move == "delay" else 0.0)
         for source in sources:
             source.queue.put(handed_over(1))
-        while outbound.due:
-            sent += await outbound.next()
+        while queue.due:
+            sent += await queue.next()
         return sent, expected
 
     sent, expected = asyncio.run(play())
@@ -81,61 +81,61 @@ def test_each_call_is_in_order_and_nothing_is_lost(script):
 
 
 async def test_tokens_of_a_step_leave_in_one_message():
-    outbound = QueuedMessage()
+    queue = SendQueue()
     for call in range(5):
-        Source(outbound.queue(call)).make()
-    assert [event.call for event in await outbound.next()] == list(range(5))
-    assert outbound.empty
+        Source(queue.queue(call)).make()
+    assert [event.call for event in await queue.next()] == list(range(5))
+    assert queue.empty
 
 
 async def test_single_events_leave_before_the_tokens_of_others():
-    outbound = QueuedMessage()
-    Source(outbound.queue(1)).make()
-    outbound.queue(2).put(handed_over())
-    assert [event.call for event in await outbound.next()] == [2, 1]
+    queue = SendQueue()
+    Source(queue.queue(1)).make()
+    queue.queue(2).put(handed_over())
+    assert [event.call for event in await queue.next()] == [2, 1]
 
 
 async def test_tokens_leave_before_what_is_put_after_them():
-    outbound = QueuedMessage()
-    source = Source(outbound.queue(1))
+    queue = SendQueue()
+    source = Source(queue.queue(1))
     source.queue.put(CallEvent(admitted=Admitted()))
     source.make(due_s=time.monotonic() + LATER)
     source.queue.put(CallEvent(retired=Retired()))
-    kinds = [event.WhichOneof("event") for event in await outbound.next()]
+    kinds = [event.WhichOneof("event") for event in await queue.next()]
     assert kinds == ["admitted", "tokens", "retired"]
 
 
 async def test_delayed_tokens_leave_when_they_are_due():
-    outbound = QueuedMessage()
-    source = Source(outbound.queue(1))
+    queue = SendQueue()
+    source = Source(queue.queue(1))
     source.make(2, time.monotonic() + 0.02)
-    assert not outbound.due
-    (event,) = await asyncio.wait_for(outbound.next(), 5)
+    assert not queue.due
+    (event,) = await asyncio.wait_for(queue.next(), 5)
     assert list(event.tokens.ids) == [0, 1]
 
 
 async def test_what_became_urgent_does_not_take_the_next_tokens_along_early():
-    outbound = QueuedMessage()
-    source = Source(outbound.queue(1))
+    queue = SendQueue()
+    source = Source(queue.queue(1))
     source.make(1, time.monotonic() + 0.02)
     source.make(1)
-    (event,) = await outbound.next()
+    (event,) = await queue.next()
     assert list(event.tokens.ids) == [0, 1]
     source.make(1, time.monotonic() + LATER)
     await asyncio.sleep(0.04)
-    assert not outbound.due
+    assert not queue.due
 
 
 async def test_what_was_not_taken_for_long_goes_in_messages_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(send_queue, "_MESSAGE_BYTES", 1000)
-    outbound = QueuedMessage()
-    sources = [Source(outbound.queue(call)) for call in range(10)]
+    queue = SendQueue()
+    sources = [Source(queue.queue(call)) for call in range(10)]
     for source in sources:
         source.make(300)
     messages = []
-    while outbound.due:
-        messages.append(await outbound.next())
+    while queue.due:
+        messages.append(await queue.next())
     assert [len(message) for message in messages] == [3, 3, 3, 1]
     assert [event.call for message in messages for event in message] == list(range(10))
