@@ -68,6 +68,16 @@ class EndpointConfig:
         )
 
     @property
+    def ttft_budget_s(self) -> float:
+        """`ttft_budget_ms` in seconds."""
+        return self.ttft_budget_ms / 1000
+
+    @property
+    def itl_budget_s(self) -> float:
+        """`itl_budget_ms` in seconds, as admission compares it with decode steps."""
+        return self.itl_budget_ms / 1000
+
+    @property
     def batch_window_s(self) -> float | None:
         """`batch_window_ms` in seconds."""
         return None if self.batch_window_ms is None else self.batch_window_ms / 1000

@@ -1,6 +1,7 @@
-"""How long a token is held back, and in which pieces an answer reaches its client. Pure.
+"""In which pieces an answer reaches its client, and how long a replica delays tokens for it. Pure.
 
-The mode of the endpoint decides (`endpoints.*.stream` and `flush`).
+The mode of the endpoint decides. With `chunks`, the delay is `FlushConfig` in
+`cluster/config/endpoints.py`; the other modes have theirs here.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class StreamDelivery:
     `progress`: the client gets Progress events meanwhile.
     """
 
-    flush_delay_s: float = 0.04
-    flush_tokens: int = 24
+    flush_delay_s: float = 0.0
+    flush_tokens: int = 1
     at_end: bool = False
     progress: bool = False
 

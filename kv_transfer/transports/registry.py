@@ -1,7 +1,8 @@
 """The transports, one line each, in the order in which `auto` prefers them.
 
-To add a transport, write a subclass of `Channel` in a file of its own and add a line here. A line
-holds the path of the class, so that the configuration knows the names without loading torch.
+To add a transport, write a subclass of `Channel` (`transport.py`) in a file of its own and add a
+line here, before the last one: the last transport needs nothing and fits every pair. A line holds
+the path of the class, so that the configuration knows the names without loading torch.
 """
 
 from __future__ import annotations

@@ -15,9 +15,12 @@ import pytest
 import yaml
 
 from cluster.chart import dashboard as chart_dashboard
+from cluster.chart import dashboard_panels
 from cluster.chart.dashboard_queries import per_second
 from cluster.chart.metric_catalogue import RAY_PREFIX, all_metrics, samples
 from decode_pool import metrics as decode_metrics
+from engine import telemetry
+from engine.telemetry import Counter, Gauge, Histogram
 from tests.helm.alert_cases import CALM, CASES, Case, Samples
 from tests.helm.chart import CHART
 from tests.helm.promql import Labels, Series, evaluate
@@ -160,13 +163,23 @@ def test_a_panel_cannot_ask_for_a_label_that_a_metric_lacks() -> None:
 
 def test_the_dashboard_covers_every_metric_but_those_that_repeat_another() -> None:
     shown = " ".join(text for where, text in expressions() if where not in ALERTS)
-    repeated = {
-        "tandem_prompt_tokens_total",
-        "tandem_answer_tokens_total",
-        "tandem_replicas_joined_total",
-    }
+    repeated = {metric.name for metric in dashboard_panels.REPEATED}
     for metric in all_metrics():
         assert (RAY_PREFIX + metric.name in shown) != (metric.name in repeated), metric.name
+
+
+@pytest.mark.parametrize("kind", [Counter, Gauge, Histogram])
+def test_a_metric_that_no_panel_asks_for_gets_one(kind, monkeypatch) -> None:
+    name = "tandem_new_total" if kind is Counter else "tandem_new_seconds"
+    new = kind(name, "Something new.", ("role",))
+    monkeypatch.setattr(dashboard_panels, "all_metrics", lambda: [*all_metrics(), new])
+    try:
+        *before, last = dashboard_panels.panels()
+    finally:
+        telemetry.forget(new)
+    assert before == list(dashboard_panels.PANELS)
+    assert last.title == new.name
+    assert all(RAY_PREFIX + new.name in query.expr for query in last.queries)
 
 
 ALERTS = {rule["alert"] for rule in RULES}
