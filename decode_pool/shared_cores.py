@@ -1,6 +1,6 @@
 """When the next step begins where other engines of this host need the cores meanwhile. Pure.
 
-A deployment with separate devices never enters this module. On shared cores a decode step slows
+An engine that has a device of its own never enters this module. On shared cores a decode step slows
 down the prompts that other engines compute. So the loop keeps an interval between two steps: more
 streams get their token from one step, and the steps take less of the cores.
 """

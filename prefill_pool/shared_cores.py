@@ -1,7 +1,7 @@
 """Which parts of the KV leave later where engines of one host share its cores. Pure.
 
-A deployment with separate devices never enters this module. To send a part of the KV takes time of
-the cores on which prompts are computed. So an urgent pass sends fewer parts.
+An engine that has a device of its own never enters this module. To send a part of the KV takes time
+of the cores on which prompts are computed. So an urgent pass sends fewer parts.
 """
 
 from __future__ import annotations

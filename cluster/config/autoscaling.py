@@ -27,7 +27,7 @@ class ScalingConfig:
     """When replicas change pools, and the bounds of pools that scale; both are off by default."""
 
     flip_roles: bool = False
-    """Whether a pressed pool gets a replica of the other pool by a role flip."""
+    """Whether a pool under pressure gets a replica of the other pool by a role flip."""
     prefill: PoolBounds | None = None
     """The bounds of the prefill pool; without them it keeps its size."""
     decode: PoolBounds | None = None
@@ -35,11 +35,11 @@ class ScalingConfig:
     step: int = 1
     """Replicas that a pool gets at a time."""
     batch: bool = False
-    """Whether work of the lane `batch` presses a pool too."""
+    """Whether work of the lane `batch` counts as pressure too."""
     queue_s: float = 1.0
-    """Prefill is pressed when a prompt would wait so long."""
+    """The prefill pool is under pressure when a prompt would wait so long."""
     in_use: float = 0.9
-    """Decode is pressed when that part of its blocks or of its batch is taken."""
+    """The decode pool is under pressure when that part of its blocks or its batch is taken."""
     pressure_hold_s: float = 2.0
     """How long pressure lasts before a pool changes."""
     calm_s: float = 20.0
@@ -47,8 +47,7 @@ class ScalingConfig:
     rest_s: float = 5.0
     """The least time between two changes."""
     spare_s: float = 120.0
-    """How long the others must be at most half pressed without a replica before it is taken away.
-    """
+    """How long the remaining replicas must have room to spare before one replica is taken away."""
     idle_s: float = 300.0
     """A pool with `min: 0` loses its last replica after so long without work."""
     start_s: float = 30.0

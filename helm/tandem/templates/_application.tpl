@@ -89,7 +89,7 @@ scales: {{ $scales }}
 {{- printf "%s%s" (include "tandem.applicationText" .) (toJson .Values.image) | sha256sum | trunc 12 -}}
 {{- end -}}
 
-{{/* What a replica gets of its pod: cluster/config/schema.py, ShareConfig. */}}
+{{/* What a replica gets of its pod: cluster/config/deployment.py, ShareConfig. */}}
 {{- define "tandem.share" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $each := int $pool.replicasPerPod -}}

@@ -26,7 +26,7 @@ def test_kernels_compile_for_hopper():
         # Exact products of float32 have no matrix unit; they are right, and slow.
         if launch.startswith(("decode *fp32", "prefill *fp32")):
             continue
-        # What prefill spills costs less than twice the warps (docs/performance.md).
+        # What prefill spills costs less than twice the warps (bench/REPORT.md).
         spilled = int(re.search(r"stack (\d+),", resources)[1])
         assert spilled <= (272 if launch.startswith("prefill") else 8), (launch, resources)
         if launch.startswith("prefill"):
