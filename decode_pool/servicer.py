@@ -19,7 +19,7 @@ from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
-from protos.outlet import Collect, Outlet
+from protos.event_sink import Collect, EventSink
 from protos.prompt_reports import PromptReports
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class DecodeServicer:
         self._grants = 0
         self._reports = PromptReports(loop.queue_positions)
 
-    async def serve(self, request: decode_pb2.DecodeRequest, outlet: Outlet) -> None:
+    async def serve(self, request: decode_pb2.DecodeRequest, sink: EventSink) -> None:
         """Receive the KV or compute it, join the batch, and send every token not sent yet."""
         sequence = sequence_from_proto(request)
         job = DecodeJob(
@@ -60,36 +60,36 @@ class DecodeServicer:
                 await self._loop.admit(job)
                 collect = _tokens_of(job)
             elif job.local:
-                collect = await self._prefill_here(job, request.progress, outlet)
+                collect = await self._prefill_here(job, request.progress, sink)
             else:
                 peer = Peer(request.prefill_replica, request.prefill_address)
                 received = await self._receive(job, peer)
                 self._loop.commit(job)
-                outlet.put(CallEvent(admitted=_admitted(received)))
+                sink.put(CallEvent(admitted=_admitted(received)))
                 collect = _tokens_of(job)
             began_s = time.monotonic()
-            job.listen(lambda due_s: outlet.ready(collect, due_s))
+            job.listen(lambda due_s: sink.ready(collect, due_s))
             await job.drained
             decode_s = time.monotonic() - began_s
-            outlet.put(CallEvent(retired=_retired(job, decode_s)))
+            sink.put(CallEvent(retired=_retired(job, decode_s)))
             log.info("decode ended", extra=_ending(job, decode_s))
         finally:
             self._reports.end(sequence)
             self._loop.release(job)
             await self._loop.vacated(job)
 
-    async def _prefill_here(self, job: DecodeJob, progress: bool, outlet: Outlet) -> Collect:
+    async def _prefill_here(self, job: DecodeJob, progress: bool, sink: EventSink) -> Collect:
         """Compute the part of the prompt that is not cached, between steps of other requests."""
         arrived_s = time.monotonic()
         if progress:
-            self._reports.begin(job.sequence, outlet)
+            self._reports.begin(job.sequence, sink)
         await self._loop.admit(job)
         granted_s = time.monotonic()
         metrics.LOCAL_PREFILLS.inc(1)
         queue_s = granted_s - arrived_s
         log.info("prefill starts here", extra=job.sequence.named_in_log | {"queue_s": queue_s})
         tokens = _with_first_token(job, arrived_s, granted_s)
-        return self._reports.begin(job.sequence, outlet, tokens) if progress else tokens
+        return self._reports.begin(job.sequence, sink, tokens) if progress else tokens
 
     async def _receive(self, job: DecodeJob, peer: Peer) -> ReceivedKv:
         async def admit(offered: OfferedKv) -> tuple[list[int], int] | None:

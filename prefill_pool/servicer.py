@@ -14,7 +14,7 @@ from prefill_pool.loop import PrefillJob, PrefillLoop, PrefillResult
 from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
-from protos.outlet import Outlet
+from protos.event_sink import EventSink
 from protos.prompt_reports import PromptReports
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class PrefillServicer:
         self._lease_s = lease_s
         self._reports = PromptReports(loop.queue_positions)
 
-    async def serve(self, request: prefill_pb2.PrefillRequest, outlet: Outlet) -> None:
+    async def serve(self, request: prefill_pb2.PrefillRequest, sink: EventSink) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""
         sequence = sequence_from_proto(request)
         job = self._loop.submit(sequence)
@@ -42,13 +42,13 @@ class PrefillServicer:
         early = EarlyHandOver(self._sender, job, request.decode_replica)
         try:
             if request.progress:
-                self._reports.begin(sequence, outlet)
+                self._reports.begin(sequence, sink)
             first = await job.first_token
             self._reports.end(sequence)
-            if not self._send_first(outlet, job, first):
+            if not self._send_first(sink, job, first):
                 sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
-                outlet.put(CallEvent(handed_over=event))
+                sink.put(CallEvent(handed_over=event))
                 log.info("KV handed over", extra=sequence.named_in_log | {"bytes": sent_bytes})
         finally:
             self._reports.end(sequence)
@@ -59,7 +59,7 @@ class PrefillServicer:
                 self._loop.release(job)
                 await self._loop.vacated(job)
 
-    def _send_first(self, outlet: Outlet, job: PrefillJob, first: PrefillResult) -> bool:
+    def _send_first(self, sink: EventSink, job: PrefillJob, first: PrefillResult) -> bool:
         """Send the first token; True if it ends the request."""
         piece = self._new_completion(job.sequence).push(first.token.token)
         sequence, token = job.sequence, first.token
@@ -74,7 +74,7 @@ class PrefillServicer:
             cached_tokens=sequence.cached_tokens or 0,
             scores=scores_to_proto(sequence.scoring),
         )
-        outlet.put(CallEvent(first_token=event))
+        sink.put(CallEvent(first_token=event))
         metrics.PREFILL_TIME.observe(first.prefill_s, lane=sequence.lane)
         times = {"prefill_s": first.prefill_s, "cached_tokens": sequence.cached_tokens or 0}
         log.info("first token sampled", extra=sequence.named_in_log | times)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from engine.scheduling.prompt_queue import QueuePosition
 from engine.types.sequence import Sequence
 from protos.calls_pb2 import CallEvent
-from protos.outlet import Collect, Outlet
+from protos.event_sink import Collect, EventSink
 from protos.prefill_pb2 import PromptProgress
 
 # A promise: the time between two reports of a prompt.
@@ -21,7 +21,7 @@ class _Report:
     """The report of one prompt; `tokens` gives the call's other events, which go before."""
 
     sequence: Sequence
-    outlet: Outlet
+    sink: EventSink
     tokens: Collect | None = None
     position: QueuePosition | None = None
     last: PromptProgress | None = None
@@ -63,12 +63,12 @@ class PromptReports:
         self._told: dict[str, _Report] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, sequence: Sequence, outlet: Outlet, tokens: Collect | None = None) -> Collect:
+    def begin(self, sequence: Sequence, sink: EventSink, tokens: Collect | None = None) -> Collect:
         """Report this prompt until its first token or `end`.
 
         A call that has `tokens` to send, too, collects both by the returned function.
         """
-        report = self._told.get(sequence.owner) or _Report(sequence, outlet)
+        report = self._told.get(sequence.owner) or _Report(sequence, sink)
         report.tokens = tokens
         self._told[sequence.owner] = report
         self._plan()
@@ -93,5 +93,5 @@ class PromptReports:
         positions = self._positions() if waiting else {}
         for owner, report in self._told.items():
             report.position = positions.get(owner)
-            report.outlet.ready(report.collect)
+            report.sink.ready(report.collect)
         self._plan()

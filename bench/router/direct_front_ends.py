@@ -19,7 +19,7 @@ from cluster.rpc.server import Serve
 from engine.errors import InvalidRequest
 from protos.calls_pb2 import CallEvent
 from protos.convert import sampling_to_proto, tokens_from_proto
-from protos.outlet import Collect
+from protos.event_sink import Collect
 from protos.prefill_pb2 import PrefillRequest
 
 HOST = "127.0.0.1"
@@ -27,7 +27,7 @@ _CARD = ModelCard("fake", "", "", 1_000_000, 1_000_000, ("each", "coalesced"), 0
 
 
 class FirstOnly:
-    """An outlet for one call of which only the first token counts."""
+    """A sink for one call of which only the first token counts."""
 
     def __init__(self) -> None:
         self.first: asyncio.Future[CallEvent] = asyncio.get_running_loop().create_future()
@@ -67,11 +67,11 @@ class Direct:
             request_id=name,
             tenant=request.tenant,
         )
-        outlet = FirstOnly()
-        serving = asyncio.ensure_future(self._serve(wire, outlet))
+        sink = FirstOnly()
+        serving = asyncio.ensure_future(self._serve(wire, sink))
         try:
             yield Started(name, _CARD.name, len(ids), 0)
-            event = await outlet.first
+            event = await sink.first
             run = tokens_from_proto(event.first_token.tokens)
             yield Tokens(run.choice, run.index, run.ids, run.text, "length")
             yield Summary(len(ids), 1, (), time.monotonic() - began_s)

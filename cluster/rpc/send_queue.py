@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from protos.calls_pb2 import CallEvent
-from protos.outlet import Collect
+from protos.event_sink import Collect
 
 # Tokens that are due within the same few milliseconds leave together.
 _GRID_S = 0.005
@@ -87,7 +87,7 @@ class SendQueue:
 
 @dataclass(slots=True, eq=False)
 class CallQueue:
-    """The events of one call; implements `protos.outlet.Outlet`.
+    """The events of one call; implements `protos.event_sink.EventSink`.
 
     `slot` is when its tokens are due, while they are delayed.
     """

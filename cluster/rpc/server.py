@@ -20,13 +20,13 @@ from cluster.rpc.send_queue import CallQueue, SendQueue
 from cluster.sockets import join, listening_socket
 from engine.errors import Internal, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
-from protos.outlet import Outlet
+from protos.event_sink import EventSink
 from protos.status import failure_to_proto
 
 log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
-Serve = Callable[[Any, Outlet], Awaitable[None]]
+Serve = Callable[[Any, EventSink], Awaitable[None]]
 
 
 def new_server() -> grpc.aio.Server:

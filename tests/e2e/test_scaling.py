@@ -51,7 +51,7 @@ PROMPTS, STREAMS, LONG, SHORT = (1500, 1), (20, 300), (40, 1200), (12, 24)
 
 
 class Load:
-    """Requests to one door; every answer is held to the reference, and none may fail."""
+    """Requests to one front end; every answer is compared with the reference, and none may fail."""
 
     def __init__(self, client, expected):
         self.client = client

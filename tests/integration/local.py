@@ -37,10 +37,10 @@ class LocalCluster:
 
     async def idle(self, timeout_s: float = 5.0) -> None:
         """Wait until no replica holds a block or a request; raises TimeoutError."""
-        await eventually(lambda: not any(held(replica) for replica in self.replicas), timeout_s)
+        await eventually(lambda: not any(in_use(replica) for replica in self.replicas), timeout_s)
 
 
-def held(replica: Replica) -> int:
+def in_use(replica: Replica) -> int:
     """Blocks and requests that a replica holds."""
     return replica.load().used
 

@@ -84,11 +84,11 @@ def hold_passes(replica) -> asyncio.Event:
     worker, go_on = replica.parts.worker, asyncio.Event()
     pursue = worker.pursue
 
-    async def held(*arguments, **named):
+    async def delayed(*arguments, **named):
         await go_on.wait()
         return await pursue(*arguments, **named)
 
-    worker.pursue = held
+    worker.pursue = delayed
     return go_on
 
 

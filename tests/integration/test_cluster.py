@@ -23,7 +23,7 @@ from engine.errors import (
 from kv_transfer.sender import HandOver
 from prefill_pool import loop
 from tests import exactness, tiny
-from tests.integration.local import LocalCluster, cluster, held
+from tests.integration.local import LocalCluster, cluster, in_use
 
 
 def small_pool(config, blocks, **prefill):
@@ -80,7 +80,7 @@ async def test_exact_in_a_crowd_with_preemption(config, model, prefill_replicas)
 
 async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model, monkeypatch):
     """Chunks of 32 tokens cut behind each layer, a frame per few blocks: most leaves early."""
-    granted, moved, cut = [], [], []
+    granted, sent, cut = [], [], []
     grant_early, reached = DecodeScheduler.grant_early, HandOver.reached
 
     def count_grants(scheduler, sequence):
@@ -90,7 +90,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
     def count_progress(handing, tokens, layers=None):
         reached(handing, tokens, layers)
         if handing._outgoing.first_token is None:
-            moved.append(handing._outgoing.next_part)
+            sent.append(handing._outgoing.next_part)
             cut.append(layers)
 
     monkeypatch.setattr(DecodeScheduler, "grant_early", count_grants)
@@ -104,7 +104,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
         await local.idle()
     assert [got for got, _ in answers] == [case.expected for case in cases]
     assert any(granted)
-    assert max(moved) > 1
+    assert max(sent) > 1
     assert set(cut) > {None, 1}
 
 
@@ -231,7 +231,7 @@ async def test_bad_input_costs_no_replica_anything(config):
             prompt = wrong.pop("prompt")
             with pytest.raises(error):
                 await local.client.complete(prompt, **wrong)
-        assert not any(held(replica) for replica in local.replicas)
+        assert not any(in_use(replica) for replica in local.replicas)
 
 
 async def test_what_could_never_fit_is_refused_with_both_numbers(config):

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.api import Tokens
 from tests.eventually import eventually
-from tests.integration.local import cluster, held
+from tests.integration.local import cluster, in_use
 from tests.integration.test_prefixes import ask, expected
 
 LONG = 600
@@ -53,7 +53,7 @@ async def test_streams_end_on_a_decode_replica_that_leaves_and_new_ones_go_elsew
     async with cluster(config) as local:
         streams, got = await begin(local, 4)
         leaving = local.decode[1]
-        assert held(leaving)
+        assert in_use(leaving)
         drained = asyncio.create_task(leaving.drain(60))
         await eventually(lambda: leaving.id not in ids(local.router.pools.healthy("decode")))
         for _ in range(4):
@@ -63,7 +63,7 @@ async def test_streams_end_on_a_decode_replica_that_leaves_and_new_ones_go_elsew
         await asyncio.gather(*streams)
         await asyncio.wait_for(drained, 20)
         assert got == [expected(model, prompt, LONG) for prompt in PROMPTS]
-        assert not held(leaving)
+        assert not in_use(leaving)
         await local.idle()
 
 
@@ -82,7 +82,7 @@ async def test_what_comes_in_the_moment_of_leaving_is_served_too(config, model):
         assert (summary.prefill_replica, summary.decode_replica) == ("prefill-0", "decode-0")
         # The links that ended were idle: those that stay had nothing to abandon.
         for replica in local.replicas:
-            assert not held(replica)
+            assert not in_use(replica)
         assert used
 
 
@@ -104,7 +104,7 @@ async def test_kv_that_waits_for_a_decode_replica_is_handed_over_before_the_end(
 async def test_a_stream_that_outlasts_the_time_goes_on_elsewhere(config, model):
     async with cluster(config) as local:
         streams, got = await begin(local, 1)
-        (leaving,) = (replica for replica in local.decode if held(replica))
+        (leaving,) = (replica for replica in local.decode if in_use(replica))
         await leaving.drain(0.2)
         await leaving.stop()
         await asyncio.gather(*streams)

@@ -14,7 +14,7 @@ from cluster.replica.replica import Replica
 from cluster.router import failover
 from engine.errors import ReplicaLost
 from tests.eventually import eventually
-from tests.integration.local import HOST, cluster, held
+from tests.integration.local import HOST, cluster, in_use
 from tests.integration.test_prefixes import ask, expected
 
 LONG = 400
@@ -70,7 +70,7 @@ async def die(replica):
 
 
 def busy(replicas):
-    return next(replica for replica in replicas if held(replica))
+    return next(replica for replica in replicas if in_use(replica))
 
 
 async def test_streams_go_on_when_their_decode_replica_dies(config, model):
@@ -82,7 +82,7 @@ async def test_streams_go_on_when_their_decode_replica_dies(config, model):
         await asyncio.gather(*(stream.task for stream in streams))
         assert [stream.ids for stream in streams] == [expected(model, p, LONG) for p in PROMPTS]
         assert {stream.summary.decode_replica for stream in streams} == {"decode-0"}
-        assert not held(local.decode[0]) and not held(local.prefill[0])
+        assert not in_use(local.decode[0]) and not in_use(local.prefill[0])
 
 
 async def test_sampling_penalties_text_and_logprobs_go_on_as_they_were(config):
@@ -106,7 +106,7 @@ async def test_prompts_are_computed_elsewhere_when_their_prefill_replica_dies(co
     options = GREEDY | {"max_tokens": 30}
     async with cluster(replace(config, kv=replace(config.kv, blocks=2000))) as local:
         streams = [Stream(local, prompt, **options) for prompt in prompts]
-        await eventually(lambda: held(local.prefill[1]))
+        await eventually(lambda: in_use(local.prefill[1]))
         await die(local.prefill[1])
         await asyncio.gather(*(stream.task for stream in streams))
         assert [stream.ids for stream in streams] == [expected(model, p, 30) for p in prompts]
@@ -182,7 +182,7 @@ async def test_failovers_have_a_bound(config, monkeypatch):
         await die(busy(local.decode))
         before = len(stream.ids)
         await stream.has(before + 20)
-        await die(busy([one for one in local.decode if held(one) and one.heartbeat.running]))
+        await die(busy([one for one in local.decode if in_use(one) and one.heartbeat.running]))
         with pytest.raises(ReplicaLost):
             await asyncio.wait_for(stream.task, 10)
 

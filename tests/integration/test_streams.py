@@ -1,4 +1,4 @@
-"""In which pieces an answer comes, by the mode of its endpoint, at both doors of a real cluster."""
+"""The pieces of an answer by the mode of its endpoint, at both front ends of a real cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def modes(config):
     chat = config.endpoints["chat"]
     endpoints = {mode: replace(chat, stream=mode) for mode in MODES}
     # Only what is due at once comes before the end.
-    endpoints["held"] = replace(chat, flush=FlushConfig(60_000, 1000))
+    endpoints["delayed"] = replace(chat, flush=FlushConfig(60_000, 1000))
     return replace(config, endpoints=endpoints)
 
 
@@ -48,7 +48,7 @@ def text_of(events):
 
 async def test_every_mode_gives_the_same_text_in_its_own_pieces(modes, often):
     async with cluster(modes) as local:
-        had = {mode: await events_of(local, mode) for mode in (*MODES, "held")}
+        had = {mode: await events_of(local, mode) for mode in (*MODES, "delayed")}
         several = {mode: await events_of(local, mode, n=2) for mode in MODES}
         await local.idle()
     assert len({text_of(events) for events in had.values()}) == 1
@@ -67,7 +67,7 @@ async def test_every_mode_gives_the_same_text_in_its_own_pieces(modes, often):
             assert not told
         if mode == "whole":
             assert [type(event) for event in events] == [Started, Tokens, Summary]
-        if mode == "held":
+        if mode == "delayed":
             # The first of prefill by itself, what decode gave first, and the rest together.
             assert ids[0] == 1 and len(ids) <= 3
     for mode in ("progress", "whole"):

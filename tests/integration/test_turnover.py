@@ -17,7 +17,7 @@ from cluster.replica.replica import Replica
 from cluster.router.server import RouterServer
 from tests import tiny
 from tests.eventually import eventually
-from tests.integration.local import HOST, cluster, held
+from tests.integration.local import HOST, cluster, in_use
 from tests.integration.test_drain import PROMPTS, read
 from tests.integration.test_prefixes import ask, expected
 
@@ -81,7 +81,7 @@ async def test_a_version_that_leaves_all_at_once_ends_what_came_before(
         assert left == {"new-prefill-0", "new-decode-0", "new-router-0"}
         assert tokens == expected(other_model, PROMPTS[0])
         assert got == [expected(model, PROMPTS[n % 4], LONG) for n in range(8)]
-        assert not any(held(replica) for replica in old.replicas)
+        assert not any(in_use(replica) for replica in old.replicas)
 
 
 async def test_a_stream_over_http_outlives_its_router_s_leaving(config, monkeypatch):

@@ -15,7 +15,7 @@ from bench.load.traces import FITTED
 from cluster.api import ChatPrompt
 from cluster.cli import main as cli
 from engine.errors import ConfigError, Unavailable
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 _METRICS = b"# TYPE tandem_router_running_requests gauge\ntandem_router_running_requests 2.0\n"
@@ -100,7 +100,7 @@ async def test_ids_are_asked_for_unless_they_are_refused(tmp_path):
 async def test_chats_of_an_endpoint_on_tandems_own_front_end(tmp_path):
     generator = ScriptedGenerator()
     out = tmp_path / "chat"
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         given = ("--chat", "--endpoint", "report", "--vocabulary", "200", "--new-tokens", "3")
         url = ("--url", f"http://127.0.0.1:{port}", "--out", str(out))
         assert await asyncio.to_thread(run, _options(*given, *url, *_SHORT)) == 0

@@ -151,8 +151,8 @@ ENDPOINTS = {
 
 async def prepared(prompt, **options):
     endpoints = options.pop("endpoints", ENDPOINTS)
-    door = Preprocessor(CARD, Letters(), endpoints, 1, lambda tenant: Chain(tenant, "x", 16))
-    return await door.prepare(GenerateRequest(prompt, ONE, **options), "id", None)
+    front_end = Preprocessor(CARD, Letters(), endpoints, 1, lambda tenant: Chain(tenant, "x", 16))
+    return await front_end.prepare(GenerateRequest(prompt, ONE, **options), "id", None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cluster.batch.http_client import BatchResponse, BatchServer
 from cluster.batch.lines import BadLine, BatchLine, BatchReply
 from cluster.batch.run import BatchRun, endpoint_for
 from engine.errors import ConfigError, NotFound, Unauthenticated, Unavailable
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 OK = BatchResponse(
@@ -127,7 +127,7 @@ def test_the_endpoint_is_the_first_of_the_lane_batch_or_the_one_that_is_named():
 
 
 async def test_answers_over_http_are_read_whole():
-    async with door(ScriptedGenerator()) as port:
+    async with front_end(ScriptedGenerator()) as port:
         server = BatchServer.at(f"http://127.0.0.1:{port}/v1", None)
         answer = await server.post("/v1/completions", {"prompt": "hello", "max_tokens": 2})
         assert answer.reply.status == 200

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.cli.main import main
 from engine.errors import InvalidRequest
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
@@ -39,7 +39,7 @@ def written(path):
 
 async def test_a_batch_that_is_killed_goes_on_where_it_was(files, capsys):
     generator = ScriptedGenerator(pause_s=0.02)
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         arguments = command(files, port, "--concurrency", "2")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cluster.cli.main", *arguments, stderr=asyncio.subprocess.PIPE
@@ -69,7 +69,7 @@ async def test_a_batch_that_is_killed_goes_on_where_it_was(files, capsys):
 
 async def test_failed_lines_are_done_again(files, capsys):
     generator = ScriptedGenerator(error=InvalidRequest("not today"))
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         assert await asyncio.to_thread(main, command(files, port)) == 1
         assert {one["response"]["status_code"] for one in written(files[1])} == {400}
         generator.error = None
@@ -83,7 +83,7 @@ async def test_failed_lines_are_done_again(files, capsys):
 
 
 async def test_what_keeps_a_batch_from_beginning_is_one_line(files, capsys):
-    async with door(ScriptedGenerator()) as port:
+    async with front_end(ScriptedGenerator()) as port:
         for arguments, reason in (
             (command(files, port, "--endpoint", "nothing"), "no endpoint 'nothing'"),
             (command(files, port, "--concurrency", "0"), "--concurrency must be"),

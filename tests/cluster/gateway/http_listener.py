@@ -1,4 +1,4 @@
-"""A running HTTP door for tests, and a raw client to it."""
+"""A running HTTP front end for tests, and a raw client to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def metrics() -> tuple[bytes, str]:
 
 
 @asynccontextmanager
-async def door(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[int]:
+async def front_end(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[int]:
     """The port of a server over `generator`."""
     server = await start(create_app(generator, metrics, **options), grace_s=1)
     try:
@@ -39,7 +39,7 @@ async def door(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[in
 async def asking(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server over `generator`."""
     async with (
-        door(generator, **options) as port,
+        front_end(generator, **options) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         yield client

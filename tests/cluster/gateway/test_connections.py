@@ -12,8 +12,8 @@ from websockets.asyncio.client import connect
 
 from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import uvicorn_server as http_server
-from cluster.router import event_buffer as outbox
-from tests.cluster.gateway.http_listener import door
+from cluster.router import event_buffer
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 BODY = {"prompt": "hello", "stream": True}
@@ -40,7 +40,7 @@ def accepted(port):
 
 
 async def test_small_writes_leave_at_once_over_http_and_websocket():
-    async with door(ScriptedGenerator()) as port, httpx.AsyncClient() as client:
+    async with front_end(ScriptedGenerator()) as port, httpx.AsyncClient() as client:
         reply = await client.post(f"http://127.0.0.1:{port}/v1/completions", json=BODY)
         assert reply.headers["x-accel-buffering"] == "no"
         assert reply.headers["cache-control"] == "no-cache"
@@ -60,4 +60,4 @@ async def test_small_writes_leave_at_once_over_grpc():
 
 
 def test_silence_lasts_ten_seconds_at_most():
-    assert outbox.HEARTBEAT_S == http_server.PING_S == 10.0
+    assert event_buffer.HEARTBEAT_S == http_server.PING_S == 10.0

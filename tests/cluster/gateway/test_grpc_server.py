@@ -1,4 +1,4 @@
-"""The gRPC door, over real sockets."""
+"""The gRPC front end, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP door over real sockets: streams, limits, endings, and what lies around the API."""
+"""The HTTP front end over real sockets: streams, limits, endings, and what lies around the API."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.cluster.gateway.http_listener import (
     HELLO,
     TEXT,
     asking,
-    door,
     error_of,
+    front_end,
     metrics,
     opened,
 )
@@ -218,7 +218,7 @@ async def test_a_client_that_disconnects_cancels(generator, path, pause_s, strea
     generator.endless, generator.pause_s = True, pause_s
     prompt = HELLO if path == CHAT else {"prompt": ["a", "b"]}
     count = 1 if path == CHAT else 2
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         async with opened(port, path, prompt | {"stream": stream}):
             await eventually(lambda: len(generator.started) == count)
             before = time.monotonic()
@@ -230,7 +230,7 @@ async def test_a_client_that_disconnects_cancels(generator, path, pause_s, strea
 async def test_a_client_that_stops_reading_is_let_go(generator):
     generator.endless = True
     async with (
-        door(generator, stall_s=0.3) as port,
+        front_end(generator, stall_s=0.3) as port,
         opened(port, CHAT, HELLO | {"stream": True}) as (_, writer),
     ):
         writer.transport.pause_reading()
@@ -238,7 +238,7 @@ async def test_a_client_that_stops_reading_is_let_go(generator):
 
 
 async def test_a_client_that_leaves_while_it_sends(generator):
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         async with opened(port, CHAT, HELLO, length=1000):
             pass
         async with httpx.AsyncClient() as client:
@@ -250,7 +250,7 @@ async def test_a_client_that_leaves_while_it_sends(generator):
 async def test_the_first_token_is_sent_at_once(generator):
     generator.pause_s = 0.2
     async with (
-        door(generator) as port,
+        front_end(generator) as port,
         opened(port, CHAT, HELLO | {"stream": True, "max_tokens": 5}) as (reader, _),
     ):
         before = time.monotonic()
@@ -265,7 +265,7 @@ async def test_a_reply_that_ends_early_is_an_error(generator):
                 yield event
 
     generator.generate = cut_short
-    async with door(generator) as port, httpx.AsyncClient() as client:
+    async with front_end(generator) as port, httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{port}{CHAT}"
         error_of(await client.post(url, json=HELLO), 500)
         text = (await client.post(url, json=HELLO | {"stream": True})).text

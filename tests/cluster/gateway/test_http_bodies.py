@@ -1,4 +1,4 @@
-"""What the HTTP door says of bodies that it cannot take; drawn ones never make a fault."""
+"""What the HTTP front end says of bodies that it cannot take; drawn ones never make a fault."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.cluster.gateway.http_listener import (
     HELLO,
     TEXT,
     asking,
-    door,
     error_of,
+    front_end,
     metrics,
     opened,
 )
@@ -213,7 +213,7 @@ async def test_bodies_too_large(client, generator):
 
 async def test_a_body_that_does_not_come(generator, monkeypatch):
     monkeypatch.setattr("cluster.gateway.json_body.READ_S", 0.1)
-    async with door(generator) as port, opened(port, CHAT, HELLO, length=1000) as (reader, _):
+    async with front_end(generator) as port, opened(port, CHAT, HELLO, length=1000) as (reader, _):
         assert (await reader.readline()).startswith(b"HTTP/1.1 408")
 
 

@@ -1,4 +1,4 @@
-"""What the real OpenAI client makes of the HTTP door."""
+"""What the real OpenAI client makes of the HTTP front end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from cluster.api import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from engine import errors
 from engine.types.sampling_params import SamplingParams
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
@@ -25,7 +25,7 @@ def generator() -> ScriptedGenerator:
 @pytest.fixture
 async def client(generator) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
-        door(generator) as port,
+        front_end(generator) as port,
         openai.AsyncOpenAI(
             base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
         ) as opened,

@@ -1,4 +1,4 @@
-"""The WebSocket door over real sockets: many generations, cancels, bad input, limits, endings."""
+"""The WebSocket front end over real sockets: generations, cancels, bad input, limits, endings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cluster.gateway import uvicorn_server as http_server
 from cluster.gateway import websocket as gateway_socket
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import Overloaded
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
@@ -37,7 +37,7 @@ def generator() -> ScriptedGenerator:
 @asynccontextmanager
 async def opened(generator, headers=None, **options) -> AsyncIterator[ClientConnection]:
     async with (
-        door(generator, **options) as port,
+        front_end(generator, **options) as port,
         connect(f"ws://127.0.0.1:{port}{PATH}", additional_headers=headers or {}) as socket,
     ):
         yield socket
@@ -190,7 +190,7 @@ async def test_the_end_of_the_socket_cancels_everything(generator, end):
 
 async def test_a_server_that_stops_ends_the_socket_and_what_runs(generator):
     generator.endless, generator.pause_s = True, 0.002
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         socket = await connect(f"ws://127.0.0.1:{port}{PATH}")
         await say(socket, TEXT | {"id": "a"})
         await eventually(lambda: bool(generator.started))
@@ -329,14 +329,14 @@ async def test_without_keys_the_tenant_is_a_name_and_pages_of_other_origins_stay
         async with opened(generator, {"origin": "https://elsewhere.example"}):
             pass
     assert caught.value.response.status_code == 403
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         headers = {"origin": f"http://127.0.0.1:{port}"}
         async with connect(f"ws://127.0.0.1:{port}{PATH}", additional_headers=headers):
             pass
 
 
 async def test_it_is_no_endpoint_of_plain_http_and_others_are_no_sockets(generator):
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get(PATH)).status_code == 404
         with pytest.raises(InvalidStatus) as caught:

@@ -1,4 +1,4 @@
-"""The door: complete requests come out, wrong ones end here with the field that is wrong."""
+"""The preprocessor: complete requests come out, wrong ones are refused by field."""
 
 import math
 
@@ -21,7 +21,7 @@ ENDPOINTS = {
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory):
+def preprocessor(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     tiny.make(folder)
     return Preprocessor(CARD, Tokenizer.load(str(folder)), ENDPOINTS, threads=2)
@@ -32,8 +32,8 @@ def request(prompt="hi", sampling=None, **rest):
     return GenerateRequest(kinds[type(prompt)](prompt), sampling or SamplingParams(), **rest)
 
 
-async def test_defaults_are_filled_in(door):
-    prepared = await door.prepare(request("hello"), "id", None)
+async def test_defaults_are_filled_in(preprocessor):
+    prepared = await preprocessor.prepare(request("hello"), "id", None)
     assert prepared.request_id
     assert prepared.sampling.seed is not None
     assert prepared.sampling.max_tokens == 20
@@ -41,11 +41,11 @@ async def test_defaults_are_filled_in(door):
     assert len(prepared.prompt_ids) == 5
 
 
-async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
+async def test_max_tokens_is_within_endpoint_context_and_pool(preprocessor):
     async def most(max_tokens, prompt_tokens, endpoint, capacity=None):
         sampling = SamplingParams(max_tokens=max_tokens)
         wanted = request(tuple([1] * prompt_tokens), sampling, endpoint=endpoint)
-        return (await door.prepare(wanted, "id", capacity)).sampling.max_tokens
+        return (await preprocessor.prepare(wanted, "id", capacity)).sampling.max_tokens
 
     assert await most(50, 10, "chat") == 20
     assert await most(100, 60, "report") == 40
@@ -83,7 +83,7 @@ async def test_max_tokens_is_held_to_endpoint_context_and_pool(door):
         (request("x", SamplingParams(logit_bias={999: 1.0})), InvalidRequest, "logit_bias", "999"),
     ],
 )
-async def test_what_is_wrong_is_named(door, wrong, error, field, text):
+async def test_what_is_wrong_is_named(preprocessor, wrong, error, field, text):
     with pytest.raises(error, match=text) as refusal:
-        await door.prepare(wrong, "id", None)
+        await preprocessor.prepare(wrong, "id", None)
     assert refusal.value.field == field

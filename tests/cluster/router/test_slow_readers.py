@@ -1,4 +1,4 @@
-"""A client that stops reading, at each door: bounded memory, nobody else waits, all in the end.
+"""A client that stops reading, at each front end: bounded memory, and all tokens in the end.
 
 The tokens come from a real buffer that is filled as a router fills it, far faster than it is read.
 """
@@ -21,7 +21,7 @@ from cluster.gateway import uvicorn_server as http_server
 from cluster.router.event_buffer import EventBuffer
 from engine.types.sequence import SampledToken
 from protos import inference_pb2, inference_pb2_grpc
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator
 from tests.eventually import eventually
 
@@ -151,7 +151,7 @@ class Lines:
 
 
 async def test_over_http(generator):
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         slow = Lines(port, "slow")
         begun = await slow.read(100)
         await stalled(generator, "slow")
@@ -176,7 +176,7 @@ async def socket_pieces(socket, ended=1):
 
 
 async def test_over_a_websocket(generator):
-    async with door(generator) as port:
+    async with front_end(generator) as port:
         options = {"max_size": 1 << 26, "max_queue": 1, "ping_interval": None}
         url = f"ws://127.0.0.1:{port}/v1/stream"
         slow = await connect(url, sock=narrow_socket(port), **options)

@@ -41,11 +41,11 @@ def begun(*, batch: bool = False, emitted: list[Tokens] | None = None) -> Stream
     pair = Pair(*(ReplicaRecord(f"{role}-0", role, "a:1", 1) for role in ("prefill", "decode")))
     forecast = Forecast(ttft_s=0.3, deadline_s=BEGAN_S + 0.5)
     hold = LoadShare(lambda: None)
-    placed = Assignment(
+    assignment = Assignment(
         ask, PlacementPlan(pair, forecast), (hold, hold), BEGAN_S, lambda tokens: None
     )
     sink = [] if emitted is None else emitted
-    return StreamMetrics(LABELS, placed, BEGAN_S, sink.append)
+    return StreamMetrics(LABELS, assignment, BEGAN_S, sink.append)
 
 
 def say(record: StreamMetrics, clock: Clock, at_s: float, *texts: str) -> None:

@@ -81,12 +81,12 @@ async def test_tokens_of_the_same_call_come_first_and_are_never_lost():
     prompt, made = sequence(), []
     prompt.cached_tokens = 0
     reports, queue = PromptReports(dict), SendQueue()
-    outlet = queue.queue(1)
-    collect = reports.begin(prompt, outlet, lambda: CallEvent(tokens=made.pop()) if made else None)
+    sink = queue.queue(1)
+    collect = reports.begin(prompt, sink, lambda: CallEvent(tokens=made.pop()) if made else None)
     await said(queue)
     prompt.computed = 100
     made.append(Tokens(ids=[1]))
-    outlet.ready(collect)
+    sink.ready(collect)
     (event,) = await queue.next()
     assert event.tokens.ids == [1]
     reports.end(prompt)

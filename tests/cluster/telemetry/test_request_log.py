@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from cluster.api import ChoiceSummary, Summary
-from cluster.telemetry import request_log as ledger
+from cluster.telemetry import request_log
 from cluster.telemetry.logging_setup import LineFormatter
 from cluster.telemetry.request_log import RequestRow
 
@@ -15,7 +15,7 @@ STAGES = ChoiceSummary(0, 0.5, 0.25, 0.125, 0.875, 0.02, 0.01, 1.0, 0, "p0", "d0
 
 def line(row: RequestRow, caplog) -> str:
     with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
-        ledger.write(row)
+        request_log.write(row)
     return LineFormatter().format(caplog.records[-1]).split(" ", 1)[1]
 
 
@@ -45,5 +45,5 @@ def test_a_refusal_says_when_it_was_decided(caplog) -> None:
 
 def test_nothing_is_written_below_its_level(caplog) -> None:
     with caplog.at_level(logging.WARNING, "cluster.telemetry.request_log"):
-        ledger.write(ROW)
+        request_log.write(ROW)
     assert not caplog.records

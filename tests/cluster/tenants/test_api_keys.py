@@ -14,7 +14,7 @@ from cluster.config.router import RouterConfig
 from cluster.gateway.grpc_server import start
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import ConfigError, Unauthenticated
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 KEYS = {"acme": ["key-1", "key-2"], "other": ["key-3"]}
@@ -108,7 +108,7 @@ def test_a_wrong_file_is_refused_at_the_start(tmp_path, text):
 async def test_over_http_the_key_says_who_it_is_and_a_header_does_not(keys):
     generator = ScriptedGenerator()
     async with (
-        door(generator, keys=keys) as port,
+        front_end(generator, keys=keys) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         claimed = {"x-tandem-tenant": "other"}

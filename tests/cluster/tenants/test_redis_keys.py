@@ -16,7 +16,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.tenants.api_keys import FileKeys, hash_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine.errors import ConfigError, Unauthenticated, Unavailable
-from tests.cluster.gateway.http_listener import door
+from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
@@ -63,7 +63,7 @@ async def test_a_key_of_the_command_opens_the_door_until_it_is_removed(
     generator = ScriptedGenerator()
     where = ("--redis", server.url)
     async with (
-        door(generator, keys=keys) as port,
+        front_end(generator, keys=keys) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
 

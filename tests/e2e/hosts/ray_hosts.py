@@ -189,7 +189,7 @@ class RayHosts:
 
     @property
     def grpc(self) -> str:
-        """The router's door for gRPC."""
+        """The router's address for gRPC."""
         return f"{self.host('router').address}:50051"
 
     async def replicas(self) -> list[ReplicaStatus]:

@@ -11,7 +11,7 @@ from protos.calls_pb2 import CallEvent
 Collect = Callable[[], CallEvent | None]
 
 
-class Outlet(Protocol):
+class EventSink(Protocol):
     """Takes one call's events. No method waits, so a slow router never slows a step."""
 
     def put(self, event: CallEvent) -> None:
