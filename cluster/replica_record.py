@@ -1,4 +1,4 @@
-"""Who is in the cluster: the record each replica keeps in the directory. Pure."""
+"""The members of a cluster: the record that each replica keeps in the directory. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ Pool = Literal["prefill", "decode"]
 class ReplicaLoad:
     """What a replica is doing now: requests, and blocks by state.
 
-    `prompt_tokens_due` wait or are being computed, `prompt_tokens_per_s` were lately (steps beside
-    them included; None before the first); `blocks_promised` is what the requests may come to need.
-    Of a replica that decodes: `streams` are the requests that each step gives a token, of which
-    `batch_limit` may run; a step usually takes `step_s`, and `itl_s` is the most between two steps
-    beside prompts; `batch_*` of them are the batch lane's. Of a router: `unserved_prefill` and
-    `unserved_decode` are the requests that it refused just now, or that wait long, because that
-    pool has no capacity, `unserved_batch` those of the batch lane; `queued_prefill_s` is what all
-    prefill replicas together take for the prompts that wait in the router.
+    `prompt_tokens_due` wait or are being computed. `prompt_tokens_per_s` is the recent speed with
+    the steps beside it, None before the first prompt. The requests may need `blocks_promised`.
+
+    Of a replica that decodes: each step gives `streams` requests a token, of which `batch_limit`
+    may run. A step usually takes `step_s`; `itl_s` is the longest time between two steps beside
+    prompts. `batch_*` are those of the batch lane.
+
+    Of a router: `unserved_prefill` and `unserved_decode` are the requests that it refused just now,
+    or that wait long, because that pool has no capacity. `unserved_batch` are such requests of the
+    batch lane. All prefill replicas together take `queued_prefill_s` for the prompts that wait in
+    the router.
     """
 
     waiting: int = 0
@@ -61,12 +64,12 @@ class ReplicaLoad:
 class ReplicaRecord:
     """One replica. `address` is the host:port of its gRPC server; a router's calls go to `calls`.
 
-    `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
-    seconds since the epoch; `home` is the role that it was started with. Replicas of one
-    `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
-    `config` is the version of its configuration; `start_s` are the stages of its start. One that is
-    `leaving` is given work only where no other can do it. `http` is a router's
-    address for HTTP. Replicas of one `device` compute on the same cores or GPU; "" is not known.
+    `generation` rises from one life to the next (a start time in nanoseconds). `started_at` is
+    seconds since the epoch. `home` is the role that it was started with. Replicas of one
+    `model_identity` serve the same weights, replicas of one `kv_identity` exchange KV. `config` is
+    the version of its configuration, `start_s` has the stages of its start. A replica that is
+    `leaving` gets work only where no other can do it. `http` is a router's address for HTTP.
+    Replicas of one `device` compute on the same cores or GPU; "" means that it is not known.
     """
 
     id: str
@@ -114,7 +117,7 @@ def served(records: Iterable[ReplicaRecord]) -> set[Pool]:
 
 
 def whole(records: Iterable[ReplicaRecord], pools: Collection[Pool] = get_args(Pool)) -> bool:
-    """Whether these pools are there, of one KV layout, without those that leave."""
+    """Whether replicas that stay serve these pools, all with one KV layout."""
     staying: dict[str, list[ReplicaRecord]] = {}
     for record in records:
         if not record.leaving:
@@ -125,7 +128,7 @@ def whole(records: Iterable[ReplicaRecord], pools: Collection[Pool] = get_args(P
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """One reading of the directory: whose leases hold, and the ids of those that left.
+    """One reading of the directory: the records with a lease, and the ids of replicas that left.
 
     `born` differs where the directory lost its data and began anew; None before any lease.
     """
@@ -147,8 +150,8 @@ class Roster:
     """The members as last known, kept through an outage of the directory.
 
     When the directory comes back, or began anew between two readings, leases have run out although
-    their replicas live. So whoever was known before stays for `grace_s` more, which is time enough
-    to renew; whoever said that it left does not.
+    their replicas live. So members that were known before stay for `grace_s` more, in which they
+    renew their leases. A member that said that it leaves does not stay.
     """
 
     def __init__(self, grace_s: float) -> None:

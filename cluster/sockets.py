@@ -26,10 +26,11 @@ def listening_socket(host: str, port: int, *, reuse_port: bool = False) -> socke
 
 
 def bound_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """The same before it listens: until then somebody else may, who asks for SO_REUSEADDR, too.
+    """A TCP socket that is bound and does not listen yet. Raises ConfigError.
 
-    So it keeps a port for a server of another process: no connection that goes out, and nobody who
-    asks for a free port, is given it. Raises ConfigError.
+    It reserves a port for a server of another process, which may bind it with SO_REUSEADDR and
+    listen. The system gives the port to no outgoing connection and to no server that asks for a
+    free port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)

@@ -170,9 +170,9 @@ Stage = Literal["starting", "queued", "prefill", "decode"]
 class Progress:
     """How far a choice is: `tokens` of `total_tokens` of the prompt, or of the longest answer.
 
-    While the choice is queued, `position` is its queue position in its lane (1 is the next), where
-    that is known, and `wait_s` the predicted rest of its wait. `starting`: it is queued, and no
-    replica is there yet to serve it.
+    While the choice is queued, `position` is its queue position in its lane (1 is the next).
+    `wait_s` is the predicted rest of its wait. Both are None where they are not known. `starting`:
+    the choice is queued, and no replica is there yet to serve it.
     """
 
     choice: int

@@ -41,7 +41,7 @@ class BatchReply:
 
 
 def read_input(lines: Iterable[bytes], done: Collection[str]) -> Iterator[BatchLine | BadLine]:
-    """The lines of an input file, without those that are `done` and without empty ones.
+    """The lines of an input file, without `done` lines and empty lines.
 
     Of two lines with one custom_id the second is bad. Its error names no custom_id, because a
     custom_id comes once in the output.

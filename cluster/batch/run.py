@@ -177,7 +177,7 @@ def endpoint_for(models: Any, name: str | None) -> str:
 
 
 async def _some(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Those that go on after some have ended; raises what ended one of them."""
+    """Wait until some tasks have ended; returns the others. Raises the error of an ended task."""
     ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     failure: TandemError | None = None
     for task in ended:

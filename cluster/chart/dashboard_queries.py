@@ -51,7 +51,7 @@ def level(metric: Gauge, *by: str, legend: str = "") -> Query:
 
 
 def highest(metric: Gauge, *by: str, legend: str = "") -> Query:
-    """The largest of a gauge's values, of those who all tell of the same."""
+    """The largest of a gauge's values, where several processes show the same thing."""
     return Query(_by("max", metric, by, _selected(metric)), _legend(by, legend))
 
 

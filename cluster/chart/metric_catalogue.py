@@ -70,5 +70,5 @@ def samples(metric: Metric) -> dict[str, tuple[str, ...]]:
 
 
 def unit(metric: Metric) -> str:
-    """The unit that the name ends in; what has none is a count."""
+    """The unit that the name ends in; a name without a unit is a count."""
     return _UNITS.get(metric.name.removesuffix("_total").rpartition("_")[2], "count")

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def new_key() -> str:
-    """A key that nobody can guess: 256 random bits."""
+    """A new key of 256 random bits."""
     return f"tandem-{secrets.token_urlsafe(_KEY_BYTES)}"
 
 

@@ -159,7 +159,7 @@ class Client:
     ) -> list[TextScores]:
         """Log-probabilities of the texts' own tokens; raises a TandemError.
 
-        A text is a string or token ids. Of a pair of them those of the second are scored alone.
+        A text is a string or token ids. Of a pair of texts only the second is scored.
         """
         inputs = [
             prompt_to_proto(score_prompt(text, top, f"texts[{index}]"))

@@ -66,7 +66,7 @@ class ScalingConfig:
 
     @property
     def bounds(self) -> dict[Pool, PoolBounds]:
-        """Those of the pools that scale."""
+        """The bounds of the pools that scale."""
         given: dict[Pool, PoolBounds | None] = {"prefill": self.prefill, "decode": self.decode}
         return {pool: bounds for pool, bounds in given.items() if bounds is not None}
 

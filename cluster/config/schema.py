@@ -93,8 +93,8 @@ class TandemConfig:
     def promised_endpoints(self) -> dict[str, EndpointConfig]:
         """The endpoints as requests are admitted to them.
 
-        One that must wait until a batch has ended is promised no time but its timeout, or
-        nearly all that come while a batch runs would be refused.
+        Where a request waits until the running batch has ended, it is promised its timeout alone.
+        Else nearly all requests that come while a batch runs would be refused.
         """
         if self.decode.batching == "continuous":
             return dict(self.endpoints)
@@ -135,7 +135,7 @@ class TandemConfig:
 
     @property
     def decode_role(self) -> ReplicaRole:
-        """What the replicas of `decode` do: `both` where nobody else computes prompts."""
+        """What the replicas of `decode` do: `both` where there are no prefill replicas."""
         return "decode" if self.prefill.replicas else "both"
 
     def to_dict(self) -> dict[str, Any]:

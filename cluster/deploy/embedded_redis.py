@@ -28,8 +28,8 @@ _STOP_TIMEOUT_S = 3.0
 class EmbeddedRedis:
     """A redis-server that belongs to this process. `EmbeddedRedis.start()` returns it ready.
 
-    It is killed by the kernel when the *thread* that started it ends, so start it from the main
-    thread, or from one that lives as long.
+    The kernel kills it when the *thread* that started it ends. So start it from the main thread, or
+    from a thread that lives as long.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:

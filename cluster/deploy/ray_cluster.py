@@ -102,7 +102,7 @@ class RayCluster:
             ray.shutdown()
 
     def _all_up(self) -> bool:
-        """Report who is up; whether all are. Raises Unavailable where one will not be."""
+        """Report what runs; returns whether all run. Raises Unavailable where one never will."""
         application, states = self._read()
         self._progress.replicas(states)
         if why := _failure(application, states):
@@ -110,7 +110,7 @@ class RayCluster:
         return application is not None and application.status == ApplicationStatus.RUNNING
 
     def _late(self) -> str:
-        """What is said when time is over."""
+        """The message for a cluster that is not ready in time."""
         states = self._read()[1]
         late = [f"{name} {s.message}".strip() for name, s in states.items() if not s.complete]
         timeout_s = self._config.ray.ready_timeout_s
@@ -145,7 +145,7 @@ class RayCluster:
 
 
 def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
-    """What whoever serves two pools on so many GPUs should know."""
+    """A hint for serving two pools on so many GPUs; None where there is none."""
     if not (gpus and config.prefill.replicas):
         return None
     if gpus == 1:

@@ -4,7 +4,7 @@ A step's threads meet again and again: a core that one of them loses is lost to 
 cluster with nothing to do took 17.5 to 18.7 % of one, Tandem's own loops with it; what each setting
 saves of one core is behind it.
 None delays how a lost node or process is noticed; that memory runs out is seen up to a second
-later. What the dashboard shows of a node is at most 10 s old, and lines of a log file that is new
+later. The dashboard shows values of a node that are at most 10 s old. Lines of a new log file
 come to the terminal up to half a second later.
 """
 

@@ -3,9 +3,9 @@
 Each is a thin shell around one class. Without prefill replicas there is no prefill deployment.
 
 Serve places the replicas, checks their health, restarts and scales them. Requests do not pass
-through it: each replica serves a gRPC port of its own. On a cluster that somebody else runs, name
-`cluster.deploy.serve_app:application` as the import path, with the configuration file as an
-argument.
+through it: each replica serves a gRPC port of its own. On a Ray cluster that
+runs already, name `cluster.deploy.serve_app:application` as the import path, with the configuration
+file as an argument.
 """
 
 from __future__ import annotations

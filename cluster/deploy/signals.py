@@ -11,8 +11,11 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Interrupted(KeyboardInterrupt):
-    """A signal. Where a KeyboardInterrupt itself passes the exec of a string, as imports have some,
-    Python ends by SIGINT in the end, whoever caught it."""
+    """A signal, as a KeyboardInterrupt of its own class.
+
+    Imports run strings by exec. Where a plain KeyboardInterrupt passes one, Python ends by SIGINT
+    at its end, although the exception was caught.
+    """
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What `tandem serve` says while it waits: each stage once, with the seconds it took."""
+"""The progress of a start: `tandem serve` prints each stage once, with the seconds it took."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class StartupProgress:
         self._shown: dict[str, int] = {}
 
     def say(self, line: str = "") -> None:
-        """One line as it is; a reader that went away does not keep the cluster from ending."""
+        """Print a line; an output that was closed does not keep the cluster from ending."""
         with contextlib.suppress(OSError):
             print(line, file=self._out, flush=True)
 
     def stage(self, name: str) -> None:
-        """A stage that is done."""
+        """Print a stage that is done."""
         self.say(f"{time.monotonic() - self._began_s:6.1f} s  {name}")
 
     def replicas(self, states: Mapping[str, DeploymentState]) -> None:
-        """The deployments whose count of running replicas changed."""
+        """Print the deployments whose count of running replicas changed."""
         for name, state in states.items():
             if state.running != self._shown.get(name, 0):
                 self._shown[name] = state.running
@@ -70,5 +70,5 @@ def failure_reason(message: str) -> str | None:
 
 
 def is_final(message: str) -> bool:
-    """Whether the error is one that another try cannot mend."""
+    """Whether another try would end in the same error."""
     return any(name in _FINAL for name, _ in _REASON.findall(message))

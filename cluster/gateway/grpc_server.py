@@ -143,7 +143,7 @@ class GrpcServer:
         self._follower = follower
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Turn unhealthy, refuse new calls, end running ones after `grace_s`."""
+        """Turn unhealthy, refuse new calls, end running calls after `grace_s`."""
         await end([self._follower])
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)

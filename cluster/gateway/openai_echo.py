@@ -18,7 +18,7 @@ from engine.types.sequence import SampledToken
 
 
 class EchoReply:
-    """The reply to a call whose prompts are ScorePrompts; `longer`: with one token behind each."""
+    """The reply to a call whose prompts are ScorePrompts; `longer`: with one more token each."""
 
     def __init__(
         self, call: OpenAICall, generator: Generator, *, logprobs: int | None, longer: bool
@@ -77,7 +77,7 @@ class EchoReply:
 
 
 def tokens_of(one: ScoredText) -> list[SampledToken]:
-    """All tokens of a text with what is known of them; nothing of those that are not scored."""
+    """All tokens of a text; the scored ones have their log-probabilities."""
     scored, scores = one.scored, one.scored.scores
     count = len(scores.logprobs)
     top = len(scores.top_ids) // count if count else 0

@@ -1,4 +1,4 @@
-"""Server-sent events that end when the client goes away, and say so when something fails."""
+"""The SSE answer: its headers, its events, and its end when the client leaves or a call fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data(document: Mapping[str, Any]) -> bytes:
 
 
 def comment(name: str, document: Mapping[str, Any]) -> bytes:
-    """A comment that carries a JSON document: for who looks for it, and passed over by others."""
+    """A comment that carries a JSON document; clients that do not look for it pass over it."""
     return b": " + name.encode() + b" " + dump(document) + b"\n\n"
 
 
@@ -44,12 +44,12 @@ async def disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A response of events, which are closed in any case.
+    """A response of events, which are closed in any case. The headers are set in `__init__`.
 
-    Nothing is sent before the first: an error in its place is answered by what `failed` makes of
-    it. One on the way is sent as an event with OpenAI's error form and `retry_after_ms` where there
-    is a time to come back, after which the stream ends without `[DONE]`. A client that takes
-    nothing for `stall_s` is let go.
+    Nothing is sent before the first event. An error before it is answered by what `failed` makes of
+    the error. A later error is sent as an event in OpenAI's error form, with `retry_after_ms` where
+    there is a retry time. Then the stream ends without `[DONE]`. A client that takes nothing for
+    `stall_s` is disconnected.
     """
 
     media_type = "text/event-stream"
@@ -113,7 +113,7 @@ class EventStream(Response):
 
 
 def _failed(error: TandemError) -> bytes:
-    """The last event of a stream that has begun: no header can say when to come back any more."""
+    """The last event of a stream that fails; its headers are sent, so it has the retry time."""
     _, body, _ = http_error(error)
     wait_ms = retry_after_ms(error)
     if wait_ms is not None:

@@ -72,9 +72,9 @@ class HttpServer:
         self._task = task
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Take no more requests, end running ones after the grace, and wait for the end.
+        """Take no more requests, end running requests after the grace, and wait for the end.
 
-        `grace_s` takes the place of the one that the server was started with.
+        `grace_s` replaces the grace that the server was started with.
         """
         config = self._server.config
         if grace_s is not None:
@@ -87,7 +87,7 @@ class HttpServer:
         await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
 
     async def _end_sockets(self, drain: Drain, grace_s: float) -> None:
-        """First those that uvicorn would close at once, streams or not; HTTP takes nothing new."""
+        """End the WebSockets first, as uvicorn would close them at once; HTTP takes nothing new."""
         for listening in self._server.servers:
             listening.close()
         for connection in list(self._server.server_state.connections):

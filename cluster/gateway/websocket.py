@@ -1,8 +1,7 @@
 """The WebSocket front end: several generations on one socket, each by the client's id.
 
-A generation waits for the socket by itself, so what a slow client has not read is merged in the
-router, generation by generation (`cluster/router/event_buffer.py`). The end of the socket cancels
-all of them.
+Each generation waits for the socket by itself. So the router merges what a slow client has not read
+(`cluster/router/event_buffer.py`). The end of the socket cancels all generations.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class SocketGateway:
         return self._stall_s
 
     def tenant(self, socket: WebSocket) -> str:
-        """Whose requests those of a socket are; Unauthenticated, also for a key of the past."""
+        """The tenant of a socket's requests; Unauthenticated, also for a key that was removed."""
         named = socket.headers.get(TENANT_HEADER, DEFAULT_TENANT)
         return identify(self._keys, socket.headers.get("authorization"), named)
 
@@ -254,6 +253,6 @@ class _SocketSession:
 
 
 def _same_origin(socket: WebSocket) -> bool:
-    """Whether whoever opened the socket is no browser, or shows a page that came from here."""
+    """Whether the client is no browser, or a browser that shows a page of this host."""
     origin = socket.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == socket.headers.get("host")

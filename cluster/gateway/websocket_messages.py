@@ -1,4 +1,4 @@
-"""What goes over the WebSocket as JSON: a client's messages read, a generation's events written."""
+"""The JSON messages of the WebSocket: reads a client's, writes a generation's events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TYPES = (*_KINDS, CANCEL)
 
 
 def read_object(text: str | None) -> dict[str, Any]:
-    """The JSON object in a message; InvalidRequest. None is a message that is no text."""
+    """The JSON object in a message; InvalidRequest. `text` is None for a message of bytes."""
     if text is None:
         raise InvalidRequest("messages must be text, not bytes")
     document = parse_json(text, "the message")

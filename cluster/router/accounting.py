@@ -34,7 +34,7 @@ class RequestAccount:
     ttft_s: float | None = None
 
     def first_token(self, ttft_s: float) -> None:
-        """Note a first token; those of further choices change nothing."""
+        """Note a first token; the first tokens of further choices change nothing."""
         if self.ttft_s is None:
             self.ttft_s = ttft_s
 
@@ -82,7 +82,7 @@ class RequestAccounting:
         request_log.write(row)
 
     def _judge(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
-        """Tell the canary's judge; who gave up before the first token waited so long at least."""
+        """Tell the canary's judge; the TTFT of a client that left early is its wait at least."""
         ttft_s = account.ttft_s
         if ttft_s is None and outcome == "cancelled":
             ttft_s = time.monotonic() - account.began_s

@@ -1,7 +1,7 @@
 """A router's canaries: which requests they serve, what became of these, and their rollback.
 
-A canary that is rolled back stays so until the configuration of either endpoint changes, or until
-no router is left that knows of it. Routers tell each other (`cluster/router/peer_exchange.py`).
+A rollback lasts until the configuration of either endpoint changes, or until no router knows of it
+any more. Routers tell each other (`cluster/router/peer_exchange.py`).
 """
 
 from __future__ import annotations

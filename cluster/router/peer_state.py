@@ -12,7 +12,7 @@ from cluster.tenants.cap_shares import PeerCapUse
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """A router's shares of the caps, what it has charged each tenant, and who is there.
+    """A router's shares of the caps, and what it has charged each tenant.
 
     `charged` are totals since the router began, `here` the tenants with requests in it.
     `rolled_back` has why an endpoint's canary was rolled back, by endpoint and its version.

@@ -172,7 +172,7 @@ class Router:
         await self._streams.close()
 
     def _counts_for(self, tenant: str) -> str:
-        """Without keys a tenant is a name that anybody may give: it counts for nobody."""
+        """The tenant that a request counts for; without API keys that is always the default one."""
         return DEFAULT_TENANT if self._config.api_keys is None else tenant
 
     def _take_on(self, request: GenerateRequest, account: RequestAccount) -> _RunningRequest:

@@ -46,9 +46,9 @@ _TURN_POLL_S = 0.1
 class RouterServer:
     """One router that listens on the configured ports. `RouterServer.start` makes one.
 
-    `router`, `pools`, `placement` and `fairness` are attributes, for whoever looks at a running
-    one. `node` is this host's address to others, for a router that listens on all of its addresses.
-    `wake` has a pool that sleeps get a replica.
+    `router`, `pools`, `placement` and `fairness` are public, so that a running server can be
+    observed. `node` is this host's address to others, for a router that listens on all of its
+    addresses. `wake` has a pool that sleeps get a replica.
     """
 
     def __init__(

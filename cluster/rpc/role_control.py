@@ -30,7 +30,7 @@ class ControlServicer(replica_pb2_grpc.ControlServicer):
     async def TakeRole(  # noqa: N802
         self, request: replica_pb2.TakeRoleRequest, context: Any
     ) -> replica_pb2.TakeRoleResponse:
-        """Change the role while work goes on; InvalidRequest for one that is none."""
+        """Change the role while work goes on; InvalidRequest where the name is no role."""
         before = await self._take_role(working_role(request.role))
         return replica_pb2.TakeRoleResponse(before=before)
 
@@ -46,7 +46,7 @@ def working_role(name: str) -> ReplicaRole:
 def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole) -> ReplicaRecord:
     """The replica that is to take a role; NotFound, or InvalidRequest where a pool would be empty.
 
-    `members` are those that take work now.
+    `members` are the replicas that take work now.
     """
     found = next((record for record in members if record.id == replica_id), None)
     if found is None or found.role not in WORKING_ROLES:

@@ -95,7 +95,7 @@ class CallServer:
 
 
 class _RouterSession:
-    """The calls of one router, until its connection ends; then those that run are cancelled."""
+    """The calls of one router, until its connection ends; then running calls are cancelled."""
 
     def __init__(
         self, serves: Mapping[str, Serve], ended: Callable[[_RouterSession], None] = lambda _: None
@@ -126,7 +126,7 @@ class _RouterSession:
             self._obey(command)
 
     def lost(self, reason: str) -> None:
-        """The router is gone, and nobody is told what its calls give."""
+        """The router is gone; its calls end, and their events are dropped."""
         log.debug("a router's connection ended", extra={"reason": reason})
         self._ending = asyncio.create_task(self._end())
 

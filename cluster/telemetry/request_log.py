@@ -22,7 +22,7 @@ class RequestRow:
 
     `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
     is `stable` or `canary`, where the endpoint has a canary.
-    Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
+    Times are in seconds, of the first choice, queue + prefill + first flush = ttft; None where
     the request did not get so far. `reason` is what the client was told where it did not end well,
     `decided_s` the time from its arrival to the decision to refuse it.
     """
