@@ -1,4 +1,4 @@
-"""The members of a cluster: the record that each replica keeps in the directory. Pure."""
+"""The record that each replica keeps in the directory, and the members of the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pool = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What a replica is doing now: requests, and blocks by state.
+    """The load of a replica or router now: requests, and blocks by state.
 
     `prompt_tokens_due` wait or are being computed. `prompt_tokens_per_s` is the recent speed with
     the steps beside it, None before the first prompt. The requests may need `blocks_promised`.
@@ -56,7 +56,7 @@ class ReplicaLoad:
 
     @property
     def used(self) -> int:
-        """Requests and the blocks they hold; 0 when there is nothing to do."""
+        """Requests and their blocks; 0 when there is nothing to do."""
         return self.waiting + self.running + self.blocks_used
 
 
@@ -64,12 +64,12 @@ class ReplicaLoad:
 class ReplicaRecord:
     """One replica. `address` is the host:port of its gRPC server; a router's calls go to `calls`.
 
-    `generation` rises from one life to the next (a start time in nanoseconds). `started_at` is
-    seconds since the epoch. `home` is the role that it was started with. Replicas of one
-    `model_identity` serve the same weights, replicas of one `kv_identity` exchange KV. `config` is
-    the version of its configuration, `start_s` has the stages of its start. A replica that is
-    `leaving` gets work only where no other can do it. `http` is a router's address for HTTP.
-    Replicas of one `device` compute on the same cores or GPU; "" means that it is not known.
+    `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
+    seconds since the epoch; `home` is the role that it was started with. Replicas of one
+    `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
+    `config` is the version of its configuration; `start_s` are the stages of its start. A `leaving`
+    replica gets work only if no other replica can do it. `http` is a router's address for HTTP.
+    Replicas of one `device` compute on the same cores or GPU; "" is not known.
     """
 
     id: str
@@ -78,7 +78,6 @@ class ReplicaRecord:
     generation: int
     model_identity: str = ""
     started_at: float = 0.0
-    fleet: str = "main"
     load: ReplicaLoad = field(default_factory=ReplicaLoad)
     home: ReplicaRole | None = None
     kv_identity: str = ""
@@ -90,7 +89,7 @@ class ReplicaRecord:
     device: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
-        """Whether this replica takes work of that role; one of role `both` takes either."""
+        """Whether this replica takes work of that role; a replica of role `both` takes either."""
         return self.role == role or (self.role == "both" and role in get_args(Pool))
 
     def to_json(self) -> str:
@@ -99,7 +98,7 @@ class ReplicaRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ReplicaRecord:
-        """Read a record; fields this version does not know are passed over. ValueError if bad."""
+        """Read a record; unknown fields are ignored. Raises ValueError if it is bad."""
         try:
             data = json.loads(text)
             load = _known(ReplicaLoad, data.get("load") or {})
@@ -112,23 +111,23 @@ class ReplicaRecord:
 
 
 def served(records: Iterable[ReplicaRecord]) -> set[Pool]:
-    """The pools that any of them works in."""
+    """The pools in which any of these replicas works."""
     return {pool for record in records for pool in get_args(Pool) if record.serves(pool)}
 
 
 def whole(records: Iterable[ReplicaRecord], pools: Collection[Pool] = get_args(Pool)) -> bool:
-    """Whether replicas that stay serve these pools, all with one KV layout."""
+    """Whether replicas that stay serve all of these pools with one KV layout."""
     staying: dict[str, list[ReplicaRecord]] = {}
     for record in records:
         if not record.leaving:
             staying.setdefault(record.kv_identity, []).append(record)
-    found = [served(those) for those in staying.values()]
-    return any(there and there.issuperset(pools) for there in found)
+    found = [served(group) for group in staying.values()]
+    return any(present and present.issuperset(pools) for present in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """One reading of the directory: the records with a lease, and the ids of replicas that left.
+    """One reading of the directory: the live records, and the ids of replicas that left.
 
     `born` differs where the directory lost its data and began anew; None before any lease.
     """
@@ -140,7 +139,7 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one reading of the directory changed."""
+    """The changes of one reading of the directory."""
 
     joined: tuple[ReplicaRecord, ...] = ()
     lost: tuple[ReplicaRecord, ...] = ()
@@ -150,8 +149,8 @@ class Roster:
     """The members as last known, kept through an outage of the directory.
 
     When the directory comes back, or began anew between two readings, leases have run out although
-    their replicas live. So members that were known before stay for `grace_s` more, in which they
-    renew their leases. A member that said that it leaves does not stay.
+    their replicas live. So a replica that was known before stays for `grace_s` more, which is time
+    enough to renew. A replica that left on purpose does not stay.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -169,15 +168,15 @@ class Roster:
         return self._members.get(replica_id)
 
     def unreadable(self, now: float) -> None:
-        """The directory did not answer: what is known stays."""
+        """Note that the directory did not answer. The known members stay."""
         self._forgiving_until = now + self._grace_s
 
     def update(self, census: Census, now: float) -> Change:
-        """The directory answered."""
+        """Take a reading of the directory; returns the changes."""
         before, after = self._members, {record.id: record for record in census.members}
         stayed = {name: record for name, record in before.items() if name not in census.left}
         anew = bool(before) and census.born != self._born
-        # All gone at once: a machine that slept, more likely than so many deaths.
+        # All gone at once: the machine slept, which is more likely than so many deaths.
         asleep = len(stayed) > 1 and not after and self._forgiving_until is None
         if anew or asleep:
             self.unreadable(now)
@@ -192,13 +191,13 @@ class Roster:
 
 
 def _absent(
-    these: Mapping[str, ReplicaRecord], those: Mapping[str, ReplicaRecord]
+    lives: Mapping[str, ReplicaRecord], others: Mapping[str, ReplicaRecord]
 ) -> tuple[ReplicaRecord, ...]:
-    """The lives in `these` that `those` has not; a new generation is another life."""
+    """The lives that are not among `others`; a new generation is another life."""
     return tuple(
         record
-        for key, record in these.items()
-        if key not in those or those[key].generation != record.generation
+        for key, record in lives.items()
+        if key not in others or others[key].generation != record.generation
     )
 
 

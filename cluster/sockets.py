@@ -26,11 +26,10 @@ def listening_socket(host: str, port: int, *, reuse_port: bool = False) -> socke
 
 
 def bound_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A TCP socket that is bound and does not listen yet. Raises ConfigError.
+    """A bound TCP socket that does not listen, to reserve a port for another process.
 
-    It reserves a port for a server of another process, which may bind it with SO_REUSEADDR and
-    listen. The system gives the port to no outgoing connection and to no server that asks for a
-    free port.
+    The system gives the port to no outgoing connection, and to no socket that takes a free port.
+    Another process can listen on it with SO_REUSEADDR. Raises ConfigError.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -48,7 +47,7 @@ def bound_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.so
 
 
 def cannot_listen(host: str, port: int, error: Exception | None = None) -> ConfigError:
-    """The error to raise where `host:port` cannot be bound; finds out why if need be."""
+    """The error to raise if `host:port` cannot be bound; finds the reason if it is not given."""
     if error is None:
         try:
             listening_socket(host, port).close()

@@ -27,7 +27,7 @@ _CARD = ModelCard("fake", "", "", 1_000_000, 1_000_000, ("each", "coalesced"), 0
 
 
 class FirstOnly:
-    """A sink for one call of which only the first token counts."""
+    """An sink for one call of which only the first token counts."""
 
     def __init__(self) -> None:
         self.first: asyncio.Future[CallEvent] = asyncio.get_running_loop().create_future()

@@ -29,7 +29,8 @@ from engine.errors import Internal, TandemError
 
 log = logging.getLogger(__name__)
 
-# Bound: the time between two polls. A report that frees capacity and a deadline make no event.
+# Bound: the time between two polls. No event tells of a passed deadline, or of a report that frees
+# capacity.
 _POLL_S = 0.025
 # Bound: the least time between two polls, however many first tokens leave.
 _SOONEST_POLL_S = 0.005
@@ -139,7 +140,7 @@ class AdmissionQueue:
             self._waiting.remove(waiting)
 
     def computed(self, assignment: Assignment, first: FirstTokenTiming) -> None:
-        """Learn from a first token that has left, and poll: a replica has less to do now."""
+        """Learn from a sent first token, and poll, because its replica has less to do now."""
         self.assigner.computed(assignment, first)
         if self._waiting:
             self._poll_in(max(0.0, self._polled_s + _SOONEST_POLL_S - self._clock()))
@@ -163,7 +164,7 @@ class AdmissionQueue:
             self._poll_in(self._poll_due_s(now))
 
     def _refuse_full(self, waiting: WaitingRequest, now: float) -> None:
-        """Refuse a request that leaves the queue to another."""
+        """Refuse a waiting request, because another request takes its position in a full queue."""
         self._waiting.remove(waiting)
         try:
             waiting.decide(self.assigner.refusal(waiting.request, "queue_full", now))
@@ -171,7 +172,7 @@ class AdmissionQueue:
             waiting.decide(error)
 
     def _poll_due_s(self, now: float) -> float:
-        """Seconds until the next poll: sooner where a request must be decided by then."""
+        """Seconds until the next poll. A request that must be decided earlier brings it forward."""
         due_s = min(decided_by(waiting.request) for waiting in self._waiting) - now
         return min(max(due_s, _SOONEST_POLL_S), _POLL_S)
 
@@ -181,7 +182,7 @@ class AdmissionQueue:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._poll)
 
     def _poll(self) -> None:
-        """Decide about the first waiting requests, and about those that must be decided by now.
+        """Decide about the first waiting requests, and about all whose decision is due.
 
         In the batch lane nothing passes the first request that is not feasible. A request that
         waits for its own tenant delays no other.
@@ -217,7 +218,7 @@ class AdmissionQueue:
             outcome = error
         except Exception:
             log.exception(
-                "a request could not be judged", extra={"request_id": waiting.request.request_id}
+                "a request could not be decided", extra={"request_id": waiting.request.request_id}
             )
             outcome = Internal("internal error in admission")
         if outcome is None:

@@ -21,7 +21,7 @@ from cluster.tenants.fair_share import FairShare
 from engine.errors import TandemError
 from engine.types.urgency import Urgency
 
-# The pools that a request needs, by what it asks for.
+# The pools that a request needs: one that scores a text, and one that generates.
 _SCORING: tuple[Pool, ...] = ("prefill",)
 _GENERATION: tuple[Pool, ...] = ("prefill", "decode")
 
@@ -55,7 +55,7 @@ class Assigner:
     def decide(
         self, waiting: WaitingRequest, now: float, ahead_s: float, *, may_wait: bool = True
     ) -> Outcome | None:
-        """The assignments of all choices, why the request is refused, or None while it waits.
+        """Decide about a request: its assignments, the refusal, or None while it waits.
 
         `ahead_s` and `may_wait` are as in the policy. Raises Unavailable and InvalidRequest.
         """
@@ -92,7 +92,7 @@ class Assigner:
         assignment.failed_over = True
 
     def computed(self, assignment: Assignment, first: FirstTokenTiming) -> None:
-        """Learn from a first token that has left: its cost, and the error of its prediction."""
+        """Learn the cost of a sent first token, and the error of its prediction."""
         now, plan, request = self._clock(), assignment.plan, assignment.request
         replica = plan.pair.prefill.id
         cached, urgency = first.cached_tokens, plan.forecast.urgency
@@ -117,7 +117,7 @@ class Assigner:
         assignment.release(output_tokens)
 
     def refusal(self, request: PlacementRequest, reason: Reason, now: float) -> Refused:
-        """The refusal of a request for that reason, with a promised retry."""
+        """A refusal of the request for that reason, with a promised retry."""
         if asleep := self.asleep(request):
             left_s = self._pools.starts.left_s(asleep, now)
             return self._refused(request, Refuse(reason, left_s), now)
@@ -169,7 +169,7 @@ class Assigner:
         may_wait: bool,
         replicas: int,
     ) -> Verdict:
-        """What the policy says of the plan, and then the tenant's caps."""
+        """The verdict of the policy on the plan, and then of the tenant's caps."""
         request, forecast, own_device = waiting.request, plan.forecast, plan.pair.own_device
         waiting.feasible = forecast.feasible
         waiting.tokens_left = request.prompt_tokens - plan.pair.cached_tokens
@@ -198,13 +198,13 @@ class Assigner:
         return None
 
     def _still_capped(self, waiting: WaitingRequest, now: float) -> bool:
-        """Whether it still waits for its own tenant, and need not be planned again."""
+        """Whether the request still waits for its own tenant, and need not be planned again."""
         if not waiting.capped or now >= decided_by(waiting.request):
             return False
         return self._fairness.cap(waiting.request.tenant, waiting.need) is not None
 
     def _note_work(self, waiting: WaitingRequest, alone_s: float, now: float) -> None:
-        """Note the seconds of computing; the first time they count as offered load."""
+        """Note the request's seconds of computing, which count as offered load the first time."""
         if waiting.alone_s is None and not waiting.request.batch:
             self._offered.add(alone_s, now, waiting.request.budget_s)
         waiting.alone_s = alone_s
@@ -226,13 +226,13 @@ class Assigner:
         )
 
     def _least_urgency(self, now: float) -> Urgency:
-        """The least urgency of prompts beside streams, by what arrives and what waits."""
+        """The least urgency of prompts beside streams, from the offered load and the queue."""
         return Urgency.URGENT if self._offered.overloaded(now) else self._waiting.least_urgency
 
     def _assign(
         self, request: PlacementRequest, plan: PlacementPlan, now: float
     ) -> list[Assignment]:
-        """Count every choice against a pair of its own; the plan is that of the first choice."""
+        """Assign each choice to a pair of its own. The plan is that of the first choice."""
         assignments: list[Assignment] = []
         try:
             for choice in range(request.choices):

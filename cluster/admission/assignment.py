@@ -12,7 +12,7 @@ from engine.types.urgency import Urgency
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenTiming:
-    """What is known when a first token has left: the seconds of computing and of the way back."""
+    """The times of a sent first token: seconds of computing, and of the way back."""
 
     prefill_s: float
     cached_tokens: int
@@ -49,7 +49,7 @@ class Assignment:
         self.shares[0].release()
 
     def release_load(self) -> None:
-        """Give back its share of the load of both replicas. Idempotent."""
+        """Release the choice's share of the load of both replicas. Idempotent."""
         for share in self.shares:
             share.release()
 
@@ -61,4 +61,4 @@ class Assignment:
 
 
 def _ended(output_tokens: int) -> None:
-    """The end of a choice whose end was counted already."""
+    """Do nothing: the end of the choice was counted already."""

@@ -99,11 +99,6 @@ class Admission:
         self._retries = RetrySchedule()
         self._margins: dict[float, float] = {}  # by budget, of which each endpoint has one
 
-    @property
-    def returned(self) -> int:
-        """Requests that came back at their promised time and are not decided yet."""
-        return self._retries.returned
-
     def margin_s(self, budget_s: float) -> float:
         """Seconds of a budget that are kept for errors of the prediction."""
         return max(self._margins.get(budget_s, 0.0), _LEAST_MARGIN) * budget_s

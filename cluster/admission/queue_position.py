@@ -28,7 +28,7 @@ class QueuePositionListener:
 
 
 class QueuePositionNotifier:
-    """Tells listeners their positions; the one that was told longest ago comes first."""
+    """Tells listeners their positions. The listener with the oldest message comes first."""
 
     def __init__(self, predict: Predict, starting: Callable[[PlacementRequest], bool]) -> None:
         self._predict = predict
@@ -39,7 +39,7 @@ class QueuePositionNotifier:
         return QueuePositionListener(request, tell, now + TELL_S)
 
     def tell(self, queue: Sequence[QueuePositionListener | None], now: float) -> None:
-        """Tell those that are due. `queue` is in order; None stands for a request without one."""
+        """Tell the listeners that are due. `queue` is in order, None for a request without one."""
         due = [(one, before) for before, one in enumerate(queue) if one and one.due_s <= now]
         due.sort(key=lambda entry: entry[0].due_s)
         for one, before in due[:_AT_ONCE]:

@@ -24,7 +24,7 @@ _LOG_EVERY_S = 5.0
 
 
 class Refused(Overloaded):
-    """A request was not admitted, for that `reason`.
+    """A request was refused for that `reason`.
 
     `decided_s` are the seconds from the request's arrival to this decision, if they are known.
     """

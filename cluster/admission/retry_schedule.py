@@ -1,4 +1,4 @@
-"""Promises refused requests a retry time: a queue that exists on paper only. Pure.
+"""Promises refused requests a retry time. Pure.
 
 A refused request is told the time at which the work before it will have been computed. That work
 is what is assigned to replicas, and then the promised retries before it. Retry times are further
@@ -30,12 +30,12 @@ LATE_S = 1.5
 # Tuned to free the time early: a client that is so late is taken to have given up, until it comes.
 _NO_SHOW_S = 0.3
 # Bound: how long a returned request keeps its time undecided; the batch lane may wait for days.
-_RETURNED_S = 600.0
+_CLAIMED_S = 600.0
 # Tuned to follow a change of clients: weight of the newest retry in the return rate.
 _LEARNING = 0.2
 # Tuned for errors of the return rate: how many times more retries may come than came lately.
 _MORE = 1.25
-# Tuned for the same, where a request goes behind the others: the most that is believed to come.
+# Tuned for the same, where a request goes behind the others: the greatest such factor.
 _MOST_MORE = 4.0
 
 
@@ -48,7 +48,7 @@ class _PromisedRetry:
     seconds: float
     slack_s: float
     missed: bool = False
-    returned: bool = False
+    claimed: bool = False
 
 
 class RetrySchedule:
@@ -63,22 +63,17 @@ class RetrySchedule:
     def __len__(self) -> int:
         return len(self._retries)
 
-    @property
-    def returned(self) -> int:
-        """Retries that were claimed and are not settled."""
-        return sum(retry.returned for retry in self._retries)
-
     def promise(
         self, key: Hashable, seconds: float, slack_s: float, earliest_s: float, now: float
     ) -> float:
-        """A retry time, at `earliest_s` or later, for work of so many seconds.
+        """A retry time, at `earliest_s` or later, for work of `seconds`.
 
         The work may begin `slack_s` later. A request whose time is still to come is told the same
         time again.
         """
         self._expire(now)
         for retry in self._by_key.get(key, ()):
-            if retry.at_s > now and not retry.returned:
+            if retry.at_s > now and not retry.claimed:
                 return retry.at_s
         # Behind the last retry, but not behind retries that are known by now not to come.
         latest_s = earliest_s + _SPACING * (seconds + self._standing_s(key))
@@ -97,8 +92,8 @@ class RetrySchedule:
         """
         self._expire(now)
         for retry in self._by_key.get(key, ()):
-            if retry.at_s - EARLY_S <= now and not retry.returned:
-                retry.returned = True
+            if retry.at_s - EARLY_S <= now and not retry.claimed:
+                retry.claimed = True
                 self._learn(1.0)
                 return True
         return False
@@ -106,7 +101,7 @@ class RetrySchedule:
     def settle(self, key: Hashable) -> None:
         """Use up the time of a claimed retry, because its request is decided or gone."""
         for retry in self._by_key.get(key, ()):
-            if retry.returned:
+            if retry.claimed:
                 self._drop(retry)
                 return
 
@@ -120,21 +115,21 @@ class RetrySchedule:
         for retry in self._retries:
             if with_s <= retry.at_s:
                 break
-            if retry.missed and not retry.returned:
+            if retry.missed and not retry.claimed:
                 continue
             without_s, with_s = max(without_s, retry.at_s), max(with_s, retry.at_s)
             late += without_s <= retry.at_s + _SHARED * retry.slack_s < with_s
-            took_s = retry.seconds * (1.0 if retry.returned else self.return_rate)
+            took_s = retry.seconds * (1.0 if retry.claimed else self.return_rate)
             without_s, with_s = without_s + took_s, with_s + took_s
         return late * self.return_rate
 
     def _standing_s(self, key: Hashable) -> float:
-        """Seconds of work, the most that the other promised retries may bring."""
+        """The most seconds of work that the other promised retries may bring."""
         share = min(1.0, _MOST_MORE * self.return_rate)
         return sum(
-            retry.seconds * (1.0 if retry.returned else share)
+            retry.seconds * (1.0 if retry.claimed else share)
             for retry in self._retries
-            if retry.key != key and (retry.returned or not retry.missed)
+            if retry.key != key and (retry.claimed or not retry.missed)
         )
 
     def _expire(self, now: float) -> None:
@@ -142,10 +137,10 @@ class RetrySchedule:
         for retry in self._retries:
             if retry.at_s + _NO_SHOW_S >= now:
                 break
-            if not retry.missed and not retry.returned:
+            if not retry.missed and not retry.claimed:
                 retry.missed = True
                 self._learn(0.0)
-            if retry.at_s + (_RETURNED_S if retry.returned else LATE_S) < now:
+            if retry.at_s + (_CLAIMED_S if retry.claimed else LATE_S) < now:
                 gone.append(retry)
         for retry in gone:
             self._drop(retry)

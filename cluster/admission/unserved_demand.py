@@ -37,7 +37,7 @@ class UnservedDemand:
             self._forget(now)
 
     def count(self, waiting: Iterable[tuple[float, Reason | None]], now: float) -> Counter[Pool]:
-        """Unserved requests by pool. `waiting` has each waiting one's arrival and reason."""
+        """Unserved requests by pool. `waiting` has the arrival and reason of each waiting one."""
         self._forget(now)
         counts = Counter(pool for _, pool in self._refused)
         for since_s, reason in waiting:

@@ -46,21 +46,21 @@ class WaitingRequest:
 
     @property
     def decided(self) -> bool:
-        """Whether its wait has ended."""
+        """Whether the request was admitted or refused."""
         return self.outcome is not None
 
     @property
     def capped(self) -> bool:
-        """Whether it waits for requests of its own tenant."""
+        """Whether the request waits for other requests of its own tenant."""
         return self.reason is not None and self.reason.startswith("tenant_")
 
     @property
     def need(self) -> Need:
-        """What it takes of its tenant's caps."""
+        """What the request takes of its tenant's caps."""
         return need_of(self.request)
 
     def decide(self, outcome: Outcome) -> None:
-        """End its wait."""
+        """End the wait with this outcome."""
         self.outcome = outcome
         self.on_decided()
 
@@ -72,13 +72,13 @@ class WaitingRequest:
         return self.outcome
 
     def withdraw(self) -> None:
-        """Give back what a request was assigned whose client has gone."""
+        """Release the assignments of a request whose client has gone."""
         if isinstance(self.outcome, list):
             for assignment in self.outcome:
                 assignment.release()
 
     def waits_for(self, reason: Reason) -> None:
-        """Note why it waits. Only a request that waits for computing delays the ones behind it."""
+        """Note why the request waits. It delays later requests only if it waits for computing."""
         self.reason = reason
         known = reason != "starting" or self.alone_s is not None
         if reason != "ttft" and known:
@@ -136,7 +136,7 @@ class WaitingQueue:
         return sorted(self._requests, key=self._order)
 
     def any_before(self, newcomer: WaitingRequest) -> bool:
-        """Whether a request of a tenant that was served less waits, or earlier batch work."""
+        """Whether a request goes first: of a tenant that was served less, or earlier batch work."""
         request, served = newcomer.request, self._served(newcomer.request.tenant)
         return not newcomer.promised and any(
             other.request.batch if request.batch else self._served(other.request.tenant) < served
@@ -145,7 +145,7 @@ class WaitingQueue:
         )
 
     def ahead_s(self, newcomer: WaitingRequest) -> float:
-        """Seconds of computing of the requests that go before it."""
+        """Seconds of computing of the requests that go before the newcomer."""
         order = self._order(newcomer)
         return sum(other.alone_s or 0.0 for other in self._requests if self._order(other) < order)
 

@@ -1,6 +1,6 @@
 """The status of each TandemError: over gRPC, over HTTP, and in OpenAI's error form.
 
-`TABLE` has them all. A class that is not in it takes the line of its nearest ancestor. Over gRPC,
+`TABLE` has all of them. Another class has the status of its nearest ancestor. Over gRPC,
 trailers carry what the status cannot: the class (`tandem-error`), the field that is wrong
 (`tandem-field`) and when to try again (`retry-after-ms`).
 """
@@ -87,7 +87,7 @@ _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
 
 
 def status_of(error: TandemError) -> ErrorStatus:
-    """The table's line for `error`: its class's, or the nearest ancestor's."""
+    """The status of the error's class, or of the nearest ancestor that has one."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
@@ -117,7 +117,7 @@ def error_body(message: str, kind: str, code: str | None, field: str | None) -> 
 
 
 def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
-    """The error that a call of grpc.aio ended with, as the class that was raised over there."""
+    """The TandemError that a failed call of grpc.aio stands for, as the server raised it."""
     code = failure.code()
     message = failure.details() or code.name
     found = {key: str(value) for key, value in failure.trailing_metadata() or ()}
@@ -133,7 +133,7 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
 
 
 def error_from_failure(failure: calls_pb2.Failure) -> TandemError:
-    """The error that a call within a stream ended with, as the class that was raised there."""
+    """The TandemError that a failed call in a stream stands for, as the replica raised it."""
     kind = _kind(failure.kind) or Internal
     if issubclass(kind, InvalidRequest | NotFound):
         field = failure.field if failure.HasField("field") else None
@@ -143,7 +143,7 @@ def error_from_failure(failure: calls_pb2.Failure) -> TandemError:
 
 
 def _kind(name: str) -> type[TandemError] | None:
-    """The class of that name, which a pool may have declared below the table's."""
+    """The error class of that name, also one that a pool declares below a class of the table."""
     tree: list[type[TandemError]] = [TandemError]
     for kind in tree:
         if kind.__name__ == name:

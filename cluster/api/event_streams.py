@@ -1,4 +1,4 @@
-"""Streams of events in the front ends: closed for certain, merged, ended with their client."""
+"""Streams of events in the front ends: closing, merging, and ending with their client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUEUE = 16  # events that a merged stream may be ahead of its reader
 
 @asynccontextmanager
 async def closing(events: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """Close `events` on the way out, which cancels a request that still runs."""
+    """Close `events` at the end of the block, which cancels a request that still runs."""
     try:
         yield events
     finally:
@@ -80,7 +80,7 @@ class StallWatch:
         await self._limit.__aexit__(kind, error, trace)
 
     async def write(self, writing: Awaitable[None]) -> None:
-        """Wait for a write; it counts against `stall_s`."""
+        """Wait for a write. Its time counts against `stall_s`."""
         self._since = self._loop.time()
         await writing
         self._since = None
@@ -95,7 +95,7 @@ class StallWatch:
 
 
 async def unless(gone: Awaitable[Any], work: Coroutine[Any, Any, _T]) -> _T | None:
-    """What `work` returns, or None where `gone` came first; then `work` has been cancelled."""
+    """The result of `work`, or None where `gone` came first and `work` was cancelled."""
     watch = asyncio.ensure_future(gone)
     task = asyncio.create_task(work)
     try:
@@ -106,7 +106,7 @@ async def unless(gone: Awaitable[Any], work: Coroutine[Any, Any, _T]) -> _T | No
 
 
 async def end(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel what still runs of `tasks` and wait until it has ended."""
+    """Cancel the tasks that still run, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -117,7 +117,7 @@ async def _forward(
     stream: AsyncIterator[Event],
     queue: asyncio.Queue[tuple[int, Event] | int | Exception],
 ) -> None:
-    """Put the events of one stream, then its index alone; or its error."""
+    """Put the events of one stream, then its index alone, or its error."""
     try:
         async with closing(stream) as events:
             async for event in events:

@@ -1,4 +1,4 @@
-"""Coroutines that run together, and fail together."""
+"""Runs coroutines together. The first failure ends all of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _T = TypeVar("_T")
 
 
 async def together(runs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """What all coroutines return, in their order. A single coroutine gets no task of its own.
+    """The results of all coroutines, in order. A single coroutine gets no task of its own.
 
     The first failure cancels the others and is raised. A TandemError is raised by itself, any other
-    failure in a group. Cancelling cancels all of them.
+    failure in a group. Cancelling this call cancels all of them.
     """
     if len(runs) == 1:
         return [await runs[0]]

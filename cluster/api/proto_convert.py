@@ -68,7 +68,7 @@ def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
 
 
 def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
-    """The request that `wire` is; raises InvalidRequest."""
+    """The request in `wire`; raises InvalidRequest."""
     return GenerateRequest(
         prompt=_take_prompt(wire),
         sampling=sampling_from_proto(wire.sampling),
@@ -103,7 +103,7 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
 
 
 def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
-    """The event that `wire` carries; raises Internal where it carries none."""
+    """The event in `wire`; raises Internal where there is none."""
     match wire.WhichOneof("event"):
         case "tokens":
             return Tokens(*tokens_from_proto(wire.tokens))
@@ -133,7 +133,7 @@ def model_to_proto(card: ModelCard) -> inference_pb2.Model:
 
 
 def model_from_proto(wire: inference_pb2.Model) -> ModelCard:
-    """The model card that `wire` is; `created` is 0, as the wire does not carry it."""
+    """The model card in `wire`; `created` is 0, because the wire does not carry it."""
     return ModelCard(
         name=wire.name,
         architecture=wire.architecture,

@@ -1,4 +1,4 @@
-"""What the front ends give the router, and get of it: one request in, a stream of events out."""
+"""Requests and events between the front ends and the router: one request in, many events out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt as token ids, taken as they are."""
+    """A prompt as token ids, used unchanged."""
 
     ids: tuple[int, ...]
 
@@ -63,9 +63,9 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt | ScorePrompt
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """What a client asks for. Empty `request_id`, `model` and `endpoint` take the defaults.
+    """A client's request. Empty `request_id`, `model` and `endpoint` take the defaults.
 
-    Requests of one `tenant` may share cached KV. `progress` asks for Progress events; an endpoint
+    Requests of one `tenant` may share cached KV. `progress` requests Progress events; an endpoint
     with `stream: progress` sends them in any case. A ScorePrompt takes 1 for `n` and for
     `max_tokens`.
     """
@@ -82,7 +82,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request was accepted. `seed` is the one in use."""
+    """The request was accepted. `seed` is the seed of its sampling."""
 
     request_id: str
     model: str
@@ -117,13 +117,13 @@ class Tokens:
 
     @property
     def tokens(self) -> tuple[SampledToken, ...]:
-        """The tokens with what is known of them; made anew by each call."""
+        """The tokens with their log-probabilities; each call makes them anew."""
         return self.sampled or tuple(map(SampledToken, self.ids))
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSummary:
-    """Where a choice's time went, in seconds. queue + prefill + first_flush = ttft.
+    """The times of a choice by stage, in seconds. queue + prefill + first_flush = ttft.
 
     `cached_tokens` of the prompt had their KV in the prefix cache. Where `prefill_replica` and
     `decode_replica` are the same, the prompt was computed on the decode replica.
@@ -154,7 +154,7 @@ class Summary:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that no choice had to compute."""
+        """Prompt tokens that no choice had to compute, because their KV was cached."""
         return min((choice.cached_tokens for choice in self.choices), default=0)
 
 
@@ -168,7 +168,7 @@ Stage = Literal["starting", "queued", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a choice is: `tokens` of `total_tokens` of the prompt, or of the longest answer.
+    """The progress of a choice: `tokens` of `total_tokens` of the prompt or of the longest answer.
 
     While the choice is queued, `position` is its queue position in its lane (1 is the next).
     `wait_s` is the predicted rest of its wait. Both are None where they are not known. `starting`:
@@ -201,7 +201,7 @@ class ModelCard:
 
 
 class Generator(Protocol):
-    """What a front end needs of the router."""
+    """The part of the router that a front end uses."""
 
     @property
     def model(self) -> ModelCard:
@@ -217,7 +217,7 @@ class Generator(Protocol):
         ...
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
-        """End a tenant's request wherever it is; False where it has none under that id."""
+        """Cancel a tenant's request in any phase; False where the tenant has none of that id."""
         ...
 
     def token_text(self, token: int) -> str:

@@ -19,7 +19,7 @@ _ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class TextScores:
-    """What a client gets for one text: `scores` are of the tokens from position `first` on.
+    """The scores of one text for a client: `scores` are of the tokens from position `first` on.
 
     `ids` and `texts` have all tokens, `sum` adds up the scored ones. Times are in seconds.
     """
@@ -37,7 +37,7 @@ class TextScores:
 def score_requests_from_proto(
     wire: inference_pb2.ScoreRequest, request_id: str, tenant: str
 ) -> list[GenerateRequest]:
-    """One request for each text, for `tenant` and under that id; raises InvalidRequest."""
+    """One request of `tenant` for each text, with that id; raises InvalidRequest."""
     if wire.top > MAX_LOGPROBS:
         raise InvalidRequest(f"top must be at most {MAX_LOGPROBS}, not {wire.top}", field="top")
     prompts = [
@@ -79,7 +79,7 @@ def scored_to_proto(one: ScoredText, token_text: Callable[[int], str]) -> infere
 
 
 def scored_from_proto(wire: inference_pb2.Scored) -> TextScores:
-    """The scores that `wire` carries."""
+    """The scores in `wire`."""
     return TextScores(
         ids=tuple(wire.ids),
         texts=tuple(wire.texts),
@@ -93,7 +93,7 @@ def scored_from_proto(wire: inference_pb2.Scored) -> TextScores:
 
 
 def score_prompt(text: object, top: int, field: str) -> ScorePrompt:
-    """The prompt for what a caller of the client gives: a text, or a text and its continuation."""
+    """The prompt for a text, or for a text and its continuation; raises InvalidRequest."""
     if isinstance(text, tuple) and len(text) == 2 and not isinstance(text[0], int):
         return ScorePrompt(_one(text[0], field), _one(text[1], field), top)
     return ScorePrompt(_one(text, field), None, top)

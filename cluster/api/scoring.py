@@ -1,4 +1,4 @@
-"""Texts in, scores out: one call may have many texts, of which a few are scored at a time."""
+"""Scores the texts of one call, a few at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.errors import Internal, InvalidRequest
 
 # Texts of one call that are scored at a time. The budget of a text begins with its scoring.
 AT_ONCE = 8
-# Log-probabilities in one answer, those of the likeliest tokens too: some 30 MB of JSON.
+# Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
 MOST_NUMBERS = 1_000_000
 
 
@@ -37,12 +37,12 @@ class ScoredText:
 
     @property
     def sum(self) -> float:
-        """The logarithm of the probability of all that was scored."""
+        """The logarithm of the probability of all scored tokens together."""
         return math.fsum(self.scored.scores.logprobs)
 
 
 class _Size:
-    """Counts the numbers of an answer before they are computed."""
+    """Counts the log-probabilities of an answer before they are computed."""
 
     def __init__(self) -> None:
         self._numbers = 0
@@ -60,7 +60,7 @@ class _Size:
 async def score_all(generator: Generator, requests: Sequence[GenerateRequest]) -> list[ScoredText]:
     """The scores of every request, each with a ScorePrompt, in their order.
 
-    The first failure ends them all and is raised, a TandemError; so does cancelling.
+    The first failure ends all of them and is raised, a TandemError. Cancelling ends all, too.
     """
     slots, size = asyncio.Semaphore(AT_ONCE), _Size()
 

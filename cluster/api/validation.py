@@ -1,4 +1,4 @@
-"""Checks of what comes in from outside, shared by the front ends and the client."""
+"""Checks of requests, shared by the front ends and the client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def check_request_id(request_id: str) -> str:
-    """`request_id` if it is empty or may stand in a header; raises InvalidRequest."""
+    """Return `request_id` if it is empty or valid in a header; raises InvalidRequest."""
     if request_id and not _REQUEST_ID.fullmatch(request_id):
         raise InvalidRequest(
             "request_id must be 1 to 128 characters: letters, digits and . _ : @ / + = -",
@@ -27,7 +27,7 @@ def check_request_id(request_id: str) -> str:
 
 
 def check_tenant(tenant: str) -> str:
-    """`tenant` if it is a name; raises InvalidRequest."""
+    """Return `tenant` if it is a valid name; raises InvalidRequest."""
     if not is_tenant(tenant):
         raise InvalidRequest(
             "tenant must be 1 to 64 characters: letters, digits and . _ -", field="tenant"
@@ -36,19 +36,19 @@ def check_tenant(tenant: str) -> str:
 
 
 def is_tenant(name: str) -> bool:
-    """Whether a tenant can be called so."""
+    """Whether the name is valid for a tenant."""
     return _TENANT.fullmatch(name) is not None
 
 
 def check_choices(n: int) -> int:
-    """`n` if it is a number of choices that one request may ask for; raises InvalidRequest."""
+    """Return `n` if one request may have so many choices; raises InvalidRequest."""
     if not 1 <= n <= MAX_CHOICES:
         raise InvalidRequest(f"n must be between 1 and {MAX_CHOICES}, not {shown(n)}", field="n")
     return n
 
 
 def check_text(text: str, field: str) -> str:
-    """`text` if it can be encoded; raises InvalidRequest, naming `field`."""
+    """Return `text` if it can be encoded; raises InvalidRequest, naming `field`."""
     if text != valid_text(text):
         raise InvalidRequest(f"{field} is not valid Unicode: it has a lone surrogate", field=field)
     return text
@@ -89,7 +89,7 @@ def chat_message(role: object, content: str, field: str) -> ChatMessage:
 
 
 def shown(value: object) -> str:
-    """A value as an error message may quote it, whatever a caller sent."""
+    """A value of a caller, short enough to be quoted in an error message."""
     if isinstance(value, int) and value.bit_length() > 128:
         return "a number that large"
     if value is None:

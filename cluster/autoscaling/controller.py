@@ -50,7 +50,7 @@ class Resize:
 class PoolController:
     """Decides again and again from the members, and makes one change at a time.
 
-    `desired` are the replicas that pools should have had so far, as far as that is known.
+    `desired` are the last published numbers of replicas, as far as they are known.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PoolController:
         return [pool for pool, count in self._desired.items() if count and not self._had.get(pool)]
 
     def decide(self, members: Iterable[ReplicaRecord], now: float) -> Flip | Resize | None:
-        """The change to make now, if there is one; the controller takes it as made."""
+        """The change to make now, if there is one. The controller assumes that it is made."""
         members = list(members)
         self._count(members)
         pressures = {pool: pressure(pool, members, self._limits) for pool in _OTHER}
@@ -140,7 +140,7 @@ class PoolController:
         return all(shared(one, members, self._limits, left) <= _CALM for one in works)
 
     def _is_idle(self, pool: Pool, members: Sequence[ReplicaRecord]) -> bool:
-        """Whether its one replica is at home without work, and no request waits anywhere.
+        """Whether the pool's only replica is at home without work, and no request waits anywhere.
 
         A request that waits in a router for the other pool may need this pool after it.
         """
@@ -160,7 +160,7 @@ class PoolController:
         return None
 
     def _works(self, pool: Pool) -> tuple[Pool, ...]:
-        """The work that a pool does; the only pool does all of it."""
+        """The pools whose work this pool does; a single pool does the work of both."""
         return ("decode", "prefill") if self._one_pool else (pool,)
 
     def _relieve(

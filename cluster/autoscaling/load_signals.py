@@ -50,7 +50,10 @@ def filled(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
 
 
 def slow(pool: Pool, record: ReplicaRecord, limits: LoadLimits) -> float:
-    """Its inter-token latency over the limit; a new replica makes a single stream no faster."""
+    """A replica's inter-token latency over the limit, if it has more than one stream.
+
+    A new replica makes a single stream no faster.
+    """
     load = record.load
     if pool == "prefill" or load.streams <= 1:
         return 0.0
@@ -101,5 +104,5 @@ def _queued(pool: Pool, members: Iterable[ReplicaRecord], limits: LoadLimits) ->
 
 
 def _counted(amount: int, batch: int, limits: LoadLimits) -> int:
-    """What counts of an amount of which the batch lane has `batch`."""
+    """The part of an amount that counts; the batch lane has `batch` of it."""
     return amount if limits.batch else max(0, amount - batch)

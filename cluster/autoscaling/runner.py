@@ -17,7 +17,7 @@ from cluster.config.autoscaling import ScalingConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Pool, ReplicaRecord
-from cluster.rpc.role_control import ask_role
+from cluster.rpc.role_control import request_role
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import TandemError, Unavailable
 
@@ -59,7 +59,7 @@ class AutoscalingRunner:
             try:
                 await self._poll()
             except Unavailable as error:
-                # Replicas and Serve keep what they were told last.
+                # Replicas and Serve keep their last roles and numbers.
                 log.debug("the pools stay as they are", extra={"reason": error.message})
             except Exception:
                 log.exception("the pools could not be scaled")
@@ -86,14 +86,14 @@ class AutoscalingRunner:
                 self._wake(pool)
 
     def _step_back(self) -> None:
-        """Leave the pools to another router, and show no count: of all routers the most counts."""
+        """Leave the pools to another router, and show 0: the largest value of all counts."""
         if self._controller is not None:
             for pool in self._controller.desired:
                 metrics.DESIRED.set(0, pool=pool)
         self._controller = None
 
     def _counts(self, record: ReplicaRecord) -> bool:
-        """Whether it is a replica that stays, or a router with requests for these replicas.
+        """Whether the record is of a staying replica, or of a router with requests for these pools.
 
         A router that leaves still has the requests that it took, for its own weights alone.
         """
@@ -119,7 +119,7 @@ def _log_resize(change: Resize) -> None:
 async def _flip_role(flip: Flip) -> None:
     fields = {"replica": flip.replica.id, "role": flip.role, "reason": flip.reason}
     try:
-        await ask_role(flip.replica, flip.role)
+        await request_role(flip.replica, flip.role)
         log.info("role flipped", extra=fields)
     except TandemError as error:
         log.warning("role not flipped", extra=fields | {"error": error.message})

@@ -1,4 +1,4 @@
-"""An HTTP client of a few lines: posts JSON, takes the whole answer, one connection each."""
+"""A small HTTP client: posts JSON and reads the whole answer, with one connection per call."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class BatchServer:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> BatchResponse:
         """The answer, whatever its status; raises Unavailable where none came."""
-        return await self._ask("POST", path, json.dumps(body).encode())
+        return await self._request("POST", path, json.dumps(body).encode())
 
     async def get(self, path: str) -> BatchResponse:
-        """The same, of a request without a body."""
-        return await self._ask("GET", path, b"")
+        """Get a path, without a body; as `post`."""
+        return await self._request("GET", path, b"")
 
-    async def _ask(self, verb: str, path: str, data: bytes) -> BatchResponse:
+    async def _request(self, verb: str, path: str, data: bytes) -> BatchResponse:
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 whole = await self._exchange(self._head(verb, path, len(data)) + data)
@@ -91,7 +91,7 @@ class BatchServer:
 
 
 class _Socket:
-    """What HTTPResponse reads from, once all is here."""
+    """The complete answer as the socket that HTTPResponse reads from."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -116,7 +116,7 @@ def _answer(whole: bytes) -> BatchResponse:
 
 
 def _retry_after_s(response: HTTPResponse) -> float | None:
-    """The finer of the two headers counts."""
+    """The retry time of an answer in seconds; `retry-after-ms` comes before `Retry-After`."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return max(0.0, float(response.getheader(name) or "") * unit_s)

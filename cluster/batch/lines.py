@@ -66,21 +66,21 @@ def read_input(lines: Iterable[bytes], done: Collection[str]) -> Iterator[BatchL
             yield _checked(work, number)
 
 
-def good_results(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """The custom_id and the line of every good result of an output file, each custom_id once.
+def successful_results(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """The custom_id and the line of every successful result of an output file, each id once.
 
-    What was written half, has an error or a status other than 200 is left out.
+    Incomplete lines, errors and answers with another status than 200 are left out.
     """
     seen: set[str] = set()
     for line in lines:
-        custom_id = _good_id(line)
+        custom_id = _successful_id(line)
         if custom_id is not None and custom_id not in seen:
             seen.add(custom_id)
             yield custom_id, line
 
 
 def result_line(custom_id: str, reply: BatchReply) -> bytes:
-    """An answer, good or not, as a line of the output."""
+    """An answer of any status, as a line of the output."""
     response = {"status_code": reply.status, "request_id": reply.request_id, "body": reply.body}
     return _line(custom_id, response, None)
 
@@ -129,7 +129,7 @@ def _checked(work: BatchLine, number: int) -> BatchLine | BadLine:
     return BatchLine(work.custom_id, work.url, body)
 
 
-def _good_id(line: bytes) -> str | None:
+def _successful_id(line: bytes) -> str | None:
     if not line.endswith(b"\n"):
         return None
     try:

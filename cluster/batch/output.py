@@ -1,4 +1,4 @@
-"""The output file of a batch: good results stay, all other lines are removed for another try."""
+"""The output file of a batch. Successful results stay; other lines are removed and tried again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from cluster.batch.lines import good_results
+from cluster.batch.lines import successful_results
 from engine.errors import ConfigError
 
 
 class BatchOutput:
-    """A file to which result lines are appended; `done` has the custom_ids of good results.
+    """A file to which result lines are appended; `done` has the custom_ids of successful ones.
 
-    Opening it drops all lines that are no good result. The old file stays until the new file is
+    Opening it drops all lines without a successful result. The old file stays until the new one is
     complete. The file is locked while it is open; ConfigError where another process writes to it.
     """
 
@@ -25,7 +25,7 @@ class BatchOutput:
         if os.fstat(self._file.fileno()).st_ino != path.stat().st_ino:
             raise ConfigError(f"{path}: another batch has just written it")
         self.done: set[str] = set()
-        self._keep_good()
+        self._keep_successful()
 
     def __enter__(self) -> Self:
         return self
@@ -43,10 +43,10 @@ class BatchOutput:
         self._file.write(line)
         self._file.flush()
 
-    def _keep_good(self) -> None:
+    def _keep_successful(self) -> None:
         self._file.seek(0)
         kept_bytes = 0
-        for custom_id, line in good_results(self._file):
+        for custom_id, line in successful_results(self._file):
             self.done.add(custom_id)
             kept_bytes += len(line)
         if kept_bytes == self._file.seek(0, os.SEEK_END):
@@ -55,12 +55,12 @@ class BatchOutput:
         part.unlink(missing_ok=True)
         fresh = _locked(part)
         self._file.seek(0)
-        for _, line in good_results(self._file):
+        for _, line in successful_results(self._file):
             fresh.write(line)
         fresh.flush()
         os.fsync(fresh.fileno())
         part.replace(self._path)
-        # Locked before it had this name, so nobody came between.
+        # Locked before it had this name, so that no other process can lock it first.
         self._file.close()
         self._file = fresh
 

@@ -19,7 +19,7 @@ from cluster.batch.lines import BadLine, BatchLine, error_line, result_line
 from engine.errors import NotFound, TandemError, Unauthenticated, Unavailable
 
 _OK, _UNAUTHENTICATED, _TOO_MANY = 200, 401, 429
-# What a server says of itself rather than of the request.
+# Statuses that tell of the server, not of the request.
 _PASSING = (500, 502, 503, 504)
 _MOST_FAILURES = 5
 _FIRST_WAIT_S = 1.0
@@ -28,7 +28,7 @@ _SHOW_S = 2.0
 
 
 class Poster(Protocol):
-    """What sends requests; `cluster.batch.http_client.BatchServer` does."""
+    """Sends requests; `cluster.batch.http_client.BatchServer` is one."""
 
     async def post(self, path: str, body: Mapping[str, Any]) -> BatchResponse:
         """The answer, whatever its status; raises Unavailable where none came."""
@@ -37,10 +37,10 @@ class Poster(Protocol):
 
 @dataclass(slots=True)
 class BatchProgress:
-    """How far a batch is. `before` were done by earlier runs."""
+    """The progress of a batch. `before` lines were done by earlier runs."""
 
     before: int = 0
-    good: int = 0
+    succeeded: int = 0
     failed: int = 0
     refused: int = 0
     prompt_tokens: int = 0
@@ -50,17 +50,17 @@ class BatchProgress:
     def __str__(self) -> str:
         took_s = time.monotonic() - self.began_s
         return (
-            f"{self.good} done, {self.failed} failed, {self.before} done before; "
+            f"{self.succeeded} done, {self.failed} failed, {self.before} done before; "
             f"{self.prompt_tokens} + {self.completion_tokens} tokens in {took_s:.0f} s"
         )
 
     def count(self, answer: BatchResponse) -> None:
-        """An answer was written."""
-        good = answer.reply.status == _OK
-        self.good += good
-        self.failed += not good
+        """Count an answer that was written."""
+        succeeded = answer.reply.status == _OK
+        self.succeeded += succeeded
+        self.failed += not succeeded
         body = answer.reply.body
-        usage = body.get("usage") if good and isinstance(body, dict) else None
+        usage = body.get("usage") if succeeded and isinstance(body, dict) else None
         if isinstance(usage, dict):
             self.prompt_tokens += int(usage.get("prompt_tokens") or 0)
             self.completion_tokens += int(usage.get("completion_tokens") or 0)
@@ -112,7 +112,7 @@ class BatchRun:
             await asyncio.gather(showing, *running, return_exceptions=True)
 
     async def _do(self, work: BatchLine) -> None:
-        """Send a line's request until it has a result, and write that."""
+        """Send a line's request until it has a result, and write the result."""
         body = dict(work.body)
         if self._endpoint is not None:
             body.setdefault("endpoint", self._endpoint)
@@ -177,7 +177,7 @@ def endpoint_for(models: Any, name: str | None) -> str:
 
 
 async def _some(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Wait until some tasks have ended; returns the others. Raises the error of an ended task."""
+    """Wait until some tasks end; returns the others, or raises the failure of one."""
     ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     failure: TandemError | None = None
     for task in ended:

@@ -1,4 +1,4 @@
-"""Queries of the dashboard, made from declared metrics so that they ask for nothing else."""
+"""Queries of the dashboard, made from the declared metrics and no others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from cluster.chart.metric_catalogue import RAY_PREFIX
 from engine.telemetry import Counter, Gauge, Histogram, Metric
 
-# The variables above the panels, which are labels of what they choose.
+# The variables above the panels; each is a label of the metrics that it selects.
 CHOSEN = ("endpoint", "tenant")
 _RANGE = "$__rate_interval"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and how its lines are called."""
+    """An expression, and the legend of its lines."""
 
     expr: str
     legend: str
@@ -46,22 +46,22 @@ def mean(metric: Histogram, *by: str, legend: str = "mean") -> Query:
 
 
 def level(metric: Gauge, *by: str, legend: str = "") -> Query:
-    """A gauge, summed over what it is not asked by."""
+    """A gauge, summed over all labels but those in `by`."""
     return Query(_sum(metric, by, _selected(metric)), _legend(by, legend))
 
 
 def highest(metric: Gauge, *by: str, legend: str = "") -> Query:
-    """The largest of a gauge's values, where several processes show the same thing."""
+    """The largest value of a gauge that several processes show for the same thing."""
     return Query(_by("max", metric, by, _selected(metric)), _legend(by, legend))
 
 
 def share(part: Counter, whole: Counter, *by: str) -> Query:
-    """What part of a counter's rise another one is."""
+    """The rise of one counter over the rise of another."""
     return Query(f"{per_second(part, *by).expr} / {per_second(whole, *by).expr}", _legend(by, ""))
 
 
 def _selected(metric: Metric, ending: str = "") -> str:
-    """A metric's series, of the endpoints and tenants that are chosen above the panels."""
+    """A metric's series, of the endpoints and tenants selected above the panels."""
     chosen = ",".join(f'{label}=~"${label}"' for label in CHOSEN if label in metric.labels)
     return f"{RAY_PREFIX}{metric.name}{ending}" + (f"{{{chosen}}}" if chosen else "")
 

@@ -10,14 +10,14 @@ from cluster.chart.dashboard import text
 
 log = logging.getLogger(__name__)
 
-# Where Ray puts its own dashboards, and so where its Grafana looks.
+# The folder of Ray's own dashboards, which its Grafana reads.
 _FOLDER_VARIABLE = "RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR"
 _FOLDER = Path("metrics", "grafana", "dashboards")
 _NAME = "tandem_grafana_dashboard.json"
 
 
 def place_dashboard(session: Path) -> Path | None:
-    """Put it beside Ray's own in a session's folder; None where Ray has made none.
+    """Put the dashboard beside Ray's own in a session's folder; None if there is no folder.
 
     Never fails: nothing that serves depends on it.
     """

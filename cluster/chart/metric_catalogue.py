@@ -1,4 +1,4 @@
-"""Every metric that Tandem has, and what each is called where Prometheus reads it from Ray."""
+"""Every metric of Tandem, and its name where Prometheus reads it from Ray."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A module that declares metrics, and where they are counted."""
+    """A module that declares metrics, and the process that counts them."""
 
     module: str
     title: str
     where: str
 
     def metrics(self) -> list[Metric]:
-        """In the order in which they are declared."""
+        """The metrics of the module, in the order of their declarations."""
         found = vars(import_module(self.module)).values()
         return [value for value in found if isinstance(value, Metric)]
 
@@ -70,5 +70,5 @@ def samples(metric: Metric) -> dict[str, tuple[str, ...]]:
 
 
 def unit(metric: Metric) -> str:
-    """The unit that the name ends in; a name without a unit is a count."""
+    """The unit at the end of the metric's name; a metric without a unit is a count."""
     return _UNITS.get(metric.name.removesuffix("_total").rpartition("_")[2], "count")

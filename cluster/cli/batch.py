@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do the lines without a good result; returns 0 where every line has one then, else 1."""
+    """Do the lines without a successful result; returns 0 if every line then has one, else 1."""
     if options.concurrency < 1:
         raise ConfigError("--concurrency must be at least 1")
     source, output = Path(options.input), Path(options.output)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Keys(Protocol):
-    """Where hashed keys are kept."""
+    """A store of hashed keys."""
 
     def keys(self) -> dict[str, str]:
         """Tenant by hash."""
@@ -68,7 +68,7 @@ def new_key() -> str:
 
 
 class _RedisKeys:
-    """The directory's keys, each change a connection of its own."""
+    """The keys in Redis. Each change has a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self._config = DirectoryConfig(url=url)
@@ -94,7 +94,7 @@ class _RedisKeys:
 
 
 def _opened(options: argparse.Namespace) -> Keys:
-    """Where the options say that the keys are; raises a TandemError."""
+    """The store of keys that the options name; raises a TandemError."""
     file, url = options.file, options.redis
     if options.config is not None:
         config = load_config(options.config)
@@ -108,7 +108,7 @@ def _opened(options: argparse.Namespace) -> Keys:
 
 
 def _named(keys: dict[str, str], prefix: str) -> str:
-    """The one hash that begins so; raises NotFound or InvalidRequest."""
+    """The only hash with that prefix; raises NotFound or InvalidRequest."""
     found = [digest for digest in keys if digest.startswith(prefix.lower())]
     if len(prefix) < _LEAST_PREFIX or len(found) > 1:
         raise InvalidRequest(f"{prefix!r} is too short: give more digits of the hash")

@@ -1,7 +1,7 @@
 """The command `tandem`: serve, rollout, chat, generate, batch, status, role, stop, keys, bench.
 
 Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
-Whatever is heavy is imported by the command that needs it.
+Each command imports the heavy modules that it needs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader went away; what Python would still flush at its end goes nowhere.
+        # The reader of stdout has gone. Without this Python would fail when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -164,19 +164,19 @@ class _router_at:  # noqa: N801
 
 
 def _status_line() -> TextIO | None:
-    """Where to show what is no answer: on a terminal alone."""
+    """The terminal for progress lines; None where stderr is no terminal."""
     return sys.stderr if sys.stderr.isatty() else None
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports what is wrong with the arguments in one line."""
+    """Reports an error in the arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 class _Version(argparse.Action):
-    """Looks it up only when asked."""
+    """Looks the version up only if `--version` is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version

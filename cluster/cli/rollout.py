@@ -18,7 +18,7 @@ _MORE_S = 60.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask for a rollout, and wait until it serves; Unavailable says why it does not."""
+    """Request a rollout, and wait until it serves; Unavailable says why it does not."""
     given = {"model.path": options.model}
     overrides = {key: value for key, value in given.items() if value is not None}
     config = load_config(options.config, overrides)

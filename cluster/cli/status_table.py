@@ -12,7 +12,7 @@ _TEXT_COLUMNS = 4  # the first ones are aligned to the left
 
 
 def healthy(status: router_pb2.StatusResponse) -> bool:
-    """Whether no pool is missing and no replica is unwell."""
+    """Whether no replica is missing, and all replicas are healthy."""
     return not status.missing and all(replica.healthy for replica in status.replicas)
 
 
@@ -86,7 +86,7 @@ def as_table(status: router_pb2.StatusResponse) -> str:
 
 
 def _canary_line(canary: router_pb2.CanaryStatus) -> str:
-    """One canary: how it is, and what both arms did lately."""
+    """The line of one canary: its state, and the recent requests of both arms."""
     state = f"{canary.share:.3g} of its requests"
     if canary.HasField("rolled_back"):
         state = f"rolled back: {canary.rolled_back}"

@@ -12,7 +12,7 @@ _TIMEOUT_S = 5.0
 
 
 async def fetch_status(address: str) -> router_pb2.StatusResponse:
-    """Every replica the router knows; raises a TandemError."""
+    """Every replica that the router knows; raises a TandemError."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = router_pb2_grpc.AdminStub(channel)
         try:
@@ -25,7 +25,7 @@ async def fetch_status(address: str) -> router_pb2.StatusResponse:
 
 
 async def request_stop(address: str) -> None:
-    """Ask for the cluster's end; Unavailable where `tandem serve` did not start it."""
+    """Stop the cluster; raises Unavailable where `tandem serve` did not start it."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = router_pb2_grpc.AdminStub(channel)
         try:
@@ -35,7 +35,7 @@ async def request_stop(address: str) -> None:
 
 
 async def request_rollout(address: str, configuration: str) -> str:
-    """Ask for another configuration, as JSON; returns the rollout's id. Raises a TandemError."""
+    """Request a rollout of a configuration in JSON; returns its id. Raises a TandemError."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = router_pb2_grpc.AdminStub(channel)
         request = router_pb2.RolloutRequest(configuration=configuration)
@@ -46,7 +46,7 @@ async def request_rollout(address: str, configuration: str) -> str:
 
 
 async def request_role(address: str, replica: str, role: str) -> str:
-    """Give a replica another role; returns the one it had. Raises a TandemError."""
+    """Give a replica another role; returns the role before. Raises a TandemError."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = router_pb2_grpc.AdminStub(channel)
         request = router_pb2.GiveRoleRequest(replica=replica, role=role)

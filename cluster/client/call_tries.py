@@ -1,4 +1,4 @@
-"""How a gRPC call fails: as a TandemError, or to be made again where no router took it."""
+"""Failed gRPC calls: each becomes a TandemError, or is tried again where no router took it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import grpc.aio
 from cluster.api.error_mapping import error_from_rpc
 from engine.errors import Cancelled, TandemError
 
-# The times before a call that no router took is made again: a client may hear of a router's end a
-# moment late.
+# Pauses before a call that no router took is tried again. A client may learn of a router's end
+# a moment late.
 _PAUSES_S = (0.02, 0.1, 0.5)
 _NOT_TAKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
@@ -33,22 +33,22 @@ class NotTaken(Exception):
 
 
 class CallTries:
-    """The tries of one call, which is made again while no router took it: another router may."""
+    """The tries of one call. It is tried again while no router took it, as another router may."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._pauses_s = list(_PAUSES_S)
 
     def left_s(self) -> float | None:
-        """What is left of the time for all of them together."""
+        """Seconds left for all tries together; None without a bound."""
         return None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
 
     def over(self) -> None:
-        """A router took the call, so there is no other try."""
+        """Note that a router took the call, so that it is not tried again."""
         self._pauses_s.clear()
 
     async def another(self, failed: NotTaken) -> None:
-        """Wait for the next try; raises the error where there is none."""
+        """Wait for the next try; raises the error where no try is left."""
         if not self._pauses_s:
             raise failed.error from None
         await asyncio.sleep(self._pauses_s.pop(0))
@@ -61,7 +61,7 @@ async def tandem_errors(call: Any) -> AsyncIterator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         failure = error_from_rpc(error)
-        # Whatever a router itself ends has a trailer with its class.
+        # A router that ends a call itself sends a trailer with the class of the error.
         if error.code() in _NOT_TAKEN and not error.trailing_metadata():
             raise NotTaken(failure) from None
         raise failure from None

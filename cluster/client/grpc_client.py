@@ -4,7 +4,7 @@
         async for event in client.generate("Once upon a time", max_tokens=32):
             ...
 
-Errors come back as the classes of `engine/errors.py` that the other side raised.
+Errors are the classes of `engine/errors.py` that the router raised.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Client:
     async def complete(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Completion:
-        """Everything that `generate` yields, gathered; raises a TandemError."""
+        """The whole answer: all events of `generate` gathered. Raises a TandemError."""
         started: Started | None = None
         summary: Summary | None = None
         runs: dict[int, list[Tokens]] = {}
@@ -172,7 +172,7 @@ class Client:
         return [scored_from_proto(one) for one in answer.results]
 
     async def cancel(self, request_id: str) -> bool:
-        """End a request wherever it is; False where no such request runs."""
+        """Cancel a request in any phase; False where no request of that id runs."""
         request = inference_pb2.CancelRequest(request_id=request_id)
         return bool((await self._unary(self._stub.Cancel, request, self._timeout_s)).found)
 

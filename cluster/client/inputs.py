@@ -1,4 +1,4 @@
-"""What a caller of the client may give for a prompt and its options, as a GenerateRequest."""
+"""The prompts and options that the client accepts, and their GenerateRequest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Input = str | Sequence[int] | Sequence[Message] | TextPrompt | TokenPrompt | Cha
 
 
 class Options(TypedDict, total=False):
-    """What `generate` and `complete` take by name: where to, how many, and the sampling."""
+    """The keyword arguments of `generate` and `complete`."""
 
     n: int
     request_id: str

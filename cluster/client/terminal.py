@@ -51,7 +51,7 @@ async def stream_answer(
 
 
 def progress_line(progress: Progress) -> str:
-    """How far a request is, in words."""
+    """The progress of a request, in words."""
     if progress.stage in ("starting", "queued"):
         position = "" if progress.position is None else f", position {progress.position}"
         wait = "" if progress.wait_s is None else f", about {progress.wait_s:.0f} s to go"
@@ -70,7 +70,7 @@ def timing(summary: Summary | None) -> str:
 
 
 class Conversation:
-    """Turns with a model over one channel; the history travels with each turn."""
+    """A conversation with a model over one channel; each turn sends the whole history."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What each key means: the docstring below its field. Generators read it; what serves does not."""
+"""The meaning of each key: the docstring below its field. Only generators of pages read it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def descriptions(section: type[Any]) -> dict[str, str]:
 
 
 def section_in(hint: Any) -> type[Any] | None:
-    """The section that a key of this type holds: by itself, by name, or where it is given."""
+    """The section in a key of this type: a section, an optional one, or sections by name."""
     for part in (hint, *get_args(hint)):
         if is_dataclass(part) and isinstance(part, type):
             return part
@@ -37,7 +37,7 @@ def section_in(hint: Any) -> type[Any] | None:
 
 
 def all_sections(root: type[Any]) -> Iterator[type[Any]]:
-    """A section and all that are in it; one that stands in several places comes as often."""
+    """A section and all sections in it; a section in several places comes several times."""
     yield root
     for hint in get_type_hints(root).values():
         if (inner := section_in(hint)) is not None:

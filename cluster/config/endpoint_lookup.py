@@ -1,4 +1,4 @@
-"""Which endpoint a request goes to, and which lane it gets there. Pure."""
+"""The endpoint and the lane of a request. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def endpoint_of(
 
 
 def lane_of(request: GenerateRequest, endpoint: EndpointConfig) -> Lane:
-    """The endpoint's lane; scoring keeps to its own, or to batch."""
+    """The lane of a request at its endpoint. Scoring uses only the lanes scoring and batch."""
     if isinstance(request.prompt, ScorePrompt) and endpoint.lane != "batch":
         return "scoring"
     return endpoint.lane

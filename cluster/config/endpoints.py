@@ -33,7 +33,7 @@ class EndpointConfig:
 
     lane: Lane = "interactive"
     """The priority class, which has a share of the prompt tokens; work of the lane `batch` waits
-    for room and is never refused for being late.
+    for capacity and is never refused for being late.
     """
     ttft_budget_ms: float = 500.0
     """When the first token is due after the arrival; a request that is predicted to miss it is
@@ -83,7 +83,7 @@ class EndpointConfig:
         return None if self.batch_window_ms is None else self.batch_window_ms / 1000
 
 
-# Where none are configured: what people wait for, scoring, and work that nobody waits for.
+# The endpoints without a configuration: for chats, for scoring, and for offline batches.
 ENDPOINTS: Mapping[str, EndpointConfig] = {
     "chat": EndpointConfig(),
     "score": EndpointConfig(lane="scoring", ttft_budget_ms=30_000),

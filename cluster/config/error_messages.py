@@ -1,4 +1,4 @@
-"""What is wrong with a configuration document, in one line per fault."""
+"""The faults of a configuration document, one line each."""
 
 from __future__ import annotations
 

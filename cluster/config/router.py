@@ -26,7 +26,7 @@ class RouterConfig:
     max_requests: int = 1024
     """Choices in flight; more are refused with a retry time."""
     max_waiting: int = 256
-    """Requests that wait in the router for room; more are refused."""
+    """Requests that wait in the router for capacity; more are refused."""
     kv_overcommit: float = 1.0
     """Blocks that are promised to requests, over the blocks of the decode pool; above 1 a request
     can be preempted.

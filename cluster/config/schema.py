@@ -32,7 +32,7 @@ _BUNDLED_MODELS = ("demo",)
 
 
 def _with_known_transport(kv: KvConfig) -> KvConfig:
-    """The section itself; ValueError if no transport has the name in it."""
+    """Return the section; raises ValueError if no transport has its name."""
     problem = name_problem(kv.transport)
     require(problem is None, str(problem))
     return kv
@@ -93,8 +93,8 @@ class TandemConfig:
     def promised_endpoints(self) -> dict[str, EndpointConfig]:
         """The endpoints as requests are admitted to them.
 
-        Where a request waits until the running batch has ended, it is promised its timeout alone.
-        Else nearly all requests that come while a batch runs would be refused.
+        A request that waits until a batch has ended is promised its timeout only. Otherwise
+        nearly all requests that arrive while a batch runs would be refused.
         """
         if self.decode.batching == "continuous":
             return dict(self.endpoints)
@@ -106,9 +106,9 @@ class TandemConfig:
 
     @property
     def local_prefill_tokens(self) -> int:
-        """What a decode replica beside prefill replicas may compute of a prompt.
+        """The most prompt tokens that a decode replica beside prefill replicas may compute.
 
-        Nothing where that would wait for a batch, so that first tokens do not.
+        It is 0 where local prefill would wait for a batch, so that first tokens do not wait.
         """
         return self.prefill.local_prefill_tokens if self.decode.batching == "continuous" else 0
 
@@ -135,7 +135,7 @@ class TandemConfig:
 
     @property
     def decode_role(self) -> ReplicaRole:
-        """What the replicas of `decode` do: `both` where there are no prefill replicas."""
+        """The role of the replicas of `decode`: `both` where there are no prefill replicas."""
         return "decode" if self.prefill.replicas else "both"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where configuration comes from: a YAML file, with dotted overrides on top."""
+"""Reads a configuration: a YAML file, with dotted overrides on top."""
 
 from __future__ import annotations
 

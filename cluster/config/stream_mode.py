@@ -1,4 +1,4 @@
-"""In which pieces an answer reaches its client, and how long a replica delays tokens for it. Pure.
+"""The flush delay of tokens, and the pieces in which an answer reaches its client. Pure.
 
 The mode of the endpoint decides. With `chunks`, the delay is `FlushConfig` in
 `cluster/config/endpoints.py`; the other modes have theirs here.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cluster.config.endpoints import EndpointConfig
 
-# Where the text is kept to the end, the replica sends it in few pieces. Progress is as frequent.
+# Where the text is kept to the end, the replica sends few large pieces, as often as progress.
 _SELDOM_S = 0.25
 _MANY_TOKENS = 1024
 

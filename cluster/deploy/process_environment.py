@@ -29,7 +29,7 @@ _ALWAYS = {
 def process_environment(threads: int) -> dict[str, str]:
     """The variables of a process that computes with so many threads.
 
-    The level of the log and the resolver's options are taken from this process, where it has them.
+    The log level and the resolver options of this process are passed on.
     """
     passed = {key: os.environ[key] for key in ("TANDEM_LOG", *RESOLVER) if key in os.environ}
     return RESOLVER | passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS

@@ -40,7 +40,7 @@ class RayCluster:
         with _failing("Ray did not start"):
             context = ray.init(
                 address=self._config.ray.address or "local",
-                # Forwarded only when asked for, as Ray adds much of its own.
+                # Forwarded only if TANDEM_LOG is set, because Ray adds many lines of its own.
                 log_to_driver="TANDEM_LOG" in os.environ,
                 logging_level=logging.ERROR,
                 **(self._local_options() if self._local else {}),
@@ -61,8 +61,8 @@ class RayCluster:
         self.begin(self._config)
         deadline = time.monotonic() + self._config.ray.ready_timeout_s
         while True:
-            # Before the first look: an application that was there before may have failed, and
-            # shows that until Serve's controller has seen the new one.
+            # Before the first status is read: an earlier application may have failed, and its
+            # status stands until Serve's controller has seen the new one.
             time.sleep(_STATUS_INTERVAL_S)
             if self._all_up():
                 break
@@ -73,7 +73,7 @@ class RayCluster:
             place_dashboard(self._session)
 
     def begin(self, config: TandemConfig) -> None:
-        """Have Serve replace what runs by this configuration, and return at once."""
+        """Have Serve replace the running configuration by this one, and return at once."""
         share = share_of_cluster(config)
         if hint := gpu_hint(config, int(ray.cluster_resources().get("GPU", 0))):
             self._progress.say(hint)
@@ -88,7 +88,7 @@ class RayCluster:
         self._config = config
 
     def failure(self) -> str | None:
-        """Why what was deployed last will not come up; None while it may. Raises Unavailable."""
+        """Why the last deployment will not come up; None while it may. Raises Unavailable."""
         return _failure(*self._read())
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class RayCluster:
             ray.shutdown()
 
     def _all_up(self) -> bool:
-        """Report what runs; returns whether all run. Raises Unavailable where one never will."""
+        """Report the running replicas; returns whether all run. Raises Unavailable on a failure."""
         application, states = self._read()
         self._progress.replicas(states)
         if why := _failure(application, states):
@@ -110,7 +110,7 @@ class RayCluster:
         return application is not None and application.status == ApplicationStatus.RUNNING
 
     def _late(self) -> str:
-        """The message for a cluster that is not ready in time."""
+        """The message of a deployment that was not ready in time."""
         states = self._read()[1]
         late = [f"{name} {s.message}".strip() for name, s in states.items() if not s.complete]
         timeout_s = self._config.ray.ready_timeout_s
@@ -145,7 +145,7 @@ class RayCluster:
 
 
 def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
-    """A hint for serving two pools on so many GPUs; None where there is none."""
+    """A hint for an operator of two pools on so many GPUs; None where there is none."""
     if not (gpus and config.prefill.replicas):
         return None
     if gpus == 1:
@@ -187,12 +187,12 @@ def _state(name: str, wanted: int, seen: Any) -> DeploymentState:
 
 
 def _keep_token_private() -> None:
-    """Ray writes the token, whose holders may run code, so that every user here can read it."""
+    """Make Ray's token file private: anyone with the token may run code on the cluster."""
     token = Path.home() / ".ray" / "auth_token"
     try:
         token.chmod(0o600)
     except FileNotFoundError:
-        pass  # it is given by the environment, or lies where that says
+        pass  # the environment has the token, or the path of its file
     except OSError as error:
         logger.warning("others may be able to read %s: %s", token, error)
 
@@ -209,7 +209,7 @@ def _failing(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Serve's client logs each step at info, to a handler that it sets up itself."""
+    """Silence Serve's client, which logs each step at info to a handler of its own."""
     logging.disable(logging.INFO)
     try:
         yield

@@ -1,11 +1,11 @@
-"""What Ray's own processes do while nothing happens, on a host whose cores the engines need.
+"""Settings that lower the load of Ray's own processes, because engines need the cores.
 
 A step's threads meet again and again: a core that one of them loses is lost to all. On two cores a
 cluster with nothing to do took 17.5 to 18.7 % of one, Tandem's own loops with it; what each setting
 saves of one core is behind it.
-None delays how a lost node or process is noticed; that memory runs out is seen up to a second
-later. The dashboard shows values of a node that are at most 10 s old. Lines of a new log file
-come to the terminal up to half a second later.
+No setting delays the detection of a lost node or process. Memory pressure is detected up to a
+second later. The dashboard's data of a node are at most 10 s old. Lines of a new log file reach the
+terminal up to half a second later.
 """
 
 QUIET_RAY = {

@@ -1,4 +1,4 @@
-"""The ports of `tandem serve`: found or refused before anything starts, and kept until it ends."""
+"""The ports of `tandem serve`: checked before anything starts, and reserved until it ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ports:
             ) from None
         found = int(sock.getsockname()[1])
         if port == 0 and found in _RAYS_OWN:
-            with sock:  # so that another one is found
+            with sock:  # stays bound, so that the next search finds another port
                 return self._reserve(host, port, flag)
         self._sockets.append(sock)
         return found

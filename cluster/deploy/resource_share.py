@@ -1,4 +1,4 @@
-"""What each replica of a deployment gets of the machine, by plain arithmetic. Pure."""
+"""The share of the machine that each replica of a deployment gets. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.config.schema import TandemConfig
 
 @dataclass(frozen=True, slots=True)
 class ResourceShare:
-    """What each replica of a deployment may use of the machine, and asks of Ray."""
+    """The cores and GPUs that each replica of a deployment may use, and requests of Ray."""
 
     threads: int
     gpus: float
@@ -38,7 +38,7 @@ def even_share(config: TandemConfig, cores: int, gpus: int) -> ResourceShare:
 
 
 def shares_of(config: TandemConfig, even: ResourceShare) -> dict[DeploymentName, ResourceShare]:
-    """The share of each deployment: its own where the configuration has one, else the even one."""
+    """The share of each deployment: the configured one, or else the even share."""
     fallback: dict[DeploymentName, ResourceShare] = {
         "router": ResourceShare(threads=1, gpus=0, per_device=1),
         "prefill": even,

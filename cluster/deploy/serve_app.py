@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
-# A kubelet looks for news of a ConfigMap every minute or so.
+# A kubelet updates a mounted ConfigMap about once a minute.
 _CONFIG_ARRIVES_S = 180.0
-# For so long one call for a first replica is out; then it is made anew.
+# Bound: how long one call that wakes a pool is pending before it is sent again.
 _WAKE_S = 60.0
 
 
@@ -69,7 +69,7 @@ class PoolReplica:
         self._replica = await Replica.start(
             config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
-        await self._replica.take_turn(config.ray.ready_timeout_s)
+        await self._replica.wait_for_version(config.ray.ready_timeout_s)
         settle()
 
     def check_health(self) -> None:
@@ -81,7 +81,7 @@ class PoolReplica:
         """Called by a router while there is no replica, so that Serve starts one."""
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For Serve, where the pool scales: how many replicas it should have."""
+        """Record for Serve how many replicas a pool that scales should have."""
         try:
             desired = await self._directory.desired()
         except Unavailable:
@@ -114,7 +114,7 @@ class RouterReplica:
         settle()
 
     def _wake(self, pool: Pool) -> None:
-        """Serve starts a first replica where a request for it waits in a handle."""
+        """Wake a pool: Serve starts a first replica for a request that waits in a handle."""
         call = self._calls.get(pool)
         if pool in self._handles and (call is None or call.done()):
             self._calls[pool] = asyncio.ensure_future(_woken(self._handles[pool]))
@@ -130,11 +130,11 @@ class RouterReplica:
 
 
 async def _woken(handle: serve.handle.DeploymentHandle) -> None:
-    """Ask a deployment for nothing; answered when it has a replica."""
+    """Send an empty call to a deployment, which is answered when it has a replica."""
     try:
         async with asyncio.timeout(_WAKE_S):
             await handle.wake.remote()
-    # It is asked again for as long as somebody waits for the pool.
+    # The pool is woken again while a request waits for it.
     except Exception as error:
         named = {"deployment": handle.deployment_name, "reason": repr(error)}
         log.warning("a pool could not be woken", extra=named)
@@ -143,7 +143,7 @@ async def _woken(handle: serve.handle.DeploymentHandle) -> None:
 def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
     """The application; `config.directory.url` must be set.
 
-    `share` is for the prefill and decode replicas that `config.ray.shares` says nothing of.
+    `share` is for the prefill and decode replicas without a section in `config.ray.shares`.
     """
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
@@ -195,7 +195,7 @@ def application(arguments: Mapping[str, Any]) -> serve.Application:
 
 
 async def _end(shell: Any, served: Any) -> None:
-    """End what a shell has started; it may have failed before it had anything."""
+    """Stop the server of a Serve replica, if its start came that far."""
     if served is not None:
         await served.drain(shell._drain_s)
         await served.stop()
@@ -259,6 +259,6 @@ def _replica_id() -> str:
 
 
 def _host(config: TandemConfig) -> str:
-    """This host's address to the others: a directory on a Unix socket means that all are here."""
+    """This host's address for other hosts; loopback if the directory is on a Unix socket."""
     local = (config.directory.url or "").startswith("unix:")
     return "127.0.0.1" if local else str(ray.util.get_node_ip_address())

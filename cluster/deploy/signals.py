@@ -11,10 +11,10 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Interrupted(KeyboardInterrupt):
-    """A signal, as a KeyboardInterrupt of its own class.
+    """A signal that ends `tandem serve`.
 
-    Imports run strings by exec. Where a plain KeyboardInterrupt passes one, Python ends by SIGINT
-    at its end, although the exception was caught.
+    Where a plain KeyboardInterrupt passes the exec of a string, as in some imports, Python ends by
+    SIGINT even if the exception was caught.
     """
 
 
@@ -24,7 +24,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def listen_to_signals() -> None:
     """Have each ending signal raise a KeyboardInterrupt in the main thread."""
-    # Set, not presumed: a script's background job begins with SIGINT ignored.
+    # SIGINT is set too, because a script starts its background jobs with SIGINT ignored.
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _as_interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it

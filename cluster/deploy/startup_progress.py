@@ -1,4 +1,4 @@
-"""The progress of a start: `tandem serve` prints each stage once, with the seconds it took."""
+"""The progress of `tandem serve` on the terminal: each stage once, with its seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeploymentState:
 
     @property
     def complete(self) -> bool:
-        """Whether every wanted replica runs."""
+        """Whether all desired replicas run."""
         return self.running >= self.wanted
 
     @property
@@ -45,16 +45,16 @@ class StartupProgress:
         self._shown: dict[str, int] = {}
 
     def say(self, line: str = "") -> None:
-        """Print a line; an output that was closed does not keep the cluster from ending."""
+        """Print one line. A closed terminal raises nothing, so that the cluster can still end."""
         with contextlib.suppress(OSError):
             print(line, file=self._out, flush=True)
 
     def stage(self, name: str) -> None:
-        """Print a stage that is done."""
+        """Print a finished stage."""
         self.say(f"{time.monotonic() - self._began_s:6.1f} s  {name}")
 
     def replicas(self, states: Mapping[str, DeploymentState]) -> None:
-        """Print the deployments whose count of running replicas changed."""
+        """Print the deployments whose number of running replicas changed."""
         for name, state in states.items():
             if state.running != self._shown.get(name, 0):
                 self._shown[name] = state.running

@@ -13,7 +13,7 @@ from cluster.replica_record import Pool
 
 log = logging.getLogger(__name__)
 
-# Start value: the part of the usual time that a start which is late is taken to need yet.
+# Start value: the part of the usual time that a late start is predicted to need yet.
 _LEAST = 0.1
 # A replica's id and generation.
 Life = tuple[str, int]
@@ -22,7 +22,7 @@ _REQUESTED_S = 5.0
 
 
 class ColdStarts:
-    """The starts that go on, and the seconds that the last ones took.
+    """The starts in progress, and the seconds of the last start of each pool.
 
     `sleepers` are the pools that may have no replica. `guess_s` is the first guess.
     """
@@ -47,7 +47,7 @@ class ColdStarts:
         return [pool for pool in self._since_s if now - self._requested_s[pool] < _REQUESTED_S]
 
     def observe(self, there: Mapping[Pool, Collection[Life]], now: float) -> None:
-        """Take the replicas that are there, by pool; the start of a pool with one is over."""
+        """Take the present replicas by pool. The start of a pool with a new replica is over."""
         for pool, lives in there.items():
             if not lives:
                 continue

@@ -28,7 +28,9 @@ class Members(Protocol):
 
 
 class HealthyReplicas:
-    """Members by role, without suspects. A suspect is trusted again after `SUSPECT_S`, or reborn.
+    """Members by role, without suspects.
+
+    A suspect is trusted again after `SUSPECT_S`, or with a new generation.
 
     With an `identity`, only replicas of that model get work: during a rollout the directory has
     replicas of another model as well. `starts` knows the pools that may sleep.
@@ -54,7 +56,7 @@ class HealthyReplicas:
         return self._members.members()
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
-        """The replicas that may get work of a pool; a leaving one only if no other can do it."""
+        """The replicas that may get work of a pool; leaving replicas only if there is no other."""
         able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
         if any(one.leaving for one in able) and whole(able, served(able)):
             able = [one for one in able if not one.leaving]

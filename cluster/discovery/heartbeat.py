@@ -51,7 +51,7 @@ class LeaseHeartbeat:
 
     @property
     def record(self) -> ReplicaRecord:
-        """The record that it stores, except for the load."""
+        """The record that the heartbeat stores, except for the load."""
         return self._record
 
     @property
@@ -103,7 +103,7 @@ class LeaseHeartbeat:
             await asyncio.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Seconds until the next heartbeat; doubles in an outage, up to what readers forgive."""
+        """Seconds until the next heartbeat; doubles in an outage, up to the longest pause."""
         doubled = self._interval_s * 2 ** min(self._status.failures, 10)
         return float(min(doubled, longest_pause_s(self._directory)))
 
@@ -197,8 +197,8 @@ def longest_pause_s(directory: Directory) -> float:
 class _DirectoryStatus:
     """Whether the directory answers; logs once that it is lost and once that it is back."""
 
-    def __init__(self, who: str) -> None:
-        self._who = who
+    def __init__(self, name: str) -> None:
+        self._name = name
         self.failures = 0
 
     @property
@@ -207,12 +207,12 @@ class _DirectoryStatus:
 
     def failed(self, error: Unavailable) -> None:
         if self.failures == 0:
-            logger.warning(f"{self._who}: directory lost", extra={"reason": error.message})
+            logger.warning(f"{self._name}: directory lost", extra={"reason": error.message})
         self.failures += 1
 
     def succeeded(self) -> None:
         if self.failures:
-            logger.warning(f"{self._who}: directory is back", extra={"missed": self.failures})
+            logger.warning(f"{self._name}: directory is back", extra={"missed": self.failures})
         self.failures = 0
 
 

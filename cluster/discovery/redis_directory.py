@@ -42,7 +42,7 @@ _KEYS_VERSION = f"{_KEYS}:version"
 # Bound: how long a request to the launcher stands, and how long desired replicas are believed.
 _STOP_LEASE_MS = 60_000
 _DESIRED_LEASE_MS = 60_000
-# Bound: how long it is known that a replica left; longer than any reader forgives silence.
+# Bound: how long it is known that a replica left; longer than any reader keeps a silent one.
 _LEFT_S = 600
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
 
@@ -201,8 +201,8 @@ class Directory:
         """Whether the cluster was asked to stop."""
         return bool(await self._call(self._client.exists(self._stop)))
 
-    async def ask_rollout(self, request: str, state: str) -> bool:
-        """Ask the `tandem serve` of this cluster for a rollout; False if none listens."""
+    async def request_rollout(self, request: str, state: str) -> bool:
+        """Request a rollout of the `tandem serve` of this cluster; False if none listens."""
         if not await self._call(self._client.exists(self._launcher)):
             return False
         pipe = self._client.pipeline(transaction=True)
@@ -213,7 +213,7 @@ class Directory:
         return True
 
     async def take_rollout(self) -> str | None:
-        """Take the rollout that was asked for; None if there is none."""
+        """Take the requested rollout; None if there is none."""
         found: str | None = await self._call(self._client.getdel(self._rollout))
         return found
 
@@ -232,7 +232,7 @@ class Directory:
         return await self.stop_requested()
 
     async def clear_stop(self) -> None:
-        """Forget earlier requests to the launcher, and that one listened for them."""
+        """Drop earlier requests to the launcher, and the sign that a launcher listens."""
         keys = (self._stop, self._launcher, self._rollout, self._rollout_state)
         await self._call(self._client.delete(*keys))
 

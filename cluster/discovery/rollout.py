@@ -44,7 +44,7 @@ class RolloutRequest:
 
     @classmethod
     def from_json(cls, text: str) -> RolloutRequest:
-        """Read a request; raises ValueError if the text is none."""
+        """Read a request; raises ValueError if the text is not one."""
         data = json.loads(text)
         return cls(str(data["id"]), str(data["configuration"]))
 
@@ -64,7 +64,7 @@ class RolloutState:
 
     @classmethod
     def from_json(cls, text: str) -> RolloutState:
-        """Read a state; raises ValueError if the text is none."""
+        """Read a state; raises ValueError if the text is not one."""
         try:
             state = cls(**json.loads(text))
         except TypeError as error:
@@ -156,7 +156,7 @@ class Rollouts:
 
 
 def following(running: TandemConfig, asked: TandemConfig) -> TandemConfig:
-    """The configuration that takes over, with the addresses that clients and replicas know."""
+    """The requested configuration, with the addresses that clients and replicas know."""
     router = replace(
         asked.router,
         host=running.router.host,

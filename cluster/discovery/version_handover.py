@@ -39,8 +39,8 @@ def needed(identity: str, members: Iterable[ReplicaRecord]) -> bool:
 def unready(own: ReplicaRecord, members: Iterable[ReplicaRecord]) -> bool:
     """Whether a new replica's version is not complete yet, while another version serves.
 
-    A complete version has the pools that have replicas at all, and a router. A pool that sleeps
-    does so in the new version, too.
+    A version is complete if it has a router, and replicas in each pool that has replicas now. A
+    pool that sleeps also sleeps in the new version.
     """
     staying = [record for record in members if not record.leaving]
     pools = [record for record in staying if record.role != "router"]
@@ -57,7 +57,7 @@ def elsewhere(router: str, members: Iterable[ReplicaRecord]) -> bool:
     return any(r.role == "router" and r.id != router and not r.leaving for r in members)
 
 
-async def take_turn(heartbeat: LeaseHeartbeat, timeout_s: float) -> None:
+async def wait_for_version(heartbeat: LeaseHeartbeat, timeout_s: float) -> None:
     """Wait until this replica's version is complete, if another version serves."""
     own = heartbeat.record
     if not await wait_while(heartbeat.directory, partial(unready, own), timeout_s):

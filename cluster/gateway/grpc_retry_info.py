@@ -1,4 +1,4 @@
-"""When to come back, in the form that gRPC clients know: `google.rpc.RetryInfo`.
+"""The retry time of an error in the form that gRPC clients know: `google.rpc.RetryInfo`.
 
 It travels in `grpc-status-details-bin`, as `google.rpc.Status` with the call's own code and message
 (https://grpc.io/docs/guides/error/, the richer error model).
@@ -21,7 +21,7 @@ DETAILS_TRAILER = "grpc-status-details-bin"
 def detailed_trailers(
     error: TandemError, code: grpc.StatusCode
 ) -> tuple[tuple[str, str | bytes], ...]:
-    """The error's trailers; where trying again makes sense, with when in `RetryInfo`."""
+    """The trailers of an error, with a `RetryInfo` if the error has a retry time."""
     plain = trailers(error)
     wait_s = retry_after(error)
     if wait_s is None:

@@ -45,7 +45,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
-    """Answers `tandem.v1.Inference`. A client that reads nothing for `stall_s` is let go."""
+    """Answers `tandem.v1.Inference`. A call whose client reads nothing for `stall_s` ends."""
 
     def __init__(
         self, generator: Generator, *, stall_s: float = STALL_S, keys: ApiKeys | None = None
@@ -55,7 +55,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self._stall_s = stall_s
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server. A message that cannot be parsed reaches them."""
+        """The service's methods, for a server. They also get messages that cannot be parsed."""
         unary, streamed = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         wire = inference_pb2
         methods = {
@@ -69,8 +69,8 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     async def Generate(  # noqa: N802
         self, request: inference_pb2.GenerateRequest | None, context: Context
     ) -> None:
-        """Write the request's events; the end of the call, however it comes, closes the stream."""
-        # A coroutine that writes, not a generator: a cancelled call then always ends in here.
+        """Write the request's events. Any end of the call closes the stream."""
+        # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with _answering(context):
             asked = request_from_proto(_parsed(request))
             tenant = identify(self._keys, _authorization(context), asked.tenant)
@@ -87,7 +87,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     async def Score(  # noqa: N802
         self, request: inference_pb2.ScoreRequest | None, context: Context
     ) -> inference_pb2.ScoreResponse:
-        """Score every text; the end of the call, however it comes, ends them all."""
+        """Score every text. Any end of the call ends all of them."""
         began_s = time.monotonic()
         async with _answering(context):
             wire = _parsed(request)
@@ -108,7 +108,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     async def Cancel(  # noqa: N802
         self, request: inference_pb2.CancelRequest | None, context: Context
     ) -> inference_pb2.CancelResponse:
-        """End a request of the caller's own by its id."""
+        """Cancel a request of the caller's tenant by its id."""
         async with _answering(context):
             tenant = identify(self._keys, _authorization(context), DEFAULT_TENANT)
             request_id = check_request_id(_parsed(request).request_id)
@@ -128,7 +128,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
 
 
 class GrpcServer:
-    """A running gRPC server; `port` is the one it is bound to."""
+    """A running gRPC server, bound to `port`."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ async def _set_health(
 ) -> None:
     kinds = health_pb2.HealthCheckResponse
     ready = not generator.missing()
-    # An empty name asks for the server as a whole.
+    # An empty name stands for the whole server.
     for name in ("", *names):
         await health_status.set(name, kinds.SERVING if ready else kinds.NOT_SERVING)
 
@@ -256,7 +256,7 @@ async def _follow_health(
 
 @asynccontextmanager
 async def _answering(context: Context) -> AsyncIterator[None]:
-    """Turn what is raised inside into the call's status; nothing else leaves the server."""
+    """Turn every exception into the status of the call."""
     try:
         yield
         return

@@ -47,7 +47,7 @@ def create_app(
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
 
-    Its `state.drain` ends the WebSockets, each when what runs on it has ended.
+    Its `state.drain` ends the WebSockets, each when its generations have ended.
     """
     gateway = HttpGateway(
         generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
@@ -144,7 +144,7 @@ class HttpGateway:
         return _gone() if whole is None else _json(whole, headers=headers)
 
     def _tenant(self, request: Request) -> str:
-        """By its key; without keys a name that separates caches and nothing else."""
+        """The tenant of the request's API key. Without keys a tenant only separates caches."""
         named = request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
         return identify(self._keys, request.headers.get("authorization"), named)
 
@@ -162,7 +162,7 @@ class HttpGateway:
 
 
 def _answering(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: whatever it raises becomes an answer in OpenAI's error form."""
+    """Wrap an endpoint: its exceptions become answers in OpenAI's error form."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -174,7 +174,7 @@ def _answering(endpoint: Endpoint) -> Endpoint:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """The answer that says what went wrong."""
+    """The answer to a request that failed with this error."""
     if isinstance(error, ClientDisconnect):
         return _gone()
     if isinstance(error, HTTPException):
@@ -204,7 +204,7 @@ def _http_failure(request: Request, error: HTTPException) -> Response:
 
 
 def _request_id(request: Request) -> str:
-    """The request's id: its own once it is read, or else one drawn here."""
+    """The id of the request: the client's, once it is read, or else a random one."""
     if not hasattr(request.state, "request_id"):
         request.state.request_id = uuid.uuid4().hex
     found: str = request.state.request_id

@@ -1,4 +1,4 @@
-"""Reading a JSON body: bounded in bytes and in time, strict in what it takes for JSON."""
+"""Reads JSON bodies: bounded in bytes and in time, and strict JSON only."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 
 
 async def _drain(request: Request, most: int) -> None:
-    """Read on for a while, as a client that still writes would not see the answer."""
+    """Read on for a while, because a client does not see an answer while it writes."""
     more = True
     try:
         async with asyncio.timeout(_DRAIN_S):

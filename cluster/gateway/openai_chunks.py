@@ -16,14 +16,14 @@ _LEAST_LOGPROB = -9999.0  # what OpenAI sends for a probability of zero
 
 
 class Form(Protocol):
-    """How one of the two APIs writes a choice down."""
+    """The form of a choice in one of the two APIs."""
 
     prefix: str
     whole_object: str
     chunk_object: str
 
     def opening(self, choice: int) -> Json | None:
-        """What is sent of a choice before its first text; None for nothing."""
+        """The chunk of a choice before its first text; None for no chunk."""
         ...
 
     def delta(
@@ -141,7 +141,7 @@ COMPLETION = CompletionForm()
 
 
 def progress_json(progress: Progress, choice: int) -> Json:
-    """How far a choice of that number is; what is not known is left out."""
+    """The progress of choice number `choice`, without the unknown fields."""
     known = {name: value for name, value in asdict(progress).items() if value is not None}
     if progress.stage in ("starting", "queued"):
         del known["tokens"], known["total_tokens"]
@@ -151,7 +151,7 @@ def progress_json(progress: Progress, choice: int) -> Json:
 
 
 def finite(logprob: float | None) -> float | None:
-    """A log-probability as JSON can say it."""
+    """A log-probability as a number that JSON can represent."""
     if logprob is None or math.isnan(logprob):
         return None
     return max(logprob, _LEAST_LOGPROB)
@@ -159,7 +159,7 @@ def finite(logprob: float | None) -> float | None:
 
 def _entry(token: int, logprob: float | None, token_text: TokenText) -> Json:
     text = token_text(token)
-    # Half a character has no text of its own, and its bytes cannot be told from here.
+    # A part of a character has no text of its own, and its bytes are not known here.
     found = None if "\ufffd" in text else list(text.encode(errors="replace"))
     return {"token": text, "logprob": finite(logprob), "bytes": found}
 

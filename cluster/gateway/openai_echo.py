@@ -1,7 +1,7 @@
 """OpenAI's completions with `echo`: the prompt comes back, its tokens with log-probabilities.
 
 This is how evaluation harnesses score texts: `max_tokens` 0 asks for the prompt alone, 1 for one
-token more, which they pass over. Everything is computed in the prefill pool.
+token more, which they ignore. Everything is computed in the prefill pool.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class EchoReply:
         return choice
 
     def _text(self, index: int, one: ScoredText) -> str:
-        """The prompt as it was sent, or else as its tokens read."""
+        """The prompt as the client sent it, or the text of its tokens."""
         prompt = self._call.requests[index].prompt
         if isinstance(prompt, ScorePrompt) and isinstance(prompt.prompt, TextPrompt):
             return prompt.prompt.text
@@ -77,7 +77,7 @@ class EchoReply:
 
 
 def tokens_of(one: ScoredText) -> list[SampledToken]:
-    """All tokens of a text; the scored ones have their log-probabilities."""
+    """All tokens of a text, with log-probabilities for the scored tokens."""
     scored, scores = one.scored, one.scored.scores
     count = len(scores.logprobs)
     top = len(scores.top_ids) // count if count else 0

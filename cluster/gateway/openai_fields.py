@@ -1,4 +1,4 @@
-"""Reading the fields of OpenAI's API that come in more than one form, and sorting the rest.
+"""Reads the fields of OpenAI's API that have several forms, and sorts the others.
 
 Everything here raises InvalidRequest with `field` as OpenAI's `param` names it.
 """
@@ -13,7 +13,7 @@ from cluster.api import ChatMessage, TextPrompt, TokenPrompt
 from cluster.api.validation import chat_message, check_text, shown, text_prompt, token_prompt
 from engine.errors import InvalidRequest
 
-# Fields of OpenAI's API that change nothing of what is generated here.
+# Fields of OpenAI's API that do not change the answer here.
 IGNORED = frozenset(
     {
         "metadata",
@@ -27,7 +27,7 @@ IGNORED = frozenset(
         "user",
     }
 )
-# Fields that would change it and are not supported, with the values that ask for nothing.
+# Fields that would change the answer and are not supported, with the values that change nothing.
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
     "echo": (False,),
@@ -48,7 +48,7 @@ _MESSAGE_REFUSED = ("audio", "function_call", "tool_call_id", "tool_calls")
 
 
 def sift(body: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """The fields of `body` that are `known` and not null; refuses what may not be passed over."""
+    """The fields of `body` that are `known` and not null; refuses fields that change the answer."""
     kept = {}
     for name, value in body.items():
         if name in known:

@@ -1,4 +1,4 @@
-"""OpenAI's requests as strict models, and what each asks of a Generator."""
+"""OpenAI's requests as strict models, and their requests to a Generator."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     include_usage: bool = False
-    include_obfuscation: bool = False  # asks for padding; nothing is padded
+    include_obfuscation: bool = False  # requests padding; no chunk is padded
 
 
 class _Request(BaseModel):
-    """What both APIs share, with the extensions that OpenAI's client sends as `extra_body`."""
+    """The fields of both APIs, with the extensions that OpenAI's client sends as `extra_body`."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -100,7 +100,7 @@ class _Request(BaseModel):
             raise _first(error) from None
 
     def call(self, request_id: str, tenant: str = DEFAULT_TENANT) -> OpenAICall:
-        """What `tenant` asks for; `request_id` is used where the request names none."""
+        """The call of `tenant`; `request_id` is used if the request has no id."""
         name = check_request_id(self.request_id) or request_id
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
@@ -117,7 +117,7 @@ class _Request(BaseModel):
         )
 
     def _requests(self, name: str, tenant: str) -> tuple[GenerateRequest, ...]:
-        """One for each prompt, numbered where there are several."""
+        """One request for each prompt, numbered where there are several."""
         prompts = self._prompts()
         total = len(prompts) * check_choices(self.n)
         if total > MAX_CHOICES:
@@ -220,7 +220,7 @@ class CompletionRequest(_Request):
 
 
 def _first(error: ValidationError) -> InvalidRequest:
-    """The first thing that is wrong, on one line."""
+    """The first error, on one line."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = ""
     for part in found["loc"]:

@@ -1,4 +1,4 @@
-"""Events into OpenAI's replies: whole, or as server-sent events."""
+"""Makes OpenAI's replies from events: whole, or as server-sent events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.types.sequence import FinishReason
 
 @dataclass(slots=True)
 class _ReplyChoice:
-    """One choice as it grows."""
+    """One choice of the reply, as far as its events have come."""
 
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -130,7 +130,7 @@ class OpenAIReply:
         return head + dump(choice) + tail
 
     def _new_frame(self) -> tuple[bytes, bytes]:
-        """What stands before and behind the choice in each chunk: the same in all of them."""
+        """The bytes before and behind the choice in each chunk, the same in all chunks."""
         envelope = dump(self._envelope(self._form.chunk_object, []))
         tail = b'],"usage":null}\n\n' if self._call.include_usage else b"]}\n\n"
         return b"data: " + envelope.removesuffix(b"]}"), tail

@@ -1,4 +1,4 @@
-"""The SSE answer: its headers, its events, and its end when the client leaves or a call fails."""
+"""Server-sent events. The stream ends with its client, and reports a failure as an event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data(document: Mapping[str, Any]) -> bytes:
 
 
 def comment(name: str, document: Mapping[str, Any]) -> bytes:
-    """A comment that carries a JSON document; clients that do not look for it pass over it."""
+    """A comment that carries a JSON document. Clients that do not know it ignore comments."""
     return b": " + name.encode() + b" " + dump(document) + b"\n\n"
 
 
@@ -46,10 +46,10 @@ async def disconnected(receive: Receive) -> None:
 class EventStream(Response):
     """A response of events, which are closed in any case. The headers are set in `__init__`.
 
-    Nothing is sent before the first event. An error before it is answered by what `failed` makes of
-    the error. A later error is sent as an event in OpenAI's error form, with `retry_after_ms` where
-    there is a retry time. Then the stream ends without `[DONE]`. A client that takes nothing for
-    `stall_s` is disconnected.
+    Nothing is sent before the first event: `failed` makes the answer of an error in its place. A
+    later error is sent as an event with OpenAI's error form, and `retry_after_ms` if there is a
+    retry time. The stream then ends without `[DONE]`. A stream whose client reads nothing for
+    `stall_s` ends.
     """
 
     media_type = "text/event-stream"
@@ -95,12 +95,12 @@ class EventStream(Response):
                     body = {"type": "http.response.body", "body": event, "more_body": True}
                     await watch.write(send(body))
         except TimeoutError:
-            log.info("a client took nothing for %g s and was let go", self._stall_s)
+            log.info("a client read nothing for %g s and its stream was ended", self._stall_s)
         else:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _guarded(self, first: bytes) -> AsyncIterator[bytes]:
-        """The events, the last of which may tell of an error."""
+        """The events; an error becomes the last event."""
         yield first
         try:
             async for event in self._events:
@@ -113,7 +113,7 @@ class EventStream(Response):
 
 
 def _failed(error: TandemError) -> bytes:
-    """The last event of a stream that fails; its headers are sent, so it has the retry time."""
+    """The last event of a failed stream, with the retry time that no header can carry any more."""
     _, body, _ = http_error(error)
     wait_ms = retry_after_ms(error)
     if wait_ms is not None:

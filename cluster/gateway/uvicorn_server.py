@@ -1,4 +1,4 @@
-"""Serving an ASGI app with uvicorn inside a running event loop."""
+"""Serves an ASGI app with uvicorn inside a running event loop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 PING_S = 10.0
 PING_TIMEOUT_S = 60.0
 Drain = Callable[[float], Awaitable[None]]
-# What is left of a grace, when WebSockets have used it up, to write the last answers.
+# The least time for the last HTTP answers, if WebSockets have used the grace up.
 _LEAST_GRACE_S = 1.0
 
 
 class _UvicornServer(uvicorn.Server):
-    """Leaves the process's signals alone and says when it has started."""
+    """A uvicorn server that handles no signals, and sets `ready` when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -43,7 +43,7 @@ class _UvicornServer(uvicorn.Server):
 
 
 class _Stoppable:
-    """The app, but a request that the server's stop cancels ends without a traceback."""
+    """Wraps the app: a request that is cancelled by the server's stop ends without a traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -57,7 +57,7 @@ class _Stoppable:
 
 
 class HttpServer:
-    """A running HTTP server; `port` is the one it is bound to."""
+    """A running HTTP server, bound to `port`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class HttpServer:
         await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
 
     async def _end_sockets(self, drain: Drain, grace_s: float) -> None:
-        """End the WebSockets first, as uvicorn would close them at once; HTTP takes nothing new."""
+        """End the WebSockets before uvicorn closes them at once; HTTP takes no new requests."""
         for listening in self._server.servers:
             listening.close()
         for connection in list(self._server.server_state.connections):
@@ -123,7 +123,7 @@ async def start(
         ws="websockets-sansio",
         ws_max_size=max_message_bytes,
         ws_ping_interval=PING_S,
-        # As long as a client may take nothing; while it reads nothing it answers no ping.
+        # As long as a client may read nothing, because it then answers no ping.
         ws_ping_timeout=PING_TIMEOUT_S,
         ws_per_message_deflate=False,
         proxy_headers=False,

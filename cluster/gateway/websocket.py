@@ -1,7 +1,8 @@
-"""The WebSocket front end: several generations on one socket, each by the client's id.
+"""The WebSocket front end: several generations on one socket, each with the client's id.
 
-Each generation waits for the socket by itself. So the router merges what a slow client has not read
-(`cluster/router/event_buffer.py`). The end of the socket cancels all generations.
+Each generation waits for the socket by itself. So the router merges the unread events of each
+generation (`cluster/router/event_buffer.py`). The end of the socket cancels
+all of them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _RESTARTS = 1012
 
 
 class SocketGateway:
-    """Answers `/v1/stream`. A client that takes nothing for `stall_s` is let go."""
+    """Answers `/v1/stream`. A socket whose client reads nothing for `stall_s` is closed."""
 
     def __init__(
         self, generator: Generator, *, stall_s: float, keys: ApiKeys | None = None
@@ -64,7 +65,7 @@ class SocketGateway:
         self._sessions: set[_SocketSession] = set()
 
     async def serve(self, socket: WebSocket) -> None:
-        """Take a socket to its end, or refuse it with the answer that HTTP would have given."""
+        """Serve a socket to its end, or refuse it with the answer that HTTP would give."""
         refusal = self._refusal(socket)
         if refusal is not None:
             await socket.send_denial_response(refusal)
@@ -78,9 +79,9 @@ class SocketGateway:
             self._sessions.discard(session)
 
     async def drain(self, timeout_s: float) -> None:
-        """Begin nothing more; close each socket when what runs on it has ended. Idempotent.
+        """Begin no generations, and close each socket when its generations have ended. Idempotent.
 
-        What lasts longer is left as it is.
+        Sockets that are still open after `timeout_s` stay open.
         """
         self._leaving = True
         ends = [session.leave() for session in self._sessions]
@@ -89,22 +90,22 @@ class SocketGateway:
                 await asyncio.gather(*ends)
 
     def check_open(self) -> None:
-        """Raise Unavailable where nothing new may begin."""
+        """Raise Unavailable if no generation may begin any more."""
         if self._leaving:
             raise Unavailable("this router is about to end", retry_after_s=1.0)
 
     @property
     def generator(self) -> Generator:
-        """What makes the tokens."""
+        """The generator of the tokens."""
         return self._generator
 
     @property
     def stall_s(self) -> float:
-        """For how long one message may wait to be taken."""
+        """How long a client may take to read one message, in seconds."""
         return self._stall_s
 
     def tenant(self, socket: WebSocket) -> str:
-        """The tenant of a socket's requests; Unauthenticated, also for a key that was removed."""
+        """The tenant of a socket; raises Unauthenticated, also for a key that was removed."""
         named = socket.headers.get(TENANT_HEADER, DEFAULT_TENANT)
         return identify(self._keys, socket.headers.get("authorization"), named)
 
@@ -115,7 +116,7 @@ class SocketGateway:
         except TandemError as error:
             status, body, headers = http_error(error)
             return Response(dump(body), status, headers, "application/json")
-        # A browser opens sockets for the pages of any site. None of them has a key to show.
+        # A browser opens sockets for the pages of any site, and they carry no API key.
         if self._keys is None and not _same_origin(socket):
             message = "a page of another origin may not open this socket"
             body = error_body(message, "invalid_request_error", "forbidden_origin", None)
@@ -124,7 +125,7 @@ class SocketGateway:
 
 
 class _SocketSession:
-    """One socket and what runs on it."""
+    """One socket and its generations."""
 
     def __init__(self, gateway: SocketGateway, socket: WebSocket) -> None:
         self._gateway = gateway
@@ -135,7 +136,7 @@ class _SocketSession:
         self._ended = asyncio.Event()
 
     async def leave(self) -> None:
-        """Close the socket when nothing runs on it any more."""
+        """Close the socket when no generation runs on it any more."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         with suppress(RuntimeError, WebSocketDisconnect):
@@ -145,7 +146,7 @@ class _SocketSession:
         await self._ended.wait()
 
     async def run(self) -> None:
-        """Obey messages until the socket closes, or the client takes nothing for too long."""
+        """Take messages until the socket closes, or the client reads nothing for too long."""
         try:
             await unless(self._over.wait(), self._read())
         finally:
@@ -165,7 +166,7 @@ class _SocketSession:
             pass
 
     def _obey(self, text: str | None) -> Json | None:
-        """Do what a message says; returns the answer where it was wrong."""
+        """Carry a message out; returns the answer to a wrong message."""
         name = None
         try:
             document = read_object(text)
@@ -204,7 +205,7 @@ class _SocketSession:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, name: str, messages: Messages, events: Merged) -> None:
-        """One generation; whatever becomes of it is its last message."""
+        """Run one generation; the last message tells how it ended."""
         try:
             last = await unless(self._cancels[name].wait(), self._relay(messages, events))
             if last is None:
@@ -218,7 +219,7 @@ class _SocketSession:
             log.exception("a generation ended in a fault")
             last = failed(name, Internal("internal error"))
         finally:
-            # Before the client can know of the end and use the id again.
+            # Before the client learns of the end and uses the id again.
             del self._cancels[name]
         await self._send_last(last)
 
@@ -248,11 +249,11 @@ class _SocketSession:
             self._stalled()
 
     def _stalled(self) -> None:
-        log.info("a client took nothing for %g s and was let go", self._gateway.stall_s)
+        log.info("a client read nothing for %g s and its socket was closed", self._gateway.stall_s)
         self._over.set()
 
 
 def _same_origin(socket: WebSocket) -> bool:
-    """Whether the client is no browser, or a browser that shows a page of this host."""
+    """Whether the socket was opened by a page of this server, or not by a browser."""
     origin = socket.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == socket.headers.get("host")

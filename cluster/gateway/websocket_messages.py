@@ -1,4 +1,4 @@
-"""The JSON messages of the WebSocket: reads a client's, writes a generation's events."""
+"""The JSON messages of a WebSocket: reads those of a client, writes those of a generation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def take_id(document: dict[str, Any]) -> str:
 
 
 def take_type(document: dict[str, Any]) -> str:
-    """Remove and return what the client wants; InvalidRequest."""
+    """Remove and return the type of the message; InvalidRequest."""
     kind = document.pop("type", None)
     if kind not in _TYPES:
         raise InvalidRequest(
@@ -67,14 +67,14 @@ def take_type(document: dict[str, Any]) -> str:
 
 
 def read_call(kind: str, document: dict[str, Any], request_id: str, tenant: str) -> OpenAICall:
-    """What a message of that type asks for, which is always streamed; InvalidRequest."""
+    """The call of a message of that type, always streamed; raises InvalidRequest."""
     if document.setdefault("stream", True) is not True:
         raise InvalidRequest("stream must be true here, or absent", field="stream")
     return _KINDS[kind][1].read(document).call(request_id, tenant)
 
 
 def failed(name: str | None, error: TandemError) -> Json:
-    """The message that says what went wrong, with the status and body that HTTP would have."""
+    """The message of an error, with the status and body that HTTP would have."""
     status, body, _ = http_error(error)
     wait_ms = retry_after_ms(error)
     message = {"id": name, "type": "error", "status": status} | body

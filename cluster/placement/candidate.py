@@ -1,4 +1,4 @@
-"""What a prompt would mean on a replica that could compute it. Pure."""
+"""A replica that could compute a prompt, and the forecast for the prompt there. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlacementCandidate:
 
     @property
     def cost_s(self) -> float:
-        """When the prompt ends, and for how long other prompts wait for it."""
+        """The cost in seconds: the end of the prompt, and the delay of other prompts."""
         return self.forecast.ends_s + self.forecast.behind * self.alone_s
 
     @property

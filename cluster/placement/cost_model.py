@@ -1,4 +1,4 @@
-"""What a replica's work costs in seconds, learned from what it has done. Pure.
+"""The costs of a replica's work in seconds, learned from its past work. Pure.
 
 The costs are sums of features with factors that are never negative (`non_negative_fit.py`). A
 prompt has three features: one per request, one per token, and one per pair of a token and a token
@@ -27,7 +27,7 @@ _STEP_GUESS = (0.002, 0.0002)
 _STEP_TYPICAL = (1.0, 8.0)
 # Tuned: steps are many, so each is forgotten more slowly than a prompt.
 _STEP_MEMORY = 0.99
-# Start value: from the sampling of a first token to its way to the client.
+# Start value: from the sampling of a first token until it is sent to the client.
 _FLUSH_GUESS_S = 0.004
 # Tuned: the part of a new observation in a mean.
 _SMOOTHING = 0.1
@@ -67,11 +67,11 @@ class PrefillCost:
         busy_s: float = float("inf"),
         urgency: Urgency = Urgency.NONE,
     ) -> None:
-        """A prompt's first token came at `ended_s`, and `prefill_s` after its first chunk began.
+        """Learn from a prompt: its first token came at `ended_s`, `prefill_s` after its begin.
 
         A prompt is charged the time since the prompt before it ended, as far as the replica had
-        prompts then; it has had some since `busy_s` at least. Prompts that share steps or pass each
-        other are charged together, because the part of each is not known.
+        prompts then. It has had prompts since `busy_s` or earlier. Prompts that share steps or pass
+        each other are charged together, because the part of each is not known.
         """
         first_s = ended_s - prefill_s
         charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self.ended_s))
@@ -94,7 +94,7 @@ class PrefillCost:
 
 
 def _features(tokens: float, cached: float) -> tuple[float, ...]:
-    """The last is the number of pairs of a token and a token before it, which attention sees."""
+    """The features of a prompt; the last is the number of token pairs in attention."""
     return 1.0, tokens, tokens * (cached + tokens / 2)
 
 
@@ -118,7 +118,7 @@ class CostModel:
         return self._step(replica).predict((1.0, float(batch)))
 
     def learn_step(self, replica: str, batch: int, step_s: float) -> None:
-        """A decode step with so many sequences took `step_s`."""
+        """Learn that a decode step with so many sequences took `step_s`."""
         if batch > 0 and step_s > 0:
             self._step(replica).observe((1.0, float(batch)), step_s)
 
@@ -127,16 +127,16 @@ class CostModel:
         return self._streams_s.get(replica)
 
     def knows(self, prefill: str, decode: str) -> bool:
-        """Whether prompts of the one and streams of the other replica have been observed."""
+        """Whether prompts of the prefill and streams of the decode replica were observed."""
         return decode in self._streams_s and self.prefill(prefill).learned
 
     def learn_stream(self, replica: str, seconds: float) -> None:
-        """A request stayed on that decode replica for so long."""
+        """Learn that a request stayed on that decode replica for `seconds`."""
         known = self._streams_s.get(replica, seconds)
         self._streams_s[replica] = known + _SMOOTHING * (seconds - known)
 
     def learn_flush(self, seconds: float) -> None:
-        """A first token was on its way to the client so long after it was sampled."""
+        """Learn that a first token was sent `seconds` after it was sampled."""
         farthest_s = _FLUSH_FARTHEST * self.flush_s + _FLUSH_MORE_S
         self.flush_s += _SMOOTHING * (min(max(seconds, 0.0), farthest_s) - self.flush_s)
 

@@ -1,4 +1,4 @@
-"""Which replicas can take a request, and how much capacity the decode replicas have left. Pure.
+"""The replicas that can take a request, and the free capacity of decode replicas. Pure.
 
 Decode capacity has two parts: KV blocks for prompts with whole answers, and slots in decode
 batches. Both are promised before they are needed, so that no stream waits for them later. The batch
@@ -64,7 +64,7 @@ class DecodeCapacity:
     ) -> int:
         def feasible(batch: bool, *, empty: bool = False) -> int:
             return sum(
-                self._feasible(record, request, batch, batch_slots=batch_slots, empty=empty)
+                self._choice_capacity(record, request, batch, batch_slots=batch_slots, empty=empty)
                 for record in records
             )
 
@@ -72,7 +72,7 @@ class DecodeCapacity:
         batch = request.batch and feasible(True, empty=True) >= request.choices
         return max(0, request.choices - feasible(batch))
 
-    def _feasible(
+    def _choice_capacity(
         self,
         record: ReplicaRecord,
         request: PlacementRequest,
@@ -81,7 +81,7 @@ class DecodeCapacity:
         batch_slots: bool,
         empty: bool,
     ) -> int:
-        """The choices that a replica can take beside its requests, or if it were `empty`."""
+        """The number of choices that a replica can take beside its requests, or if `empty`."""
         load, total = record.load, int(self._overcommit * record.load.blocks_total)
         blocks = most_of(total, batch=batch) - (0 if empty else self._load_tracker.blocks(record))
         choices = max(0, blocks) // max(1, blocks_of(record, request))

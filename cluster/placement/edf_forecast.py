@@ -1,4 +1,4 @@
-"""When one more prompt would end on a replica, and what that means for the prompts that wait. Pure.
+"""Forecasts the end of one more prompt on a replica, and its effect on waiting prompts. Pure.
 
 A prefill replica orders its prompts by `engine.scheduling.edf`. So a new prompt may pass waiting
 prompts where it can be on time and makes none of them late.
@@ -62,7 +62,7 @@ def forecast_prompt(
 def _is_feasible(
     kept: Iterable[EdfPrompt], new: EdfPrompt, begin_s: float, margin_s: float
 ) -> bool:
-    """Whether all are on time where the prompts with later deadlines come behind the new one."""
+    """Whether all prompts are on time if those with later deadlines come behind the new one."""
     end_s, behind = begin_s, []
     for prompt in kept:
         if prompt.deadline_s <= new.deadline_s:

@@ -47,7 +47,7 @@ class LocalPrefill:
         elsewhere: PlacementCandidate,
         shared: Mapping[str, bool],
     ) -> PlacementCandidate | None:
-        """The decode replica that had better compute the prompt than the replica `elsewhere`.
+        """The decode replica that should compute the prompt, instead of the replica `elsewhere`.
 
         `shared` has the devices of prefill replicas, and whether they are busy. None: there is no
         such decode replica.
@@ -89,6 +89,9 @@ class LocalPrefill:
 
 
 def _is_local_prefill(here: PlacementCandidate, elsewhere: PlacementCandidate) -> bool:
-    """On a device of its own: with more cached, or done before it would begin elsewhere."""
+    """Whether a decode replica with its own device should compute the prompt.
+
+    It has more of the prompt cached, or ends before the prompt would begin elsewhere.
+    """
     sooner = here.forecast.ends_s < elsewhere.forecast.ends_s - elsewhere.alone_s
     return here.cached > elsewhere.cached or (sooner and here.forecast.feasible)

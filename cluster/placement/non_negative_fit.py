@@ -92,7 +92,7 @@ class NonNegativeFit:
         self._solve()
 
     def _believed(self, part: float) -> float:
-        """The factor on all costs, after an observation that took `part` of what was expected.
+        """The factor on all costs, after an observation that took `part` of the expected time.
 
         Costs never rise by it beyond what was known before they fell.
         """

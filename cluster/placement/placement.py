@@ -1,4 +1,4 @@
-"""Which pair of replicas serves a request, and what that would mean for it. Pure.
+"""Chooses the pair of replicas for a request, and forecasts the request there. Pure.
 
 Prefill goes where the prompt's first token is predicted first. The prediction counts the cached
 prefix and the wait of the prompts that it passes. Decode goes to a replica with capacity, and there
@@ -81,7 +81,7 @@ class Placement:
         margin_s: float = 0.0,
         least: Urgency = Urgency.PROMPTS,
     ) -> PlacementPlan:
-        """The best pair whose pools can hold the prompt, and prompt with answer.
+        """The best pair: prefill can hold the prompt, and decode can hold prompt and answer.
 
         The first token is to come `margin_s` before it is due. `stale` names replicas whose state
         is old. Beside streams on a shared device the prompt has the `least` urgency or a higher
@@ -126,7 +126,7 @@ class Placement:
         request: PlacementRequest,
         now: float,
     ) -> PlacementPlan:
-        """Where an answer continues that began elsewhere: one decode replica computes it all."""
+        """The plan for an answer after a loss: one decode replica computes prompt and output."""
         able = large_enough("decode", decode, request.most_tokens)
         chosen = self._capacity.least_loaded(able, request)
         urgency = Urgency.PROMPTS if _share_a_device(prefill, decode) else Urgency.NONE
@@ -139,7 +139,7 @@ class Placement:
         return request.prompt_tokens - max(cached, default=0)
 
     def learn(self, replica: ReplicaRecord, digests: Sequence[bytes]) -> None:
-        """The replica computes these blocks, or has them."""
+        """Note that the replica has these blocks, or computes them."""
         self._prefixes.learn(replica.id, digests, replica.load.blocks_total)
 
     def add_load(
@@ -169,7 +169,7 @@ class Placement:
         now: float,
         urgency: Urgency = Urgency.NONE,
     ) -> None:
-        """The first token of a prompt came now; `urgency` as in its forecast.
+        """Learn from the first token of a prompt, which came now; `urgency` as in its forecast.
 
         The prompt's load share must not have been released yet.
         """

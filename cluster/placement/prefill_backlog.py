@@ -20,7 +20,7 @@ _TRAVEL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PlacedPrompt:
-    """A prompt with a replica: `tokens` are to be computed behind `cached` tokens.
+    """A prompt placed on a replica: `tokens` are to be computed behind `cached` tokens.
 
     `deadline_s` is when its first token is due. Prompts of the `batch` lane give way to all others.
     `urgency` is the urgency that the prompt was planned with.
@@ -90,7 +90,7 @@ class PrefillBacklog:
         self._done[prompt.batch] = max(0, self._done[prompt.batch] - prompt.tokens)
 
     def report(self, tokens: int, now: float, batch_tokens: int = 0) -> None:
-        """The replica reports `tokens` due, of which `batch_tokens` are of the batch lane."""
+        """Take a report of `tokens` due, of which `batch_tokens` are of the batch lane."""
         others, progressed = 0, False
         for batch, due in ((False, tokens - batch_tokens), (True, batch_tokens)):
             own = [one for one in self._waiting.values() if one.prompt.batch is batch]
@@ -104,7 +104,7 @@ class PrefillBacklog:
         self.others, self.reported = others, True
 
     def unreport(self) -> None:
-        """The last report is too old to count."""
+        """Ignore the last report, which is too old."""
         self.others, self.reported = 0, False
 
     def remaining(self) -> list[RemainingPrompt]:
@@ -140,7 +140,7 @@ class PrefillBacklog:
         return bool(self._waiting) or self.others_of(load) > 0
 
     def others_of(self, load: ReplicaLoad) -> int:
-        """The tokens that others placed there; `load` counts where no fresh report does."""
+        """The tokens that other routers placed there, by `load` if there is no fresh report."""
         if self.reported:
             return self.others
         return max(0, load.prompt_tokens_due - sum(one.tokens for one in self.remaining()))
@@ -155,8 +155,8 @@ def edf_prompts(
 ) -> list[EdfPrompt]:
     """The prompts from here that wait on a replica, in seconds of computing.
 
-    Prompts of the batch lane are among them only where `batch` asks. `newcomer` is the urgency of a
-    prompt that would come behind them. The oldest prompt has been computed since the latest of
+    Prompts of the batch lane are included if `batch` says so. `newcomer` is the urgency of a prompt
+    that would come behind them. The oldest prompt has been computed since the latest of
     three times: it was placed, the prompt before it ended, or a report told of progress.
     """
     found: list[EdfPrompt] = []

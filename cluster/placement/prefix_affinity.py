@@ -1,4 +1,4 @@
-"""What a router remembers of the prefixes in each replica's cache. Pure.
+"""A router's knowledge of the prefixes in each replica's cache. Pure.
 
 Replicas report nothing of their caches. The router remembers the digests of the prompts that it
 placed there itself (`engine/kv/prefix_digest.py`). They may be out of date, which costs time and

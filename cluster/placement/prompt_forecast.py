@@ -1,4 +1,4 @@
-"""What one prompt would mean on each replica, from what waits there and what it costs. Pure."""
+"""Forecasts one prompt on each replica, from its cost and the prompts that wait there. Pure."""
 
 from __future__ import annotations
 

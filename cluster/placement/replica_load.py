@@ -1,4 +1,4 @@
-"""What waits and runs on each replica, as a router knows it. Pure.
+"""The waiting and running requests of each replica, as a router knows them. Pure.
 
 A router counts at once what it places itself. Without fresh reports the larger of two counts
 stands, its own or the replica's record: the record may be old, and the router sees only its own
@@ -29,7 +29,7 @@ class LoadShare:
 
 
 class Tally:
-    """An amount on a replica: the part that was placed from here, and the others' part."""
+    """An amount on a replica: the part of this router, and the part of other routers."""
 
     def __init__(self) -> None:
         self.own = 0
@@ -40,7 +40,7 @@ class Tally:
 
     @property
     def total(self) -> float:
-        """Both parts."""
+        """The sum of both parts."""
         return self.own + self.others
 
     def add(self, amount: int) -> int:
@@ -55,12 +55,12 @@ class Tally:
         self.own -= self._placed.pop(key)
 
     def report(self, amount: float) -> None:
-        """The replica says that it has this amount in all."""
+        """Take a report: the replica has this amount in all."""
         self.others = max(0.0, amount - self.own)
         self.reported = True
 
     def unreport(self) -> None:
-        """The last report is too old to count."""
+        """Ignore the last report, which is too old."""
         self.others = 0.0
         self.reported = False
 
@@ -108,14 +108,14 @@ class ReplicaLoadTracker:
         return LoadShare(release)
 
     def report(self, replica: str, load: ReplicaLoad, now: float) -> None:
-        """A fresh report of the replica's load has come."""
+        """Take a fresh report of the replica's load."""
         known = self._of(replica)
         known.prompts.report(load.prompt_tokens_due, now, load.batch_tokens_due)
         known.requests.report(load.waiting + load.running)
         known.blocks.report(load.blocks_promised)
 
     def unreport(self, replica: str) -> None:
-        """The replica's last report is too old to count."""
+        """Ignore the replica's last report, which is too old."""
         load = self._of(replica)
         for known in (load.prompts, load.requests, load.blocks):
             known.unreport()

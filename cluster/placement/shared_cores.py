@@ -1,4 +1,4 @@
-"""What placement does only where prompts and streams share a device. Pure, and optional.
+"""Placement where prompts and streams share a device. Pure, and optional.
 
 A deployment whose prefill replicas have devices of their own never enters this module. On a shared
 device three things depend on each other:
@@ -43,7 +43,7 @@ class StreamSlowdown:
         return tuple(tokens * (urgency is one) for one in _BESIDE_STREAMS)
 
     def fitted(self, features: Sequence[float]) -> None:
-        """The fit has learned these features.
+        """Count features that the fit has learned.
 
         The count fades as the fit forgets. Without observations the factor of an urgency would
         drift to that of the other urgencies.
@@ -111,7 +111,7 @@ def is_local_prefill(
         return True
     if busy or not requests:
         return False
-    # Elsewhere on the device its steps would be in the way; another device is disturbed by no one.
+    # On another device the prompt would slow no steps down, so it is better computed there.
     same = here.record.device == elsewhere.record.device and here.cached >= elsewhere.cached
     # The wait is no longer than the prompt itself, so a prompt behind it is on time where it is.
     soon = here.forecast.work_s <= here.alone_s

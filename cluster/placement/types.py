@@ -11,7 +11,7 @@ from engine.types.urgency import Urgency
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """What a request needs and was promised.
+    """The needs of a request, and the promises that it was given.
 
     - `prompt_tokens`: the prompt; `most_tokens` is prompt and answer of one choice.
     - `digests`: the digests of the prompt's full blocks.

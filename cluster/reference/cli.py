@@ -31,7 +31,7 @@ def page() -> str:
 def commands(
     parser: argparse.ArgumentParser,
 ) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    """Each command with its one line of help and its own parser."""
+    """Each command, with its line of help and its parser."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for listed in action._choices_actions:

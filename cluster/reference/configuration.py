@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md: every key, with what stands beside its field in the code.
+"""docs/reference/configuration.md: every key, with the documentation of its field.
 
 Types and defaults are those of the dataclasses, meanings the docstrings below their fields, units
 follow from the ends of the names.
@@ -43,7 +43,7 @@ _UNITS = {
     "tokens": "tokens",
     "percent": "percent",
 }
-# What a key may be where its type is text, since the names are in a registry.
+# The allowed values of a key whose type is text and whose names are in a registry.
 _NAMES = {"kv.transport": configurable_names()}
 _HEAD = ("key", "type", "default", "unit", "meaning")
 
@@ -59,7 +59,7 @@ class Key:
 
     @property
     def unit(self) -> str:
-        """What the end of the name says; empty where the value has no unit."""
+        """The unit at the end of the name; empty where the value has none."""
         return _UNITS.get(self.path.rpartition(".")[2].rpartition("_")[2], "")
 
 

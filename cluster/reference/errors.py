@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: the tree of errors, and what each is to a client."""
+"""docs/reference/errors.md: the tree of errors, and the status of each for clients."""
 
 from __future__ import annotations
 

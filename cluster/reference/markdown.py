@@ -13,7 +13,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: object) -> str:
-    """As code; nothing stays nothing."""
+    """The text as code; empty text stays empty."""
     return f"`{text}`" if str(text) else ""
 
 

@@ -17,14 +17,14 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def write_pages(folder: Path) -> None:
-    """Write all of them; OSError where that cannot be."""
+    """Write all pages; raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (folder / name).write_text(page(), encoding="utf-8")
 
 
 def stale_pages(folder: Path) -> list[str]:
-    """The names of those that are not what the code gives, or are not there."""
+    """The names of the pages that are missing or differ from the code."""
     return [name for name, page in PAGES.items() if _read(folder / name) != page()]
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/refusals.md: why requests are refused, who decides it, when to come back."""
+"""docs/reference/refusals.md: the reasons of refusals, with their origin and retry time."""
 
 from __future__ import annotations
 

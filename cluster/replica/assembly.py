@@ -1,4 +1,4 @@
-"""What a replica is made of: its engine, both pools' loops, and both ends of the KV transfer.
+"""The parts of a replica: its engine, both pools' loops, and both ends of the KV transfer.
 
 `assemble` wires all of it and starts nothing. `cluster/replica/replica.py` starts it.
 """
@@ -72,7 +72,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class PrefillParts:
-    """What computes prompts, and what hands their KV over."""
+    """The parts that compute prompts and hand their KV over."""
 
     scheduler: PrefillScheduler
     loop: PrefillLoop
@@ -81,7 +81,7 @@ class PrefillParts:
 
 @dataclass(frozen=True, slots=True)
 class DecodeParts:
-    """What generates, and what takes KV over."""
+    """The parts that take KV over and generate."""
 
     scheduler: DecodeScheduler
     loop: DecodeLoop
@@ -90,7 +90,7 @@ class DecodeParts:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:
-    """Everything that a replica computes with. Both loops share the blocks and the engine."""
+    """All parts of a replica. Both loops share the blocks and the engine."""
 
     model: LoadedModel
     blocks: BlockPool
@@ -175,7 +175,7 @@ def _new_decode_loop(
 
 
 def _cache_identity(config: TandemConfig, engine: Engine) -> str | None:
-    """What the digests of cached blocks begin with; None where there is no prefix cache."""
+    """The prefix of the digests of cached blocks; None where there is no prefix cache."""
     return identity_of(engine.cache.layout) if config.kv.prefix_cache else None
 
 

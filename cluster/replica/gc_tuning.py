@@ -1,4 +1,4 @@
-"""The garbage collector of a process that serves: no long pauses."""
+"""Garbage collection without long pauses in a process that serves."""
 
 from __future__ import annotations
 

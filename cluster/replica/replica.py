@@ -2,8 +2,8 @@
 
     load → assemble → bind → improve the engine → register → serve → drain → stop
 
-Its role says which work routers give it, and may change while it runs. What a replica is made of
-stands in `cluster/replica/assembly.py`.
+Its role says which work routers give it, and may change while it runs.
+`cluster/replica/assembly.py` makes its parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
 from cluster.discovery.heartbeat import LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
-from cluster.discovery.version_handover import sent_to_sleep, stay_while_needed, take_turn
+from cluster.discovery.version_handover import sent_to_sleep, stay_while_needed, wait_for_version
 from cluster.replica.assembly import LoadedModel, ReplicaParts, assemble
 from cluster.replica.prefix_warmup import warm
 from cluster.replica.servers import ReplicaServers
@@ -42,7 +42,7 @@ _UNSEEN_S = 1.5
 class Replica:
     """Serves, answers for its health, drains and stops. `Replica.start` makes one.
 
-    Its parts, its servers and its heartbeat are public, so that a running replica can be observed.
+    Its parts, its servers and its heartbeat are attributes, so that tests can inspect them.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Replica:
 
     @property
     def id(self) -> str:
-        """The id under which it is registered."""
+        """The id under which the replica is registered."""
         return self.heartbeat.record.id
 
     @property
     def role(self) -> ReplicaRole:
-        """The role that it has now."""
+        """The present role of the replica."""
         return self._status.role
 
     @property
@@ -118,7 +118,7 @@ class Replica:
         return self.servers.address
 
     def load(self) -> ReplicaLoad:
-        """What this replica is doing now, with orphaned blocks counted; also sets its gauges."""
+        """The load of this replica, with orphaned blocks counted; also sets its gauges."""
         return self._status.load()
 
     def check_health(self) -> None:
@@ -142,10 +142,10 @@ class Replica:
             await self.heartbeat.beat()
         return before
 
-    async def take_turn(self, timeout_s: float) -> None:
+    async def wait_for_version(self, timeout_s: float) -> None:
         """Wait, where another version serves, until this version is complete."""
         if not self._draining:
-            await take_turn(self.heartbeat, timeout_s)
+            await wait_for_version(self.heartbeat, timeout_s)
 
     async def warmed(self) -> None:
         """Wait until the prefixes of `kv.warm_prefixes` are cached."""

@@ -48,7 +48,7 @@ class ReplicaServers:
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs and everything that calls gave has been sent."""
+        """Whether no call runs, and all events of calls have been sent."""
         return self._calls.idle
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What a replica is doing: for the routers, for the directory, and for the replica's own gauges."""
+"""The load of a replica: for routers, for the directory, and for the replica's gauges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReplicaStatus:
         return load
 
     def state(self) -> ReplicaLoad:
-        """The load, cheap enough to ask for many times a second."""
+        """The load without orphaned blocks, cheap enough for many calls a second."""
         prefill, decode = self._parts.prefill.scheduler, self._parts.decode.scheduler
         counts, loop = self._parts.blocks.counts(), self._parts.decode.loop
         working = prefill if self.role == "prefill" else decode

@@ -1,4 +1,4 @@
-"""What becomes of each request, as it is counted.
+"""Counts the outcome of each request.
 
 Every request ends here, also a request that the router turned away: in the metrics, in the
 statistics of its endpoint's canary, and as one row of the request log.
@@ -21,7 +21,7 @@ from engine.errors import Overloaded, TandemError
 
 @dataclass(slots=True)
 class RequestAccount:
-    """One request: whom it counts for, how it is served, and when it began (monotonic).
+    """One request: the tenant it counts for, its route, and when it began (monotonic).
 
     `ttft_s` is the time to the first token of its first choice that has one.
     """
@@ -34,13 +34,13 @@ class RequestAccount:
     ttft_s: float | None = None
 
     def first_token(self, ttft_s: float) -> None:
-        """Note a first token; the first tokens of further choices change nothing."""
+        """Note the first token of the request; first tokens of further choices are ignored."""
         if self.ttft_s is None:
             self.ttft_s = ttft_s
 
 
 class RequestAccounting:
-    """Opens an account for each request, and closes it with what became of the request.
+    """Opens an account for each request, and closes it with the outcome of the request.
 
     `endpoint_of` names the endpoint that a request goes to, configured or not.
     """
@@ -56,20 +56,20 @@ class RequestAccounting:
         self._endpoint_of = endpoint_of
 
     def open(self, request: GenerateRequest, request_id: str, tenant: str) -> RequestAccount:
-        """The account of a request that has come; `tenant` is whom it counts for."""
+        """The account of a new request, which counts for `tenant`."""
         labels = self._labels.of(request, tenant)
         route = self._canaries.route(self._endpoint_of(request), tenant, request_id)
         return RequestAccount(request_id, tenant, labels, route)
 
     def turned_away(self, account: RequestAccount, error: TandemError) -> None:
-        """The request never began. It belongs to no arm of a canary."""
+        """Count a request that never began. It belongs to no arm of a canary."""
         outcome = type(error).__name__
         metrics.REQUESTS.inc(outcome=outcome, **account.labels)
         account.route = replace(account.route, arm=None)
         request_log.write(_row(account, outcome, error))
 
     def ended(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
-        """The request has ended with its summary or with an error."""
+        """Count a request that has ended with its summary or with an error."""
         labels, row = account.labels, _row(account, outcome, last)
         if isinstance(last, Summary):
             metrics.TOTAL.observe(last.total_s, **labels)
@@ -82,7 +82,7 @@ class RequestAccounting:
         request_log.write(row)
 
     def _judge(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
-        """Tell the canary's judge; the TTFT of a client that left early is its wait at least."""
+        """Tell the canary's judge. A cancelled request without a token counts with its wait."""
         ttft_s = account.ttft_s
         if ttft_s is None and outcome == "cancelled":
             ttft_s = time.monotonic() - account.began_s

@@ -14,7 +14,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import UNDER_WAY, RolloutRequest, RolloutState
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
 from cluster.router.canary_routing import CanaryRouting, CanaryState
-from cluster.rpc.role_control import ask_role, check_flip, working_role
+from cluster.rpc.role_control import check_flip, request_role, working_role
 from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2, router_pb2_grpc
 from protos.status import answers_errors
@@ -55,12 +55,12 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     async def Status(  # noqa: N802
         self, request: router_pb2.StatusRequest, context: Any
     ) -> router_pb2.StatusResponse:
-        """Every replica as last reported, and the pools that have fewer than they should."""
+        """Every replica as last reported, and the pools with too few replicas."""
         replicas = [self._describe(record) for record in self._pools.members()]
         canaries = [_canary(state) for state in self._canaries.states()]
         return router_pb2.StatusResponse(
             replicas=replicas,
-            missing=self._short(),
+            missing=self._shortfalls(),
             canaries=canaries,
             config=self._config,
             rollout=await self._shown_rollout(),
@@ -70,7 +70,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     async def Stop(  # noqa: N802
         self, request: router_pb2.StopRequest, context: Any
     ) -> router_pb2.StopResponse:
-        """Ask the launcher to end the cluster; Unavailable where no launcher listens."""
+        """Have the launcher end the cluster; Unavailable where no launcher listens."""
         self._check(context)
         if not await self._directory.request_stop():
             raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
@@ -80,14 +80,14 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     async def Rollout(  # noqa: N802
         self, request: router_pb2.RolloutRequest, context: Any
     ) -> router_pb2.RolloutResponse:
-        """Ask the launcher for a rollout; Unavailable where no launcher listens, or one goes on."""
+        """Have the launcher begin a rollout; Unavailable if none listens, or a rollout goes on."""
         self._check(context)
         last = await self._last_rollout()
         if last is not None and last.state in UNDER_WAY:
             raise Unavailable("another rollout is under way; ask again when it has ended")
         asked = RolloutState(secrets.token_hex(8))
         asking = RolloutRequest(asked.id, request.configuration)
-        if not await self._directory.ask_rollout(asking.to_json(), asked.to_json()):
+        if not await self._directory.request_rollout(asking.to_json(), asked.to_json()):
             raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
         return router_pb2.RolloutResponse(id=asked.id)
 
@@ -104,7 +104,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         async with self._flipping:
             members = [record for record in self._pools.members() if self._pools.trusted(record)]
             replica = check_flip(members, request.replica, role)
-            before = await ask_role(replica, role)
+            before = await request_role(replica, role)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEEN_S):
                     while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
@@ -133,7 +133,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         found = (record for record in self._pools.members() if record.id == replica.id)
         return all(record.role == role for record in found)
 
-    def _short(self) -> list[str]:
+    def _shortfalls(self) -> list[str]:
         have = {pool: len(self._pools.healthy(pool)) for pool in self._desired}
         return [
             f"{pool} ({have[pool]} of {desired})"

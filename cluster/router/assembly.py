@@ -1,4 +1,4 @@
-"""What a router serves requests with, made from the configuration and the model's files."""
+"""Makes the parts of a router from the configuration and the model's files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.types.lane_quota import most_of
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a router knows of its model: the description and the tokenizer, and no weights."""
+    """A router's part of the model: the description and the tokenizer, without weights."""
 
     description: ModelDescription
     tokenizer: Tokenizer

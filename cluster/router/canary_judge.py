@@ -1,4 +1,4 @@
-"""When a canary is rolled back: both arms of an endpoint compared over a sliding window. Pure."""
+"""Decides when a canary is rolled back: compares both arms over a sliding window. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERCENT = 95
 
 @dataclass(frozen=True, slots=True)
 class ArmStats:
-    """What an arm did in the window: requests, how many failed, and TTFT's 95th percentile."""
+    """The requests of an arm in the window, the failed ones, and the 95th percentile of TTFT."""
 
     requests: int = 0
     failed: int = 0
@@ -26,12 +26,12 @@ class ArmStats:
 
     @property
     def error_rate(self) -> float:
-        """The share that failed."""
+        """The share of failed requests."""
         return self.failed / self.requests if self.requests else 0.0
 
 
 class CanaryJudge:
-    """The two arms of one endpoint. `salt` draws anew whose requests the canary gets."""
+    """Compares the two arms of one endpoint. Another `salt` draws other requests for the canary."""
 
     def __init__(self, config: CanaryConfig, salt: str = "") -> None:
         self.config = config
@@ -51,11 +51,11 @@ class CanaryJudge:
         return "canary" if drawn < self.config.share else "stable"
 
     def note(self, arm: Arm, now: float, ttft_s: float | None, *, failed: bool) -> None:
-        """A request has ended; `ttft_s` None where it had no first token."""
+        """Note a request that has ended; `ttft_s` is None if it had no first token."""
         self._window[arm].append((now, ttft_s, failed))
 
     def stats(self, arm: Arm, now: float) -> ArmStats:
-        """What the arm did in the window that ends now."""
+        """The statistics of the arm in the window that ends now."""
         found = self._window[arm]
         while found and found[0][0] < now - self.config.guard.window_s:
             found.popleft()

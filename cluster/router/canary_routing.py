@@ -1,7 +1,7 @@
-"""A router's canaries: which requests they serve, what became of these, and their rollback.
+"""The canaries of a router: their requests, the outcomes, and their rollback.
 
-A rollback lasts until the configuration of either endpoint changes, or until no router knows of it
-any more. Routers tell each other (`cluster/router/peer_exchange.py`).
+A canary stays rolled back until the configuration of either endpoint changes, or until no router is
+left that knows of it. Routers tell each other (`cluster/router/peer_exchange.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class CanaryRouting:
     def ended(
         self, route: CanaryRoute, outcome: str, ttft_s: float | None, *, failed: bool
     ) -> None:
-        """A request has ended. Rolls its canary back where the judge says so."""
+        """Note a request that has ended, and roll its canary back if the judge says so."""
         if route.arm is None:
             return
         name, now = route.endpoint, self._clock()

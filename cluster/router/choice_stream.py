@@ -142,7 +142,7 @@ class ChoiceStream:
             self._settle(error)
 
     def call_ended(self, call: _RunningCall, error: TandemError | None) -> None:
-        """A call is over: the replica has freed everything of it, or is lost."""
+        """Note that a call is over: the replica has freed all its blocks, or is lost."""
         if isinstance(error, ReplicaLost):
             self._hooks.lost(call.replica)
         if not self._pair.local and call is self._calls[0]:
@@ -152,7 +152,7 @@ class ChoiceStream:
             metrics.TIME_TO_CANCEL.observe(time.monotonic() - self._abandoned_s)
         if self._outcome.done():
             return
-        # After the last token, what happens to a replica is no failure.
+        # After the last token the loss of a replica is no failure of the choice.
         if error is not None and not self._state.finished:
             self._weigh(error, over)
         elif over and self._state.finished:
@@ -198,7 +198,7 @@ class ChoiceStream:
 
     @property
     def _over(self) -> bool:
-        """Whether nothing more is to come: the last token was sent, and decode has closed."""
+        """Whether the choice is complete: the last token was sent, and decode has closed."""
         decoded = self._pair.local or len(self._state.output) > 1
         return self._state.finished and (self._retired or not decoded)
 
@@ -222,7 +222,7 @@ class ChoiceStream:
         self._early.clear()
 
     def _report(self, wire: prefill_pb2.PromptProgress) -> None:
-        """Pass on how far the prompt is, until the first token."""
+        """Pass the progress of the prompt on, until the first token."""
         if self._state.output:
             return
         total = len(self._state.prepared.prompt_ids)

@@ -1,4 +1,4 @@
-"""Progress events for an answer whose text is kept to its end, by the tokens that came."""
+"""Progress events for an answer whose text is kept to its end."""
 
 from __future__ import annotations
 

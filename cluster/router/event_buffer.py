@@ -66,7 +66,7 @@ class EventBuffer:
 
     @property
     def unread(self) -> int:
-        """Events that wait to be read."""
+        """The number of unread events."""
         return len(self._events)
 
     def keep_text(self) -> None:
@@ -74,7 +74,7 @@ class EventBuffer:
         self._at_end = True
 
     def put(self, event: Event | TandemError) -> None:
-        """Add an event; nothing happens after the end. A reader that waits is woken."""
+        """Add an event and wake a waiting reader. Does nothing after the end."""
         if self._closed:
             return
         if isinstance(event, Tokens):
@@ -99,12 +99,12 @@ class EventBuffer:
         self.close()
 
     def close(self) -> None:
-        """Take nothing more. Idempotent."""
+        """Take no more events. Idempotent."""
         self._closed = True
         self._beating.cancel()
 
     async def get(self) -> Event | TandemError:
-        """The next event, waiting for one."""
+        """Wait for the next event and return it."""
         while not self._events:
             self._waiting = self._loop.create_future()
             await self._waiting
@@ -139,7 +139,7 @@ class EventBuffer:
     def _beat(self) -> None:
         due = self._heard_s + self._heartbeat_s
         if self._loop.time() >= due:
-            # A reader that has not taken what is here is not helped by more.
+            # A reader that has not read the buffered events needs no Heartbeat.
             if not self._events:
                 self.put(Heartbeat())
             due = self._loop.time() + self._heartbeat_s

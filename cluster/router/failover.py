@@ -1,8 +1,8 @@
 """Failover: a stream continues here after its replica died.
 
-Computing has no side effects, and tokens that were sent never change. So a choice whose replica
-died, or whose KV did not arrive, is assigned to other replicas, and goes on behind the tokens that
-were sent. `cluster/router/resume_state.py` has all that the next replica needs.
+Computing has no side effects, and sent tokens never change. So a choice whose replica died, or
+whose KV did not arrive, is assigned to other replicas. It goes on behind the sent tokens.
+`cluster/router/resume_state.py` has everything that the next replica needs.
 
 Every wait has an end: a choice survives a few losses, and waits for other replicas for a bounded
 time.
@@ -43,8 +43,8 @@ POLL_S = 0.1
 class Failover:
     """Runs assigned choices to their end, from replica to replica where one is lost on the way.
 
-    A choice waits for other replicas for `timeout_s`; with 0 it fails instead. `suspect` hears of
-    replicas that were lost.
+    A choice waits for other replicas for `timeout_s`; with 0 it fails instead. `suspect` is told of
+    lost replicas.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Failover:
                 losses, until_s = losses + 1, time.monotonic() + self._timeout_s
                 cause: TandemError = error
             except Overloaded as error:
-                # A full replica is the answer, unless the choice was on its way from a lost one.
+                # A refusal by a full replica ends the choice, unless a replica was lost before.
                 if not losses or time.monotonic() >= until_s:
                     raise
                 cause = error
@@ -102,7 +102,7 @@ class Failover:
     async def _reassign(
         self, state: ResumeState, assignment: Assignment, cause: TandemError, until_s: float
     ) -> None:
-        """Assign the choice to other replicas, as soon as there are some; else raise the cause."""
+        """Assign the choice to other replicas once there are any; raises the cause if too late."""
         request, sent = state.placement_request(assignment.request), len(state.output)
         while True:
             try:
@@ -113,7 +113,7 @@ class Failover:
                     raise cause from None
             await asyncio.sleep(POLL_S)
         pair, reason = assignment.plan.pair, type(cause).__name__
-        # A full replica on the way is no loss of its own.
+        # A refusal by a full replica during a failover does not count as another loss.
         if not isinstance(cause, Overloaded):
             metrics.FAILOVERS.inc(reason=reason)
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}

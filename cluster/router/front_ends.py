@@ -22,7 +22,7 @@ _LEAST_GRACE_S = 1.0
 
 
 class FrontEnds:
-    """Both servers while they listen; `*_address` is where others reach them."""
+    """Both servers while they listen; other hosts reach them at `*_address`."""
 
     def __init__(
         self, grpc: GrpcServer, http: HttpServer, grpc_address: str, http_address: str
@@ -42,7 +42,7 @@ class FrontEnds:
         keys: ApiKeys | None,
         node: str | None,
     ) -> Self:
-        """Listen on both ports; raises ConfigError. `node` is this host's address to others."""
+        """Listen on both ports; raises ConfigError. `node` is this host's address for others."""
         grpc = await grpc_server.start(
             router,
             config.host,
@@ -72,6 +72,6 @@ class FrontEnds:
         return cls(grpc, http, *addresses)
 
     async def close(self, grace_s: float) -> None:
-        """Take nothing new, and let running requests end within `grace_s`."""
+        """Take no new requests, and let running requests end within `grace_s`."""
         http_grace_s = max(grace_s, _LEAST_GRACE_S)
         await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))

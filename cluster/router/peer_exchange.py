@@ -22,17 +22,17 @@ from engine.errors import Unavailable
 log = logging.getLogger(__name__)
 
 # The interval of exchanges: usually, while a tenant lacks a share, and while this router is alone
-# with nothing to share. A start may wait for its share; the share of a router that died is free
-# after that time.
+# with nothing to share. A router that starts waits for its share at most until the share of a
+# dead router is free.
 EVERY_S = 0.2
-HURRY_S = 0.05
+LACKING_S = 0.05
 QUIET_S = 0.5
 _START_S = GONE_S + 2.0
 _TURN_S = 1.0
 
 
 class PeerExchange:
-    """Keeps one router's shares and counters in step with the others'."""
+    """Keeps the shares and counters of this router current with those of its peers."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class PeerExchange:
         self._quiet = False
 
     async def start(self) -> None:
-        """Get a share, within a bounded time, and keep it current."""
+        """Get this router's shares within a bounded time, and keep them current."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
                 while not self._shares.settled:
                     await self._once_at_the_start()
                     if not self._shares.settled:
-                        await asyncio.sleep(HURRY_S)
+                        await asyncio.sleep(LACKING_S)
         self._dead = frozenset()
         self._task = asyncio.create_task(self._run(), name=f"exchange of {self._router}")
 
     async def stop(self) -> None:
-        """Stop, and give the share back unless the directory cannot be reached. Idempotent."""
+        """Stop, and give up the shares unless the directory cannot be reached. Idempotent."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -76,7 +76,7 @@ class PeerExchange:
             await self._directory.exchange(self._router, farewell.to_json())
 
     async def once(self) -> bool:
-        """Publish and read once; False where the directory could not be reached."""
+        """Exchange states once; returns False if the directory could not be reached."""
         uses, charged, here = self._fairness.publish()
         self._quiet = not uses and charged == self._charged
         self._charged = charged
@@ -100,7 +100,7 @@ class PeerExchange:
         return not self._shares.alone
 
     async def _once_at_the_start(self) -> None:
-        """The same; a router without a lease in the directory has died."""
+        """Exchange states once. A router without a lease in the directory has died."""
         await self.once()
         with suppress(Unavailable):
             members = await self._directory.members()
@@ -129,8 +129,8 @@ class PeerExchange:
     @property
     def pause_s(self) -> float:
         """Seconds from now until the next exchange."""
-        if self._shares.hurry:
-            return HURRY_S
+        if self._shares.lacks_share:
+            return LACKING_S
         return QUIET_S if self._quiet and self._shares.routers == 1 else EVERY_S
 
     async def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""What a router publishes for the other routers, as it is stored in the directory. Pure."""
+"""The state that a router publishes for its peers, as the directory stores it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.tenants.cap_shares import PeerCapUse
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """A router's shares of the caps, and what it has charged each tenant.
+    """A router's use of the caps, its charges to each tenant, and the tenants present there.
 
     `charged` are totals since the router began, `here` the tenants with requests in it.
     `rolled_back` has why an endpoint's canary was rolled back, by endpoint and its version.
@@ -53,8 +53,8 @@ def _read(data: Any) -> PeerState:
         sequence=int(data["sequence"]),
         among=int(data["among"]),
         portions={
-            (str(tenant), str(cap)): (int(asks), int(wants))
-            for tenant, cap, asks, wants in data["portions"]
+            (str(tenant), str(cap)): (int(requested), int(wants))
+            for tenant, cap, requested, wants in data["portions"]
         },
         left=bool(data.get("left", False)),
     )

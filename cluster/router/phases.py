@@ -79,7 +79,7 @@ class RequestPhases:
             raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
 
     async def _prepare(self, request: GenerateRequest, request_id: str) -> PreparedRequest:
-        """Without `max_tokens` an answer is bounded by what the largest decode pool can hold."""
+        """Prepare a request. The KV of the largest decode replica bounds its `max_tokens`."""
         most: int | None = None
         if request.sampling.max_tokens is None:
             records = self._pools.healthy("decode")
@@ -148,9 +148,9 @@ class RequestPhases:
 
 
 def placement_request(prepared: PreparedRequest, arrived_s: float, tenant: str) -> PlacementRequest:
-    """What admission and placement need to know of a request that came at `arrived_s`.
+    """The request as admission and placement see it. It arrived at `arrived_s`.
 
-    `tenant` is whom the request counts for.
+    The request counts for `tenant`.
     """
     return PlacementRequest(
         prompt_tokens=len(prepared.prompt_ids),

@@ -60,7 +60,7 @@ class PreparedRequest:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens whose KV a choice can need; the last token's own is never kept."""
+        """The most tokens whose KV a choice can need; the last token has no KV."""
         return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
 
     def digests(self, output: Sequence[int] = ()) -> list[bytes]:
@@ -104,7 +104,7 @@ class Preprocessor:
     ) -> PreparedRequest:
         """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
 
-        `capacity_tokens` is what the decode pool can hold for one request, where that is known.
+        `capacity_tokens` are the tokens that the decode pool can hold for one request, if known.
         """
         endpoint = self._endpoint(request)
         if isinstance(request.prompt, ScorePrompt):
@@ -199,7 +199,8 @@ class Preprocessor:
     async def _tokenize_scored(self, prompt: ScorePrompt) -> tuple[tuple[int, ...], int]:
         """All token ids of a text to be scored, and the position of the first one that is scored.
 
-        Text and continuation are tokenised as one; what differs from the text alone is scored.
+        Text and continuation are tokenised together. Tokens that differ from those of the text
+        alone are scored.
         """
         before, more = prompt.prompt, prompt.continuation
         ids = await self._tokenize(before)
@@ -276,7 +277,7 @@ class Preprocessor:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading ids they share."""
+    """The number of leading ids that both sequences share."""
     pairs = enumerate(zip(one, other, strict=False))
     differ = (index for index, (left, right) in pairs if left != right)
     return next(differ, min(len(one), len(other)))

@@ -20,8 +20,8 @@ from protos.convert import sampling_to_proto, urgency_to_proto
 class ResumeState:
     """One choice of a prepared request, and how far it is.
 
-    `output` are the tokens that were sent, `finished` says whether the last one was. `times` is
-    what the summary will say.
+    `output` are the sent tokens, and `finished` says whether the last token was sent. `times` are
+    the times for the summary.
     """
 
     prepared: PreparedRequest
@@ -32,7 +32,7 @@ class ResumeState:
 
     @property
     def name(self) -> str:
-        """The name of the choice on every replica, for as long as it lives."""
+        """The name of the choice on all replicas, unchanged by a failover."""
         return f"{self.prepared.request_id}.{self.choice}"
 
     @property
@@ -41,14 +41,14 @@ class ResumeState:
         return {"request_id": self.prepared.request_id, "choice": self.choice}
 
     def placement_request(self, first: PlacementRequest) -> PlacementRequest:
-        """What the choice needs of replicas now; `first` is what it needed before any token."""
+        """The needs of the choice now; `first` has those before any token."""
         if not self.output:
             return first
         tokens = first.prompt_tokens + len(self.output)
         return replace(first, prompt_tokens=tokens, digests=self.prepared.digests(self.output))
 
     def prefill_request(self, transfer: str, pair: Pair) -> prefill_pb2.PrefillRequest:
-        """What the prefill replica computes; `transfer` names the KV on both replicas."""
+        """The request to the prefill replica; `transfer` names the KV on both replicas."""
         return prefill_pb2.PrefillRequest(
             transfer=transfer,
             prompt_ids=self.prepared.prompt_ids,
@@ -65,7 +65,7 @@ class ResumeState:
         )
 
     def decode_request(self, transfer: str, pair: Pair) -> decode_pb2.DecodeRequest:
-        """What the decode replica generates."""
+        """The request to the decode replica."""
         return decode_pb2.DecodeRequest(
             transfer=transfer,
             prompt_ids=self.prepared.prompt_ids,

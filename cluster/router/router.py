@@ -1,7 +1,7 @@
 """The router: takes requests on within its bound, and gives each client the events of its request.
 
-The phases of a request stand in `cluster/router/phases.py`, what becomes of it is counted in
-`cluster/router/accounting.py`.
+`cluster/router/phases.py` has the phases of a request. `cluster/router/accounting.py` counts its
+outcome.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Router:
         self._phases = RequestPhases(
             config.request_timeout_s, preprocessor, pools, placement, self._admission, failover
         )
-        # The key is whom a request counts for, and its id, which is that tenant's own.
+        # By the tenant that a request counts for, and the request id, which is unique in a tenant.
         self._running: dict[tuple[str, str], _RunningRequest] = {}
         self._choices = 0
         self._capacity = RouterCapacity()
@@ -98,7 +98,7 @@ class Router:
         return len(self._running)
 
     def load(self) -> ReplicaLoad:
-        """What this router is doing, and what the pools have no room for."""
+        """The load of this router, and the unserved demand of the pools."""
         now = time.monotonic()
         unserved = self._admission.unserved(now)
         return ReplicaLoad(
@@ -128,7 +128,7 @@ class Router:
         if running is None or running.task is None:
             return False
         running.task.cancel()
-        # Here and not in the task, which may not have begun yet.
+        # Ended here and not in the task, because the task may not have begun yet.
         running.events.end_with(Cancelled("the request was cancelled"))
         return True
 
@@ -172,7 +172,7 @@ class Router:
         await self._streams.close()
 
     def _counts_for(self, tenant: str) -> str:
-        """The tenant that a request counts for; without API keys that is always the default one."""
+        """The tenant for caps and metrics: without API keys all requests count for `default`."""
         return DEFAULT_TENANT if self._config.api_keys is None else tenant
 
     def _take_on(self, request: GenerateRequest, account: RequestAccount) -> _RunningRequest:
@@ -196,12 +196,12 @@ class Router:
         return running
 
     async def _release(self, running: _RunningRequest) -> None:
-        """The one end of a request: its task is over, its name is free. Idempotent."""
+        """End a request: stop its task, and free its id. Idempotent."""
         account = running.account
         running.events.close()
         if self._running.pop((account.tenant, account.request_id), None) is not None:
             self._choices -= running.choices
-            # A request without a first token does not tell how long the others stay.
+            # A request without a first token does not show how long requests stay.
             if account.ttft_s is not None:
                 self._capacity.ended(time.monotonic() - account.began_s)
         metrics.RUNNING.set(len(self._running))

@@ -40,15 +40,15 @@ from engine.errors import Internal
 
 log = logging.getLogger(__name__)
 
-_TURN_POLL_S = 0.1
+_POOLS_POLL_S = 0.1
 
 
 class RouterServer:
     """One router that listens on the configured ports. `RouterServer.start` makes one.
 
-    `router`, `pools`, `placement` and `fairness` are public, so that a running server can be
-    observed. `node` is this host's address to others, for a router that listens on all of its
-    addresses. `wake` has a pool that sleeps get a replica.
+    `router`, `pools`, `placement` and `fairness` are attributes, so that tests can inspect them.
+    `node` is this host's address for other hosts, if the router listens on all of its addresses.
+    `wake` starts the first replica of a pool that sleeps.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class RouterServer:
         telemetry.install(server._metrics)
         await server.watch.start()
         server._reports.follow(server.pools.members())
-        await server._take_turn()
+        await server._wait_for_pools()
         await server._exchange.start()
         if isinstance(server._keys, SharedKeys):
             await server._keys.start()
@@ -132,9 +132,9 @@ class RouterServer:
             raise Internal("the heartbeat ended")
 
     async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, let running requests end, leave the directory. Idempotent.
+        """Take no new requests, let running requests end, leave the directory. Idempotent.
 
-        In this order: replicas that leave at the same time stay while a router needs them.
+        The router leaves last, because replicas that leave stay while a router needs them.
         """
         front_ends, self._front_ends = self._front_ends, None
         heartbeat, self._heartbeat = self._heartbeat, None
@@ -158,15 +158,15 @@ class RouterServer:
         await self._reports.close()
         telemetry.uninstall(self._metrics)
 
-    async def _take_turn(self) -> None:
-        """Where other routers serve, open no front ends that no replica stands behind."""
+    async def _wait_for_pools(self) -> None:
+        """Wait for replicas in all pools while another router serves the clients."""
         until_s = time.monotonic() + self._config.ray.ready_timeout_s
         while self.pools.missing() and elsewhere(self.id, self.pools.members()):
             if time.monotonic() >= until_s:
                 missing = {"replica": self.id, "missing": self.pools.missing()}
                 log.warning("the front ends open with no replicas behind them", extra=missing)
                 return
-            await asyncio.sleep(_TURN_POLL_S)
+            await asyncio.sleep(_POOLS_POLL_S)
 
     async def _open_front_ends(self) -> None:
         config = self._config
@@ -219,7 +219,7 @@ class RouterServer:
         self._autoscaling.add(asyncio.create_task(runner.run(), name=f"autoscaling by {self.id}"))
 
     def _load(self) -> ReplicaLoad:
-        """With every beat, so also the gauges are set anew: Ray forgets a gauge that rests."""
+        """The load for a heartbeat; also sets the gauges, because Ray forgets idle gauges."""
         self._show_members()
         self.router.show()
         return self.router.load()

@@ -1,4 +1,4 @@
-"""Where the time of one choice went, and what its stream is counted as."""
+"""The times of one choice by stage, and the metrics of its stream."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class StreamMetrics:
         """Pass on tokens, and note when they came."""
         self._emit(tokens)
         if self._assignment.request.scored_from is not None:
-            return  # the token behind scores is no answer
+            return  # the token behind scores is not part of an answer
         now = time.monotonic()
         if self._first_s is None:
             self._first_s = now
@@ -96,21 +96,21 @@ class StreamMetrics:
             metrics.TTFMT.observe(now - self._began_s, **self._labels)
 
     def first(self, first: FirstTokenTiming) -> None:
-        """Count where the time to the first token went."""
-        labels, ask = self._labels, self._assignment.request
+        """Count the stages of the time to the first token."""
+        labels, request = self._labels, self._assignment.request
         metrics.TTFT.observe(first.ttft_s, **labels)
         queue_s = max(0.0, first.ttft_s - first.prefill_s - first.flush_s)
         metrics.STAGE.observe(queue_s, stage="queue", **labels)
         metrics.STAGE.observe(first.prefill_s, stage="prefill", **labels)
         metrics.STAGE.observe(max(0.0, first.flush_s), stage="first_flush", **labels)
-        if not ask.batch:
+        if not request.batch:
             where = {"endpoint": labels["endpoint"], "lane": labels["lane"]}
             ttft_s = max(first.ttft_s, _LEAST_S)
-            metrics.TTFT_OF_BUDGET.observe(ttft_s / ask.budget_s, **where)
+            metrics.TTFT_OF_BUDGET.observe(ttft_s / request.budget_s, **where)
             metrics.PREDICTION.observe(self._assignment.plan.forecast.ttft_s / ttft_s, **where)
 
     def finished(self, summary: ChoiceSummary) -> None:
-        """The choice came to its end."""
+        """Count the transfer and the decode admission of a finished choice."""
         if summary.prefill_replica != summary.decode_replica and self._count > 1:
             metrics.STAGE.observe(summary.transfer_s, stage="transfer", **self._labels)
             admission_s = summary.decode_admission_s

@@ -32,26 +32,26 @@ _COUNTED = 256
 
 
 class CallReceiver(Protocol):
-    """The side that began a call, and gets its events."""
+    """Gets the events of a call that it began."""
 
     def take(self, event: CallEvent) -> None:
         """The next event of the call, of which `ended` is the last; must not wait or raise."""
         ...
 
     def lost(self, error: TandemError) -> None:
-        """The stream broke, or a fault of ours ended the call; nothing more comes."""
+        """End the call: the stream broke, or taking an event failed. No more events come."""
         ...
 
 
 class ReplicaCall:
-    """A call that was begun."""
+    """A call that has begun."""
 
     def __init__(self, connection: _Connection, number: int) -> None:
         self._connection = connection
         self._number = number
 
     def cancel(self) -> None:
-        """Have the replica end it; its `ended` still comes. Idempotent."""
+        """Have the replica end the call; its `ended` still comes. Idempotent."""
         self._connection.cancel(self._number)
 
 
@@ -64,7 +64,7 @@ class CallStream:
         self._connection: _Connection | None = None
 
     def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
-        """Begin a call; what it gives, its end and its failure all go to the receiver."""
+        """Begin a call. Its events, its end and its failure go to the receiver."""
         if self._connection is None or self._connection.over:
             self._connection = _Connection(self._address, self._dispatcher)
         return self._connection.begin(request, receiver)
@@ -104,7 +104,7 @@ class CallStreams:
 
 
 class _Connection:
-    """One connection, from when it is asked for until it breaks or is closed."""
+    """One connection, from the first attempt until it breaks or is closed."""
 
     def __init__(self, address: str, dispatcher: FairDispatcher) -> None:
         self.over = False
@@ -178,7 +178,7 @@ class _Connection:
             self._wire.close("a message that cannot be read")
             return
         for event in events:
-            # A call begins with its first token, so it overtakes nothing of its own.
+            # A first token is the first event of its call, so it overtakes no event of that call.
             if event.HasField("first_token"):
                 self._dispatch(event)
             else:
@@ -205,7 +205,7 @@ class _Connection:
         self._give(receiver, event)
 
     def _count(self) -> None:
-        """Count the tokens, once for all that came together."""
+        """Count all tokens that came together at once."""
         if self._tokens and (not self._waiting or self._tokens >= _COUNTED):
             metrics.GENERATED.inc(self._tokens)
             self._tokens = 0
@@ -237,5 +237,5 @@ class _Connection:
         for receiver in receivers.values():
             try:
                 receiver.lost(ReplicaLost(reason, retry_after_s=1.0))
-            except Exception:  # the others are to hear of it, too
+            except Exception:  # the other receivers must be told, too
                 log.exception("a call could not be ended")

@@ -17,14 +17,14 @@ class FairDispatcher:
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop = asyncio.get_running_loop()
 
-    def add(self, one: Callable[[], None]) -> None:
-        """Call it after the functions that were added before."""
-        self._waiting.append(one)
+    def add(self, callback: Callable[[], None]) -> None:
+        """Call the function after those that were added before."""
+        self._waiting.append(callback)
         if len(self._waiting) == 1:
             self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        one = self._waiting.popleft()
+        callback = self._waiting.popleft()
         if self._waiting:
             self._loop.call_soon(self._next)
-        one()
+        callback()

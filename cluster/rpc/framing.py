@@ -61,7 +61,7 @@ class Wire(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def drained(self) -> None:
-        """Wait while the other side takes less than it is sent."""
+        """Wait until the other side has taken enough of what was sent."""
         await self._writable.wait()
 
     def pause(self) -> None:

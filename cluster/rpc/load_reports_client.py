@@ -77,14 +77,14 @@ class LoadReports:
         followed = self._followed.get(record.id)
         if followed is None or followed.report is None or followed.ticks >= _STALE_TICKS:
             return record
-        # Asked for several times by every request, and changed a few times a second.
+        # Kept, because each request reads it several times, and it changes a few times a second.
         if followed.merged is None or followed.asked is not record:
             followed.asked = record
             followed.merged = replace(record, load=_merged(record.load, followed.report))
         return followed.merged
 
     def stale(self) -> set[str]:
-        """Replicas that have not reported for a second."""
+        """The replicas that have not reported for a second."""
         return {
             name
             for name, followed in self._followed.items()

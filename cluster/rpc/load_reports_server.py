@@ -16,7 +16,7 @@ UNCHANGED_S = 0.25
 
 
 class ReportServicer(report_pb2_grpc.ReportsServicer):
-    """Answers `Watch` from the event loop: silence means that this does not run.
+    """Answers `Watch` from the event loop. A silent replica is one whose event loop hangs.
 
     The load of a replica without requests changes only after `wake` is set, so the servicer waits
     for that. Without a `wake` it polls at the usual interval.
@@ -46,7 +46,7 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
 
 
 def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
-    """What routers need to know of a load."""
+    """The report of a load for routers."""
     return report_pb2.Report(
         waiting=load.waiting,
         running=load.running,

@@ -1,4 +1,4 @@
-"""The role of a replica: how it is changed while the replica runs."""
+"""Changes the role of a replica while the replica runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ControlServicer(replica_pb2_grpc.ControlServicer):
     async def TakeRole(  # noqa: N802
         self, request: replica_pb2.TakeRoleRequest, context: Any
     ) -> replica_pb2.TakeRoleResponse:
-        """Change the role while work goes on; InvalidRequest where the name is no role."""
+        """Change the role while work goes on; InvalidRequest for an unknown role."""
         before = await self._take_role(working_role(request.role))
         return replica_pb2.TakeRoleResponse(before=before)
 
 
 def working_role(name: str) -> ReplicaRole:
-    """A role that does work; InvalidRequest where `name` is none."""
+    """The working role of that name; raises InvalidRequest if it is none."""
     for role in WORKING_ROLES:
         if role == name:
             return role
@@ -60,7 +60,7 @@ def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole)
     return found
 
 
-async def ask_role(record: ReplicaRecord, role: ReplicaRole) -> str:
+async def request_role(record: ReplicaRecord, role: ReplicaRole) -> str:
     """Give a replica a role; returns the role before. Raises a TandemError."""
     async with grpc.aio.insecure_channel(record.address, options=[DIRECT]) as channel:
         stub = replica_pb2_grpc.ControlStub(channel)

@@ -17,7 +17,7 @@ _MESSAGE_BYTES = 1 << 20
 
 
 class SendQueue:
-    """The events of all calls to one router. `next` gives what may leave now."""
+    """The events of all calls to one router. `next` gives the events that may leave now."""
 
     def __init__(self) -> None:
         # In the order in which they leave; dicts for their keys. Queues with single events come
@@ -43,7 +43,7 @@ class SendQueue:
         return CallQueue(call, self)
 
     async def next(self) -> list[CallEvent]:
-        """Everything that is due, once there is something."""
+        """All events that are due, once there are any."""
         events: list[CallEvent] = []
         while not events:
             await self._wake.wait()
@@ -52,12 +52,12 @@ class SendQueue:
         return events
 
     def release(self, queue: CallQueue, urgent: bool = False) -> None:
-        """Send what the queue has with the next message."""
+        """Send the events of the queue with the next message."""
         (self._urgent if urgent else self._ready)[queue] = None
         self._wake.set()
 
     def delay(self, queue: CallQueue, due_s: float) -> None:
-        """Send what the queue has when it is due, a few milliseconds early at most."""
+        """Send the events of the queue at `due_s`, a few milliseconds earlier at most."""
         slot = queue.slot = math.floor(due_s / _GRID_S)
         waiting = self._delayed.get(slot)
         if waiting is not None:
@@ -73,14 +73,14 @@ class SendQueue:
                 self.release(queue)
 
     def _gather(self, events: list[CallEvent]) -> None:
-        room = _MESSAGE_BYTES
+        left_bytes = _MESSAGE_BYTES
         for leaving in (self._urgent, self._ready):
-            while leaving and room > 0:
+            while leaving and left_bytes > 0:
                 queue = next(iter(leaving))
                 del leaving[queue]
                 for event in queue.leave():
                     events.append(event)
-                    room -= event.ByteSize()
+                    left_bytes -= event.ByteSize()
         if self.due:
             self._wake.set()
 
@@ -100,14 +100,14 @@ class CallQueue:
     _due_s: float = math.inf
 
     def put(self, event: CallEvent) -> None:
-        """Send the event with the next message, and the tokens from before it."""
+        """Send the event, and the tokens before it, with the next message."""
         self._take_tokens()
         event.call = self.call
         self._events.append(event)
         self._queue.release(self, urgent=True)
 
     def ready(self, collect: Collect, due_s: float = 0.0) -> None:
-        """Send what `collect` gives once it is due."""
+        """Send the event of `collect` once it is due."""
         self._collect = collect
         if due_s >= self._due_s:
             return
@@ -118,7 +118,7 @@ class CallQueue:
             self._queue.delay(self, due_s)
 
     def leave(self) -> list[CallEvent]:
-        """Take everything out."""
+        """Take all events out of the queue."""
         self._take_tokens()
         leaving, self._events = self._events, []
         return leaving

@@ -30,14 +30,14 @@ Serve = Callable[[Any, EventSink], Awaitable[None]]
 
 
 def new_server() -> grpc.aio.Server:
-    """A gRPC server for what routers and replicas ask of a replica beside calls."""
+    """The gRPC server of a replica: load reports, role changes and control streams."""
     return grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MOST_BYTES),
             # Routers ping every 10 s; the default would hang up.
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # A peer that was cut off breaks no stream, and its requests would go on for ever.
+            # Without pings the requests of a peer that was cut off would go on for ever.
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
         ]
@@ -47,7 +47,7 @@ def new_server() -> grpc.aio.Server:
 class CallServer:
     """Takes the connections of routers.
 
-    `serves` has, for each kind of command, the coroutine that is one call.
+    `serves` has, for each kind of command, the coroutine function that serves one call.
     """
 
     def __init__(self, serves: Mapping[str, Serve]) -> None:
@@ -62,7 +62,7 @@ class CallServer:
         return join(host, sock.getsockname()[1])
 
     async def stop(self) -> None:
-        """Take no more routers, cancel what runs, and wait until it has ended, for 5 s at most.
+        """Take no more routers, cancel all calls, and wait for their end, for 5 s at most.
 
         Idempotent.
         """
@@ -85,7 +85,7 @@ class CallServer:
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs and all that calls gave has been sent."""
+        """Whether no call runs, and all events of calls have been sent."""
         return all(session.idle for session in self._sessions)
 
     def _accept(self) -> Wire:
@@ -95,7 +95,7 @@ class CallServer:
 
 
 class _RouterSession:
-    """The calls of one router, until its connection ends; then running calls are cancelled."""
+    """The calls of one router. Running calls are cancelled when its connection ends."""
 
     def __init__(
         self, serves: Mapping[str, Serve], ended: Callable[[_RouterSession], None] = lambda _: None
@@ -116,7 +116,7 @@ class _RouterSession:
         return sent and not self._calls
 
     def take(self, message: bytes) -> None:
-        """Do what the router says."""
+        """Carry out a message of the router."""
         try:
             commands = RouterMessage.FromString(message).commands
         except DecodeError:
@@ -126,7 +126,7 @@ class _RouterSession:
             self._obey(command)
 
     def lost(self, reason: str) -> None:
-        """The router is gone; its calls end, and their events are dropped."""
+        """Note that the router has gone: its calls are cancelled."""
         log.debug("a router's connection ended", extra={"reason": reason})
         self._ending = asyncio.create_task(self._end())
 
@@ -144,7 +144,7 @@ class _RouterSession:
                 await self.wire.drained()
                 self._sending = False
         except Exception:
-            log.exception("what calls gave could not be sent")
+            log.exception("the events of calls could not be sent")
             self.wire.close("a fault")
 
     def _obey(self, command: Command) -> None:
@@ -160,7 +160,7 @@ class _RouterSession:
             call.add_done_callback(lambda done: self._ended(queue, done))
 
     async def _run(self, kind: str, request: Any, queue: CallQueue) -> TandemError | None:
-        """One call to its end; returns what it failed with."""
+        """Serve one call to its end; returns its error, if it failed."""
         try:
             serve = self._serves.get(kind)
             if serve is None:
@@ -182,7 +182,7 @@ class _RouterSession:
         return None
 
     def _ended(self, queue: CallQueue, done: asyncio.Task[TandemError | None]) -> None:
-        """Tell the router, also of a call that was cancelled, even before it began."""
+        """Tell the router that a call has ended, also if it was cancelled before it began."""
         del self._calls[queue.call]
         failure = None if done.cancelled() else done.result()
         ended = Ended(failure=None if failure is None else failure_to_proto(failure))

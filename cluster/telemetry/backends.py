@@ -1,4 +1,4 @@
-"""Where metrics go: a Prometheus registry (for GET /metrics), and Ray's metrics API."""
+"""The backends of metrics: a Prometheus registry (for GET /metrics), and Ray's metrics API."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ Labels = Mapping[str, str]
 class RequestLabels:
     """Gives each request its labels; clients cannot make more labels than the bound.
 
-    An endpoint that is not configured is `other`, in the lane `other`. The tenants told apart are
-    `default`, then the configured ones, then others as they come, `most_tenants` in all.
+    An endpoint that is not configured is `other`, in the lane `other`. The tenants with a label
+    are `default`, the configured ones, and then others as they come, `most_tenants` in all.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RequestLabels:
         self._most_tenants = most_tenants
 
     def of(self, request: GenerateRequest, tenant: str) -> Labels:
-        """The values of `router_metrics.REQUEST` by name; `tenant` is whom it counts for."""
+        """The values of `router_metrics.REQUEST` by name. The request counts for `tenant`."""
         name = endpoint_of(request, self._endpoints, self._default)
         endpoint = self._endpoints.get(name)
         return {

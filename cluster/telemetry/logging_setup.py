@@ -50,7 +50,7 @@ class LineFormatter(logging.Formatter):
 
 
 def level_from_environment(default: str = "warning") -> str:
-    """The level in TANDEM_LOG; ConfigError for a word that is none."""
+    """The level in TANDEM_LOG; ConfigError for an unknown level."""
     level = os.environ.get("TANDEM_LOG", "").strip().lower() or default
     if level not in LEVELS:
         raise ConfigError(f"TANDEM_LOG: expected one of {', '.join(LEVELS)}, not {level!r}")
@@ -75,7 +75,7 @@ def configure_logging(
 
 
 class _Stderr(logging.Handler):
-    """Writes to what stderr is by then: what it was at first may have been closed."""
+    """Writes to the present `sys.stderr`, because an earlier one may have been closed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -18,13 +18,13 @@ _STAGES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s")
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """What became of a request: how it came in, how it ended, and where its time went.
+    """The outcome of a request: how it came in, how it ended, and its times by stage.
 
     `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
     is `stable` or `canary`, where the endpoint has a canary.
-    Times are in seconds, of the first choice, queue + prefill + first flush = ttft; None where
-    the request did not get so far. `reason` is what the client was told where it did not end well,
-    `decided_s` the time from its arrival to the decision to refuse it.
+    Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
+    the request did not get so far. `reason` is the message that the client got with an error, and
+    `decided_s` the time from arrival to the decision to refuse the request.
     """
 
     request_id: str
@@ -44,7 +44,7 @@ class RequestRow:
     total_s: float | None = None
 
     def finished(self, summary: Summary) -> RequestRow:
-        """The same row, with what the summary of a finished request says."""
+        """The row with the times and counts of the summary."""
         row = replace(
             self,
             prompt_tokens=summary.prompt_tokens,
@@ -58,7 +58,7 @@ class RequestRow:
 
 
 def write(row: RequestRow) -> None:
-    """Log the row; fields that are not known are left out."""
+    """Log the row without its unknown fields."""
     if log.isEnabledFor(logging.INFO):
         known = {name: value for name, value in asdict(row).items() if value is not None}
         log.info("request ended", extra=known)

@@ -1,4 +1,4 @@
-"""What a router counts. `REQUEST`: the labels of a request (`cluster/telemetry/labels.py`)."""
+"""The metrics of a router. `REQUEST`: the labels of a request (`cluster/telemetry/labels.py`)."""
 
 from __future__ import annotations
 

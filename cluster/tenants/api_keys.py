@@ -31,7 +31,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class ApiKeys:
-    """Tenants by hashed key; the subclasses know where the keys come from."""
+    """Tenants by hashed key. Subclasses read the keys from a file or from Redis."""
 
     def __init__(self, tenants: Mapping[str, str]) -> None:
         self._tenants = tenants
@@ -48,7 +48,7 @@ class ApiKeys:
         return tenant
 
     def _refresh(self) -> None:
-        """Read the keys again if they changed and if that is quick."""
+        """Read the keys again if they changed and reading does not block for long."""
 
 
 class FileKeys(ApiKeys):
@@ -78,7 +78,7 @@ class FileKeys(ApiKeys):
 
 
 def hash_of(key: str) -> str:
-    """The hash of a key, which is what is stored."""
+    """The hash under which a key is stored."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

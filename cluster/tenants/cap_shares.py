@@ -1,16 +1,16 @@
 """How routers share what a tenant may have, so that a cap holds across all of them. Pure.
 
 Each router has a *limit* of each cap, and admits within it by itself. A few times a second it
-publishes what it *asks* for and what its requests *want*, and reads the same of its peers. Both
-happen in one atomic exchange.
+publishes what it has *requested*, and what the queued and running requests *want*. It reads the
+same of its peers. Both happen in one atomic exchange.
 
     wants of all ──▶ fair ──▶ target ──┬─ less than the limit: the limit falls, then is published
-                                       └─ more: asked for; in effect once an exchange after that
-                                          has shown that all that is asked for fits the cap
+                                       └─ more: requested; in effect once a later exchange has
+                                          shown that all requests are within the cap
 
-Exchanges are serial. If two routers ask for more, the later one sees the earlier one. So the limits
-add up to the cap at most, at every instant. A cap that no router publishes is shared evenly by all
-(`among`), so a tenant's first request waits for no exchange.
+Exchanges are serial. If two routers request more, the later one sees the earlier request. So the
+limits add up to the cap at most, at every instant. A cap that no router publishes is shared evenly
+by all (`among`), so a tenant's first request waits for no exchange.
 
 A router that completes no exchange for `ALONE_S` goes *alone*, with an even share. Its peers count
 what it published last for `GONE_S`, which is longer by more than one lost exchange. Running
@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """What a tenant uses of a cap at a router, and what it would use with all that waits."""
+    """The use of a cap by a tenant at a router, now and with all its waiting requests."""
 
     used: int = 0
     wants: int = 0
@@ -44,10 +44,10 @@ class CapUse:
 
 @dataclass(frozen=True, slots=True)
 class PeerCapUse:
-    """What a router publishes: `portions` has what it asks for and wants, by cap.
+    """The published use of caps by a router: `portions` has the requested and wanted amounts.
 
-    Of a cap without a portion the router asks for an even share `among` so many routers; 0 means
-    nothing. `sequence` rises with each exchange. A router that `left` has gone, and publishes this
+    Of a cap without a portion the router requests an even share `among` so many routers; 0 means
+    no share. `sequence` rises with each exchange. A router that `left` has gone, and publishes this
     for all to read.
     """
 
@@ -56,13 +56,13 @@ class PeerCapUse:
     portions: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     left: bool = False
 
-    def asks(self, key: Key, whole: int) -> int:
-        """What the router asks for of a cap."""
+    def requested(self, key: Key, whole: int) -> int:
+        """The amount of a cap that the router has requested."""
         found = self.portions.get(key)
         return _even(whole, self.among) if found is None else found[0]
 
     def wants(self, key: Key) -> int:
-        """What the router's requests want of a cap."""
+        """The amount of a cap that the router's requests would use."""
         found = self.portions.get(key)
         return 0 if found is None else found[1]
 
@@ -95,7 +95,7 @@ class CapShares:
         return self._among > 0
 
     @property
-    def hurry(self) -> bool:
+    def lacks_share(self) -> bool:
         """Whether an exchange would help a request that waits here or elsewhere."""
         return any(self._unbalanced(key) for key in self._limits)
 
@@ -107,7 +107,7 @@ class CapShares:
         return _even(whole, self._among) if found is None else min(found, whole)
 
     def publish(self, uses: Mapping[Key, CapUse], turn: int = 0) -> PeerCapUse:
-        """What to publish now. A limit that falls is in effect when this returns.
+        """The use of caps to publish now. A lower limit is in effect when this returns.
 
         `turn` chooses the router that gets more of what cannot be shared evenly.
         """
@@ -121,21 +121,21 @@ class CapShares:
             if whole is None:
                 continue
             limit = self.limit(key, whole)
-            asks = limit if self.alone else self._next(key, whole, use, limit, turn)
-            asks = max(use.used, asks)
-            self._limits[key] = min(limit, asks)
+            requested = limit if self.alone else self._next(key, whole, use, limit, turn)
+            requested = max(use.used, requested)
+            self._limits[key] = min(limit, requested)
             even = _even(whole, among)
-            if not use.wants and asks == even == self._limits[key] and among == self._among:
+            if not use.wants and requested == even == self._limits[key] and among == self._among:
                 del self._limits[key]
             else:
-                portions[key] = asks, use.wants
+                portions[key] = requested, use.wants
         self._published = PeerCapUse(self._published.sequence + 1, among, portions)
         return self._published
 
     def receive(
         self, published: Mapping[str, PeerCapUse], now: float, dead: Collection[str] = ()
     ) -> list[str]:
-        """Take what all routers have published; returns the routers to be forgotten.
+        """Take the published use of all routers; returns the routers to be forgotten.
 
         A router in `dead` has no lease, and is forgotten sooner unless it publishes again.
         """
@@ -148,9 +148,9 @@ class CapShares:
         if sum(Fraction(1, one.among) for one in everyone if one.among) <= 1:
             self._among = self._published.among or self._among
         for key, whole in wholes.items():
-            asks = self._published.asks(key, whole)
-            fits = sum(one.asks(key, whole) for one in everyone) <= whole
-            self._limits[key] = asks if fits else min(before[key], asks)
+            requested = self._published.requested(key, whole)
+            within_cap = sum(one.requested(key, whole) for one in everyone) <= whole
+            self._limits[key] = requested if within_cap else min(before[key], requested)
         self._exchanged_s, self.alone, self._missed = now, False, False
         return gone
 
@@ -190,18 +190,18 @@ class CapShares:
         target, use = self._target(key, whole), self._uses.get(key, CapUse())
         if limit < target:
             return limit < use.wants
-        wanted = any(peer.wants(key) > peer.asks(key, whole) for peer in self._peers.values())
+        wanted = any(peer.wants(key) > peer.requested(key, whole) for peer in self._peers.values())
         return wanted and limit > max(use.used, target)
 
     def _mentioned(self) -> Iterable[Key]:
         return (key for peer in self._peers.values() for key in peer.portions)
 
     def _next(self, key: Key, whole: int, use: CapUse, limit: int, turn: int) -> int:
-        """What to ask for: less at once if peers want it, more as far as it is free."""
+        """The amount to request: less at once if peers want it, more as far as it is free."""
         target = self._target(key, whole, use.wants, turn)
         if target <= limit:
             return target
-        taken = sum(peer.asks(key, whole) for peer in self._peers.values())
+        taken = sum(peer.requested(key, whole) for peer in self._peers.values())
         return max(limit, min(target, whole - taken))
 
     def _target(self, key: Key, whole: int, wants: int | None = None, turn: int = 0) -> int:

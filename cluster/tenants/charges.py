@@ -1,8 +1,8 @@
-"""What tenants were charged, by router, so that each router's counters are those of all. Pure.
+"""The charges to tenants by router, from which each router knows the sum of all. Pure.
 
 There is a grow-only counter for each router and tenant (Shapiro et al., "Conflict-free Replicated
-Data Types", 2011). A router publishes what it has charged so far. Its peers add what is new since
-they read last. A reading that is lost, late or repeated does not change the sum.
+Data Types", 2011). A router publishes its total charges. Its peers add the increase since they
+read last. A reading that is lost, late or repeated does not change the sum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Charges:
         return dict(self._totals)
 
     def receive(self, others: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """What the peers charged since they were read last, by tenant.
+        """The charges of the peers since they were read last, by tenant.
 
         A new peer counts from now on. A total that was forgotten, or is smaller than before, began
         at 0 again.

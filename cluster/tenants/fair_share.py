@@ -57,12 +57,12 @@ class _Tenant:
 
     @property
     def present(self) -> bool:
-        """Whether it has requests in this router."""
+        """Whether the tenant has requests in this router."""
         return self.running > 0 or self.waiting_requests > 0
 
     @property
     def here(self) -> bool:
-        """Whether it has requests in any router."""
+        """Whether the tenant has requests in any router."""
         return self.present or self.elsewhere
 
 
@@ -155,7 +155,7 @@ class FairShare:
         self._tidy(tenant)
 
     def publish(self) -> tuple[dict[Key, CapUse], dict[str, float], frozenset[str]]:
-        """For the peers: the uses of the caps, the total charges, and the tenants that are here."""
+        """The state for the peers: uses of the caps, total charges, and the present tenants."""
         uses: dict[Key, CapUse] = {}
         for name, one in self._tenants.items():
             if not one.present:
@@ -173,7 +173,7 @@ class FairShare:
         return uses, self._charges.publish(), here
 
     def receive(self, charged: Mapping[str, Mapping[str, float]], here: Collection[str]) -> None:
-        """Take the total charges of the peers, by router, and the tenants that are there."""
+        """Take the total charges of the peers, by router, and the tenants present there."""
         for name, one in self._tenants.items():
             one.elsewhere = name in here
         for name in here:

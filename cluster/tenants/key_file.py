@@ -16,7 +16,7 @@ from engine.errors import ConfigError
 
 
 class KeyFile:
-    """Tenant by hash, in a file that one process changes at a time."""
+    """A file with the tenant of each hashed key. One process changes it at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

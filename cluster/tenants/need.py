@@ -1,4 +1,4 @@
-"""What a request takes of its tenant's caps, and how large the caps are. Pure."""
+"""A request's use of its tenant's caps, and the size of the caps. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONCURRENT, WAITING_TOKENS, KV_TOKENS = "concurrent", "waiting_tokens", "kv_toke
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a request takes of its tenant's caps: choices, prompt tokens, KV of all choices."""
+    """A request's use of its tenant's caps: choices, prompt tokens, KV tokens of all choices."""
 
     requests: int = 1
     tokens: int = 0

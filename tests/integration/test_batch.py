@@ -81,10 +81,10 @@ async def test_interactive_requests_are_computed_before_a_batch_that_waits(confi
                 chats += 1
         batch = await running
         assert chats >= 3
-        assert batch.progress.good == LINES
+        assert batch.progress.succeeded == LINES
         await local.idle()
         again = await run(local, path)
-        assert (again.progress.good, again.progress.before) == (0, LINES)
+        assert (again.progress.succeeded, again.progress.before) == (0, LINES)
     lanes = {lane for _, lane in order.events}
     assert lanes == {"interactive", "batch"}
     for index, event in enumerate(order.events):

@@ -110,7 +110,7 @@ async def test_a_new_version_is_ready_when_all_of_it_is(config, other, other_mod
     async def start(role):
         replica = await Replica.start(other, role, f"new-{role}", HOST, directory)
         parts.append(replica)
-        return asyncio.create_task(replica.take_turn(60))
+        return asyncio.create_task(replica.wait_for_version(60))
 
     async with cluster(config, "old-"):
         try:
@@ -137,7 +137,7 @@ async def test_a_first_version_waits_for_nobody(config):
     directory = Directory.connect(config.directory)
     replica = await Replica.start(config, "prefill", "alone", HOST, directory)
     try:
-        await asyncio.wait_for(replica.take_turn(60), 5)
+        await asyncio.wait_for(replica.wait_for_version(60), 5)
     finally:
         await replica.stop()
         await directory.close()

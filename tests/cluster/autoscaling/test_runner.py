@@ -78,7 +78,7 @@ async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, router,
         twice.set() if len(asked) > 1 else None
         raise Unavailable("gone")
 
-    monkeypatch.setattr(runner, "ask_role", refuse)
+    monkeypatch.setattr(runner, "request_role", refuse)
     members = Members()
     until = asyncio.wait_for((twice if asks else members.read).wait(), 10)
     await keep(FLIPS, Board(), until, router, members)

@@ -12,9 +12,9 @@ from cluster.batch.lines import (
     BatchLine,
     BatchReply,
     error_line,
-    good_results,
     read_input,
     result_line,
+    successful_results,
 )
 from cluster.batch.output import BatchOutput
 from engine.errors import ConfigError
@@ -81,7 +81,7 @@ def test_only_good_results_are_kept_and_each_once(tmp_path_factory, lines, cut):
     path = tmp_path_factory.mktemp("batch") / "out.jsonl"
     whole = b"".join(lines)
     path.write_bytes(whole[: len(whole) - cut] if cut else whole)
-    before = list(good_results(path.read_bytes().splitlines(keepends=True)))
+    before = list(successful_results(path.read_bytes().splitlines(keepends=True)))
     with BatchOutput(path) as output:
         assert output.done == {custom_id for custom_id, _ in before}
         fresh = result_line("new", BatchReply(200, "r", {}))

@@ -68,7 +68,7 @@ async def test_every_line_gets_one_result():
     server = Scripted()
     progress, written, waits = await run(server, [*work(*names), BadLine("bad", "line 51: no")])
     assert sorted(line["custom_id"] for line in written) == sorted([*names, "bad"])
-    assert (progress.good, progress.failed, waits) == (50, 1, [])
+    assert (progress.succeeded, progress.failed, waits) == (50, 1, [])
     assert (progress.prompt_tokens, progress.completion_tokens) == (150, 100)
     assert server.most <= 8
     assert all(body["endpoint"] == "batch" for body in server.bodies)
@@ -98,7 +98,7 @@ async def test_passing_failures_are_tried_again_and_lasting_ones_written():
     statuses = {line["custom_id"]: line["response"]["status_code"] for line in written}
     assert statuses == {"a": 200, "b": 400, "c": 503}
     assert server.asked == {"a": 3, "b": 1, "c": 5}
-    assert (progress.good, progress.failed) == (1, 2)
+    assert (progress.succeeded, progress.failed) == (1, 2)
     assert max(waits) == 8.0
 
 

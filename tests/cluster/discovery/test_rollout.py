@@ -88,7 +88,7 @@ async def rolled_out(directory, serve, config, prepare=lambda config: config):
     rollouts = Rollouts(RUNNING, serve, prepare, lines.append)
     await directory.listen_for_stop()
     request = RolloutRequest("id", config if isinstance(config, str) else document_of(config))
-    assert await directory.ask_rollout(request.to_json(), RolloutState("id").to_json())
+    assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)
     await rollouts.poll(directory)  # once only
     state = RolloutState.from_json(await directory.rollout_state())
@@ -252,10 +252,10 @@ async def test_nothing_is_begun_for_what_is_wrong_or_runs_already(directory) -> 
 
 
 async def test_without_a_launcher_nobody_can_be_asked(directory) -> None:
-    assert not await directory.ask_rollout("{}", RolloutState("id").to_json())
+    assert not await directory.request_rollout("{}", RolloutState("id").to_json())
     assert await directory.take_rollout() is None
     await directory.listen_for_stop()
-    assert await directory.ask_rollout("{}", RolloutState("id").to_json())
+    assert await directory.request_rollout("{}", RolloutState("id").to_json())
     await directory.clear_stop()
     assert await directory.take_rollout() is None
     assert await directory.rollout_state() is None

@@ -222,6 +222,6 @@ def test_it_hurries_while_a_router_gets_less_than_it_is_due(wanted):
     a, b = settled("ab", 6, store := Store())
     a.waiting = wanted
     a.exchange(store, 1.0)
-    assert a.shares.hurry == (wanted > 3)
+    assert a.shares.lacks_share == (wanted > 3)
     b.exchange(store, 1.0)
-    assert b.shares.hurry == (wanted > 3)
+    assert b.shares.lacks_share == (wanted > 3)
