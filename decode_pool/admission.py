@@ -1,4 +1,4 @@
-"""Which waiting request enters the decode batch next. Pure."""
+"""Chooses the waiting requests that enter the decode batch. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DecodeAdmission:
         self._offers.append(self.enter(sequence, now, local=False))
 
     def forget(self, entry: DecodeEntry) -> None:
-        """A request is gone, in whatever state it was."""
+        """Forget a request that has gone, in any state."""
         self._batching.left(entry.sequence.owner)
         if entry.state is DecodeState.WAITING and not entry.local:
             self._offers.remove(entry)
@@ -49,7 +49,7 @@ class DecodeAdmission:
             self._blocked = None
 
     def form_batch(self, now: float) -> float | None:
-        """Let the next batch form; the seconds until one is due by time alone, or None."""
+        """Let the next batch form; returns the seconds until one is due by time, or None."""
         waiting = [] if self._batching.continuous else self._entries.in_state(DecodeState.WAITING)
         if not waiting:
             return None
@@ -60,7 +60,7 @@ class DecodeAdmission:
         return self._batching.form(Queue(candidates, self._slots.capacity(waiting)), now)
 
     def grant_early(self, sequence: Sequence, reserve: int) -> bool:
-        """Give blocks to a request that was not offered, if it overtakes nobody.
+        """Give blocks to a request that was not offered, if it overtakes no request.
 
         At least `reserve` blocks are left.
         """
@@ -78,7 +78,7 @@ class DecodeAdmission:
         """Give blocks to offers, by rank, while there are slots and blocks."""
         granted = []
         for entry in self._joining():
-            # A prompt at its turn that has waited longer for blocks.
+            # A prompt that is next in order, and has waited longer for blocks.
             earlier = self._blocked is not None and self._blocked.rank < entry.rank
             if earlier or self._entries.preempted_before(entry) or not self._slots.receive(entry):
                 break
@@ -94,11 +94,11 @@ class DecodeAdmission:
                 break
 
     def unblock_prompts(self) -> None:
-        """Before the next prompts are chosen: none has been refused blocks yet."""
+        """Forget which prompts were refused blocks; called before the next prompts are chosen."""
         self._blocked = None
 
     def admit_prompt(self, owner: str) -> int:
-        """Start a prompt if there are blocks and no offer waits for longer; its tokens to come."""
+        """Start a prompt if there are blocks and no offer waits longer; returns its tokens left."""
         entry = self._entries[owner]
         if entry.state is DecodeState.RUNNING:
             return entry.sequence.remaining

@@ -1,4 +1,4 @@
-"""How many requests may share a step, so that a step keeps the budget. Pure.
+"""Limits the requests of a step, so that a step keeps the budget. Pure.
 
 The limit falls when steps take longer than the budget. It rises again, at most to `most`, when
 steps take clearly less and the batch is nearly full. Three quarters of the limit count as nearly
@@ -40,7 +40,7 @@ class BatchSize:
         self._retry_in = 0
 
     def stepped(self, requests: int, seconds: float) -> None:
-        """Note that a step of so many requests took so long."""
+        """Note that a step of so many requests took `seconds`."""
         self._steps.append((requests, seconds))
         if len(self._steps) < _WINDOW:
             return

@@ -28,11 +28,11 @@ class BatchSlots:
 
     @property
     def taken(self) -> int:
-        """How many slots are taken: by requests in the batch, or with their KV on the way."""
+        """The number of taken slots: of requests in the batch, or with KV on the way."""
         return self._entries.count(DecodeState.RUNNING, DecodeState.ARRIVING)
 
     def capacity(self, waiting: list[DecodeEntry]) -> int:
-        """How many of these, the first ones, an empty batch has slots and blocks for."""
+        """The number of leading requests for which an empty batch has slots and blocks."""
         needed = 0
         for ahead, entry in enumerate(waiting):
             needed += self._cache.blocks_for(len(entry.sequence.tokens))
@@ -41,7 +41,7 @@ class BatchSlots:
         return self._batch.limit
 
     def start(self, entry: DecodeEntry) -> bool:
-        """Run a request from its cached prefix on; False without a slot or blocks."""
+        """Start a request behind its cached prefix; False without a slot or blocks."""
         headroom = self.taken
         if headroom >= self._batch.limit or not self._cache.start(entry.sequence, headroom):
             return False
@@ -70,7 +70,7 @@ class BatchSlots:
         return [entry for entry in entries if entry.sequence.owner not in self.in_use]
 
     def span(self, entry: DecodeEntry, count: int) -> list[Span]:
-        """The request's next tokens, where there are blocks for them; else nothing."""
+        """The span of the request's next tokens; empty without blocks for them."""
         sequence = entry.sequence
         if not self._grow(entry, sequence.computed + count):
             return []
@@ -78,10 +78,10 @@ class BatchSlots:
         return [Span(sequence, sequence.computed, count)]
 
     def _grow(self, entry: DecodeEntry, tokens: int) -> bool:
-        """Blocks for that many tokens, preempting the last by rank where none are free.
+        """Grow to blocks for that many tokens; preempts the last request by rank if needed.
 
-        False when the request itself was preempted, or must wait: for KV on its way to land, or
-        for a pass that writes to its blocks.
+        False if the request itself was preempted, or must wait for arriving KV or for a pass that
+        writes to its blocks.
         """
         sequence = entry.sequence
         while (missing := self._cache.blocks_for(tokens) - len(sequence.blocks)) > 0:
@@ -97,7 +97,7 @@ class BatchSlots:
         return True
 
     def _may_wait(self, entry: DecodeEntry) -> bool:
-        """Whether blocks will come all the same: no other runs, or a later one is in a pass."""
+        """Whether blocks will come anyway: no other request runs, or a later one is in a pass."""
         running = self._entries.in_state(DecodeState.RUNNING)
         others = [other for other in running if other is not entry]
         return not others or others[-1].rank > entry.rank

@@ -1,4 +1,4 @@
-"""Which requests may join the decode batch now. Pure.
+"""The policies by which requests join the decode batch. Pure.
 
 Continuous batching (Yu et al., "Orca", OSDI 2022) lets a request join at any step. The two other
 policies exist to be compared with it. They form a batch of the waiting requests, in order. The
@@ -29,14 +29,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The waiting requests, in order, and how many of them a batch has capacity for."""
+    """The waiting requests in order, and the number that fits into one batch."""
 
     waiting: Sequence[Candidate]
     capacity: int
 
 
 class Batching(Protocol):
-    """Says which requests may join the batch; asked before every admission."""
+    """Decides which requests may join the batch; called before every admission."""
 
     @property
     def continuous(self) -> bool:

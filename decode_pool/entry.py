@@ -1,4 +1,4 @@
-"""A request in the decode scheduler, and where it is in its life there. Pure."""
+"""A request in the decode scheduler, and its state there. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DecodeEntry:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The smallest goes first, the largest is preempted; the batch lane comes last."""
+        """The sort key: the smallest rank goes first, the largest is preempted; batch is last."""
         return self.batch, self.sequence_no
 
     @property
@@ -53,7 +53,7 @@ class DecodeEntries(dict[str, DecodeEntry]):
     """The requests in a scheduler, by owner."""
 
     def count(self, *states: DecodeState) -> int:
-        """How many requests are in one of these states."""
+        """The number of requests in one of these states."""
         return sum(entry.state in states for entry in self.values())
 
     def in_state(self, state: DecodeState) -> list[DecodeEntry]:
@@ -61,7 +61,7 @@ class DecodeEntries(dict[str, DecodeEntry]):
         return by_rank(entry for entry in self.values() if entry.state is state)
 
     def preempted_before(self, entry: DecodeEntry) -> bool:
-        """Whether a preempted request goes before this one, which waits."""
+        """Whether a preempted request goes before this waiting request."""
         return any(entry.batch or not lost.batch for lost in self.in_state(DecodeState.PREEMPTED))
 
 

@@ -1,4 +1,4 @@
-"""How long other work may take beside a step, so that the streams' tokens come in time. Pure."""
+"""Limits other work beside steps, so that the tokens of streams come in time. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ItlBudget:
         return median(self._recent) if self._recent else None
 
     def itl_s(self, urgency: Urgency = Urgency.PROMPTS) -> float:
-        """The most time from one step's begin to the next one's, where a step leaves that."""
+        """The most time from the begin of one step to the begin of the next."""
         usual_s = self.step_s if self._undisturbed_s is None else self._undisturbed_s
         if usual_s is None or self._factor is None or urgency is Urgency.URGENT:
             return self.budget_s
@@ -46,8 +46,8 @@ class ItlBudget:
     def stepped(self, seconds: float, undisturbed_s: float | None = None) -> None:
         """Note the time of a step.
 
-        `undisturbed_s` is the usual time of a step that shares its cores with nobody, where this
-        differs (see `decode_pool/shared_cores.py`).
+        `undisturbed_s` is the usual time of a step that shares its cores with no other engine, if
+        this differs (see `decode_pool/shared_cores.py`).
         """
         self._recent.append(seconds)
         self._undisturbed_s = undisturbed_s
@@ -58,7 +58,7 @@ class ItlBudget:
         self._step_s = None
 
     def slice_s(self, urgency: Urgency = Urgency.PROMPTS) -> float:
-        """How long a slice of a pass may take now; 0: a single layer, so that the pass goes on.
+        """The seconds that a slice of a pass may take now; 0 means a single layer.
 
         Urgent prompts may use the whole budget. Other prompts leave a fifth of the budget, but
         they may always use half of what a long step leaves.

@@ -27,10 +27,10 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How long a token is kept back to be sent with the next tokens, and how many at most.
+    """The longest delay of a token that is sent with the next tokens, and their number.
 
-    A token is sent at once if the last tokens were sent that long ago: a stream so slow has no
-    next tokens to wait for.
+    A token is sent at once if the last tokens were sent before that delay, because so slow a
+    stream has no next tokens to wait for.
     """
 
     seconds: float = 0.0
@@ -129,7 +129,7 @@ class DecodeJob:
     def listen(self, ready: Ready) -> None:
         """Have `ready` called with the time (monotonic) at which `collect` is due.
 
-        The first and the last tokens are due at once; `flush` keeps the others back.
+        The first and the last tokens are due at once; `flush` delays the others.
         """
         self._ready = ready
         if self._tokens:

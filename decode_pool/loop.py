@@ -17,7 +17,7 @@ from engine.types.lane_quota import require_capacity
 from engine.types.sequence import Outcome, Sequence, Span, urgency_of
 from engine.types.urgency import Urgency
 
-# Tuned: a pass beside steps takes about so many slices, so a layer is short beside a slice.
+# Tuned: the slices of a pass beside steps, so that a layer is short beside a slice.
 _SLICES_PER_PASS = 16
 # A bound: a shorter pass would read all weights for few tokens.
 _LEAST_PASS_TOKENS = 64
@@ -26,7 +26,7 @@ _LEAST_PASS_TOKENS = 64
 class DecodeLoop(PoolLoop[DecodeJob]):
     """Steps the batch. `run` is the loop; servicers call the other public methods.
 
-    At most `max_jobs` requests are here at once. `itl` says how long steps and slices may take.
+    At most `max_jobs` requests are here at once. `itl` bounds steps and slices.
     """
 
     _scheduler: DecodeScheduler
@@ -103,12 +103,12 @@ class DecodeLoop(PoolLoop[DecodeJob]):
 
     @property
     def expected(self) -> int:
-        """How many requests have not had their KV offered yet."""
+        """The number of requests whose KV was not offered yet."""
         return sum(not job.offered for job in self._jobs.values())
 
     @property
     def blocks_promised(self) -> int:
-        """How many KV blocks the requests here may come to need."""
+        """The number of KV blocks that the requests here may come to need."""
         return sum(self._scheduler.most_blocks(job.sequence) for job in self._jobs.values())
 
     @property
@@ -143,7 +143,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         return batch_due_s
 
     def _step_wait_s(self) -> float | None:
-        """How long the next step waits for others on shared cores; None: not at all."""
+        """The seconds that the next step waits for other engines on shared cores; None: no wait."""
         if self._step_interval is None or self._joined or self._stepped_s is None:
             return None
         since_s = time.monotonic() - (self._stepped_s - self._step_s)

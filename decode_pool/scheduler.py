@@ -1,4 +1,4 @@
-"""Which tokens a decode replica computes next. Pure: no clock, no I/O.
+"""Schedules the tokens of a decode replica. Pure: no clock, no I/O.
 
 A request's life here:
 
@@ -12,11 +12,12 @@ A request's life here:
 A preempted request gives up its blocks. It is computed again from its tokens, in chunks, as far
 as its KV is no longer in the prefix cache. It goes before every waiting request, but in the batch
 lane only before requests of that lane. A request that was streaming on a lost replica is treated
-alike. A local request has its prompt computed here, at its turn by
+in the same way. A local request has its prompt computed here, at its turn by
 `engine/scheduling/prompt_order.py`; a more urgent prompt may overtake a pass between two layers.
 `remove` ends a request in any state.
 
-`decode_pool/admission.py` says who leaves *waiting*, `decode_pool/batch_slots.py` who has blocks.
+`decode_pool/admission.py` chooses requests that leave *waiting*. `decode_pool/batch_slots.py` gives
+them blocks.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from engine.scheduling.prefix_cache import PrefixCache
 from engine.scheduling.prompt_order import PromptOrder
 from engine.types.sequence import Sequence, Span
 
-# A bound: early grants leave one block in so many, as early pulls must not lock each other out.
+# A bound: early grants leave one block in so many, so that early pulls never block each other.
 _EARLY_RESERVE = 4
 
 
 class DecodeScheduler(PassScheduler):
-    """Batching over a block pool, with preemption of the last; continuous unless said otherwise.
+    """Batching over a block pool, with preemption of the last request; continuous by default.
 
     `identity` names the model and its KV layout; without it there is no prefix cache.
     """
@@ -67,17 +68,17 @@ class DecodeScheduler(PassScheduler):
 
     @property
     def waiting(self) -> int:
-        """How many requests have no blocks: offered, or preempted."""
+        """The number of requests without blocks: offered, or preempted."""
         return self._entries.count(DecodeState.WAITING, DecodeState.PREEMPTED)
 
     @property
     def running(self) -> int:
-        """How many requests are in the batch, or have their KV on the way."""
+        """The number of requests in the batch, or with KV on the way."""
         return self._slots.taken
 
     @property
     def streams(self) -> int:
-        """How many running requests have their first token, recomputed requests included."""
+        """The number of running requests with a first token, with recomputed requests."""
         return sum(not entry.is_prompt for entry in self._entries.in_state(DecodeState.RUNNING))
 
     @property
@@ -87,11 +88,11 @@ class DecodeScheduler(PassScheduler):
         return sum(entry.batch for entry in running)
 
     def owners(self) -> frozenset[str]:
-        """The owners of all blocks that this scheduler answers for."""
+        """The owners of all blocks of this scheduler."""
         return frozenset(self._entries) | self._leaving
 
     def preemptions(self, owner: str) -> int:
-        """How often this request lost its blocks."""
+        """The number of times that this request lost its blocks."""
         return self._entries[owner].preemptions
 
     def check_feasible(self, sequence: Sequence) -> None:
@@ -119,27 +120,27 @@ class DecodeScheduler(PassScheduler):
         self._prompts.add(sequence, now)
 
     def take_over(self, sequence: Sequence, now: float) -> None:
-        """Queue a request that has output from another replica. Overloaded as for the others."""
+        """Queue a request that failed over with output. Overloaded if the queue is full."""
         self._admission.enter(sequence, now, local=False).state = DecodeState.PREEMPTED
 
     def form_batch(self, now: float) -> float | None:
-        """Let the next batch form; the seconds until one is due by time alone, or None."""
+        """Let the next batch form; returns the seconds until one is due by time, or None."""
         return self._admission.form_batch(now)
 
     def grant_early(self, sequence: Sequence) -> bool:
         """Give blocks at once to a request whose prompt is still being computed elsewhere.
 
-        Only where no request is overtaken, and a quarter of the pool is left. The sequence's
+        It must overtake no request, and leave a quarter of the pool. The sequence's
         tokens are the prompt alone; the first token is to be there at `commit`.
         """
         return self._admission.grant_early(sequence, self.pool.total // _EARLY_RESERVE)
 
     def grant(self) -> list[Sequence]:
-        """Give blocks to requests whose KV waits elsewhere, in order, while there are some."""
+        """Give blocks to requests whose KV waits elsewhere, in order, while blocks last."""
         return self._admission.grant()
 
     def commit(self, owner: str) -> None:
-        """The KV of all tokens but the last has arrived: the request joins the batch."""
+        """Let a request join the batch: the KV of all its tokens but the last has arrived."""
         entry = self._entries[owner]
         entry.sequence.computed = len(entry.sequence.tokens) - 1
         entry.state = DecodeState.RUNNING
@@ -151,7 +152,7 @@ class DecodeScheduler(PassScheduler):
         self._admission.restart_preempted()
         spans = []
         for entry in self._slots.idle():
-            # Preempted since, so that an older one could grow?
+            # It may have been preempted since, so that an older request could grow.
             if entry.state is DecodeState.RUNNING and entry.sequence.remaining == 1:
                 spans += self._slots.span(entry, 1)
         return spans
@@ -159,7 +160,7 @@ class DecodeScheduler(PassScheduler):
     def schedule_chunk(self, now: float, most_tokens: int | None = None) -> list[Span]:
         """A pass beside the steps: first for preempted requests, then for prompts.
 
-        With other passes under way, a pass that should overtake them; empty where there is none.
+        With other passes under way, a pass that should overtake them; empty if there is none.
         A pass has at most `most_tokens` of prompts.
         """
         self._admission.restart_preempted()
@@ -185,13 +186,13 @@ class DecodeScheduler(PassScheduler):
         return kept
 
     def remove(self, owner: str) -> None:
-        """Forget a request and free its blocks, after what is computed in them. Idempotent."""
+        """Forget a request and free its blocks, after the pass that uses them. Idempotent."""
         entry = self._entries.pop(owner, None)
         if entry is not None:
             self._admission.forget(entry)
         self._prompts.drop(owner)
         if entry is not None and entry.state is DecodeState.ARRIVING:
-            # Of a prompt whose numbers overflowed some layers may have come before that was known.
+            # Layers of a prompt with overflowed numbers may come before the fault is known.
             self.pool.condemn(owner)
         if owner in self._slots.in_use:
             if entry is not None:

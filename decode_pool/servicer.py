@@ -28,7 +28,7 @@ NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class DecodeServicer:
-    """Answers decode calls. The end of a call, however it comes, frees its blocks."""
+    """Answers decode calls. Any end of a call frees its blocks."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class DecodeServicer:
 
 
 def _tokens_of(job: DecodeJob) -> Collect:
-    """Collects the job's tokens."""
+    """A function that collects the tokens of the job."""
 
     def collect() -> CallEvent | None:
         emission = job.collect()
@@ -123,7 +123,7 @@ def _tokens_of(job: DecodeJob) -> Collect:
 
 
 def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Collect:
-    """Collects the tokens of a job whose first token is sampled here, too."""
+    """A function that collects the tokens of a job with its own first token."""
 
     def collect() -> CallEvent | None:
         emission = job.collect()

@@ -1,4 +1,4 @@
-"""When the next step begins where other engines of this host need the cores meanwhile. Pure.
+"""Delays steps where other engines of this host need the cores meanwhile. Pure.
 
 An engine that has a device of its own never enters this module. On shared cores a decode step slows
 down the prompts that other engines compute. So the loop keeps an interval between two steps: more
@@ -32,7 +32,7 @@ _LEAST_WAIT_S = 0.0005
 
 
 class StepInterval:
-    """The interval between two steps, and what a step takes without other engines' prompts."""
+    """The interval between two steps, and the time of an undisturbed step."""
 
     def __init__(self, itl: ItlBudget) -> None:
         self._itl = itl
@@ -53,7 +53,7 @@ class StepInterval:
         return median(self._undisturbed)
 
     def wait_s(self, since_s: float, urgency: Urgency = Urgency.PROMPTS) -> float:
-        """How long the next step waits, where the last step began `since_s` ago; 0: not at all."""
+        """The seconds that the next step waits, if the last step began `since_s` ago."""
         if urgency is Urgency.NONE:
             return 0.0
         wait_s = self._interval_s(urgency) - since_s
@@ -69,7 +69,7 @@ class StepInterval:
         return tokens * (self._itl.budget_s - interval_s) >= _SPARE_INTERVALS * interval_s
 
     def _interval_s(self, urgency: Urgency) -> float:
-        """From one step's begin to the next one's; beside urgent prompts what a late step leaves.
+        """From the begin of one step to the next; shorter beside urgent prompts.
 
         A longer interval gives little more of the cores. It pays where prompts would otherwise be
         late, or would not be computed at all.

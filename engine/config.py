@@ -32,17 +32,17 @@ class ModelConfig:
     path: str = "demo"
     """A folder, a name on the hub, or `demo`, the bundled model."""
     name: str | None = None
-    """What the APIs call the model; without it, the name of its folder."""
+    """The name of the model in the APIs; without it, the name of its folder."""
     dtype: Dtype = "auto"
-    """The precision of the weights; `auto` takes what is stored."""
+    """The precision of the weights; `auto` takes the stored precision."""
     context_tokens: int | None = None
     """A smaller context than the model's own."""
     forward: ForwardName = "auto"
-    """Who computes: `compact` is our own forward for Llama, Mistral, Qwen 2 and 3, Phi, Phi 3 and
+    """The forward: `compact` is Tandem's own for Llama, Mistral, Qwen 2 and 3, Phi, Phi 3 and
     Gemma 1 to 3; `transformers` is the model's module; `auto` takes the first where it can.
     """
     operations: OperationsName = "auto"
-    """What the compact forward is made of: `triton` (CUDA), `cpp` (bfloat16 on a CPU, compiled at
+    """The operations of the compact forward: `triton` (CUDA), `cpp` (bfloat16 on a CPU, compiled at
     the first start), `torch`, or `flashinfer` (Triton's with FlashInfer's attention, unverified);
     `auto` takes the fastest that device and model allow.
     """
@@ -77,7 +77,7 @@ class KvConfig:
     lease_s: float = 120.0
     """How long finished KV waits to be pulled."""
     silence_s: float = 1.0
-    """How long the other end of a link may say nothing before it counts as dead; more where cores
+    """How long the other end of a link may be silent before it counts as dead; more where cores
     are crowded.
     """
     prefix_cache: bool = True

@@ -34,7 +34,7 @@ class TandemError(Exception):
 
 
 class InvalidRequest(TandemError):
-    """The request can never succeed as it is; `field` names what is wrong with it."""
+    """The request can never succeed as it is; `field` names the wrong field."""
 
     code = "INVALID_ARGUMENT"
 
@@ -70,7 +70,7 @@ class ConfigError(TandemError):
 
 
 class UnsupportedModel(TandemError):
-    """The model cannot be served; the message says what about it."""
+    """The model cannot be served; the message gives the reason."""
 
     code = "FAILED_PRECONDITION"
 

@@ -1,4 +1,4 @@
-"""Waiting: of a loop for work, and of requests for the end of a step."""
+"""Events that wake loops, and that tell requests of the end of a step."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ class LoopWakeup:
         self._neighbours: list[LoopWakeup] = []
 
     def join(self, other: LoopWakeup) -> None:
-        """From now on either wakeup sets both."""
+        """Connect two wakeups: from now on each sets both."""
         self._neighbours.append(other)
         other._neighbours.append(self)
 
     def set(self) -> None:
-        """Say that something came, or that blocks were freed."""
+        """Wake the loop: a request came, or blocks were freed."""
         for wakeup in (self, *self._neighbours):
             wakeup._event.set()
             wakeup._pulse.set()
             wakeup._pulse.clear()
 
     def clear(self) -> None:
-        """Forget what came; called before the loop looks for work."""
+        """Clear the event; called before the loop searches for work."""
         self._event.clear()
 
     @property
     def pending(self) -> bool:
-        """Whether something came since `clear`; any thread may ask."""
+        """Whether the event was set since `clear`; any thread may call this."""
         return self._event.is_set()
 
     async def wait(self, most_s: float | None = None) -> None:
-        """Wait until something came since `clear`, at most `most_s` seconds (None: no limit)."""
+        """Wait until the event is set, at most `most_s` seconds (None: no limit)."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._event.wait()
 
     async def stirred(self, most_s: float) -> None:
-        """Wait beside the loop until something comes after this call, at most `most_s` seconds."""
+        """Wait beside the loop until the event is set anew, at most `most_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._pulse.wait()
@@ -63,7 +63,7 @@ class StepEnds:
         self._ended = asyncio.Event()
 
     def tell(self) -> None:
-        """Say that a step has ended."""
+        """Tell the waiting requests that a step has ended."""
         self._ended.set()
         self._ended.clear()
 

@@ -1,4 +1,4 @@
-"""How long each stage of a start took."""
+"""Measures the stages of a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handing KV over while its prompt is still being computed."""
+"""Hands KV over while its prompt is still being computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prefill_pool.loop import PrefillJob
 
 
 class EarlyHandOver:
-    """Offers a job's KV once the job has its blocks, and follows how far it is computed.
+    """Offers a job's KV once the job has its blocks, and sends it as it is computed.
 
     A prompt that has begun has all the blocks that it needs. So a decode replica that gives blocks
     early waits for the computing alone. Without a `receiver` nothing is handed over.
@@ -20,7 +20,7 @@ class EarlyHandOver:
         self._receiver = receiver
         self._handing: HandOver | None = None
         self._failed: TandemError | None = None
-        # The KV of a request that ends with its first token goes nowhere.
+        # The KV of a request that ends with its first token is not handed over.
         if job.sequence.sampling.max_tokens != 1:
             job.watch = self._computed
 
@@ -44,7 +44,7 @@ class EarlyHandOver:
             await self._sender.withdraw(self._job.sequence.owner, self._receiver, reason)
 
     def _computed(self, tokens: int, layers: int | None) -> None:
-        """Called from the prefill loop, which must not fail by it."""
+        """Send computed KV. Raises nothing, because the prefill loop calls it."""
         try:
             self._handing = self._handing or self._begin()
         except TandemError as error:

@@ -18,17 +18,17 @@ from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
 
-# Tuned: a pass is computed for so long before a more urgent prompt may overtake it.
+# Tuned: the least time that a pass is computed before a more urgent prompt may overtake it.
 _SLICE_S = 0.02
 
-# Called with how many leading tokens have their KV, in how many leading layers (None: in all).
+# Called with the number of leading tokens with KV, and of leading layers (None: all).
 # The first call comes when the prompt has its blocks; the prompt keeps these blocks to its end.
 Watch = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillResult:
-    """A prompt's end: the sampled token, and how long the prompt waited and was computed."""
+    """The result of a prompt: its first token, and its times of waiting and computing."""
 
     token: SampledToken
     queue_s: float
@@ -37,7 +37,7 @@ class PrefillResult:
 
 @dataclass(frozen=True, slots=True)
 class _PassResult:
-    """What a pass gave by `at_s`: tokens or faults by owner, and `whole` prompts."""
+    """The results of a pass at `at_s`: tokens or faults by owner, and `whole` prompts."""
 
     spans: list[Span]
     outcomes: Mapping[str, SampledToken | Internal | None]
@@ -56,12 +56,12 @@ class PrefillJob:
     watch: Watch | None = None
 
     def computed(self, tokens: int, layers: int | None = None) -> None:
-        """Tell the watcher how many tokens and layers are computed."""
+        """Tell the watcher the number of computed tokens and layers."""
         if self.watch is not None:
             self.watch(tokens, layers)
 
     def cancel(self) -> None:
-        """Nobody waits for the first token any more."""
+        """Note that no caller waits for the first token any more."""
         self.first_token.cancel()
 
     def fail(self, error: TandemError) -> None:
@@ -124,10 +124,10 @@ class PrefillLoop(PoolLoop[PrefillJob]):
             self._passes.append(self._worker.begin(spans, lambda: self._stored(spans)))
 
     async def _forward(self, run: Slices) -> None:
-        """Compute until the pass is whole, or until an event may overtake it or end it."""
+        """Compute until the pass is complete, or an event may overtake or end it."""
         self._counted_s = time.monotonic()
         pursued = self._worker.pursue(
-            run, _SLICE_S, lambda: self.wakeup.pending, lambda: self._went_on(run)
+            run, _SLICE_S, lambda: self.wakeup.pending, lambda: self._note_progress(run)
         )
         # Answers wait until the engine computes again.
         self._note_start(run.spans)
@@ -135,19 +135,19 @@ class PrefillLoop(PoolLoop[PrefillJob]):
         try:
             results = await pursued
         except asyncio.CancelledError:
-            self.wakeup.set()  # or the engine would go on alone
+            self.wakeup.set()  # so that the loop goes on, and not the engine alone
             raise
         except Exception as error:
             self._passes.remove(run)
             self._fail(run.spans, error)
             return
-        self._went_on(run, whole=results is not None)
+        self._note_progress(run, whole=results is not None)
         if results is not None:
             self._passes.remove(run)
             self._complete(run.spans, results)
 
-    def _went_on(self, run: Slices, *, whole: bool = False) -> None:
-        """Note how far a pass is, and for how long it was computed."""
+    def _note_progress(self, run: Slices, *, whole: bool = False) -> None:
+        """Note the progress of a pass, and its time of computing."""
         now = time.monotonic()
         self._scheduler.advanced(run.spans, now - self._counted_s)
         self._counted_s = now
@@ -156,12 +156,12 @@ class PrefillLoop(PoolLoop[PrefillJob]):
             self._announce(run.spans, run.layers_done)
 
     def _stored(self, spans: list[Span]) -> None:
-        """The KV of a pass is whole: it leaves while the first tokens are sampled."""
+        """Announce the complete KV of a pass, before its first tokens are sampled."""
         if not self._shares_cores or shared_cores.announces_stored(spans):
             self._announce(spans)
 
     def _announce(self, spans: list[Span], layers: int | None = None) -> None:
-        """Tell each watcher how far a pass over these spans is."""
+        """Tell each watcher the progress of a pass over these spans."""
         for span in spans:
             job = self._jobs.get(span.sequence.owner)
             if job is not None:
@@ -179,7 +179,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
                 log.info("prefill started", extra={**job.sequence.named_in_log, "queue_s": queue_s})
 
     def _complete(self, spans: list[Span], results: list[Outcome]) -> None:
-        """A pass is computed: the scheduler knows it at once, the requests hear of it later."""
+        """Note a computed pass in the scheduler; `_answer` tells its requests later."""
         PROMPT_TOKENS.inc(sum(span.count for span in spans), pool="prefill")
         outcomes = self._collect(spans, results)
         whole = self._scheduler.complete(spans)

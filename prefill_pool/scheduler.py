@@ -1,4 +1,4 @@
-"""Which prompt tokens a prefill replica computes next. Pure: no clock, no I/O.
+"""Schedules the prompt tokens of a prefill replica. Pure: no clock, no I/O.
 
 A request's life here:
 
@@ -49,21 +49,21 @@ class PrefillScheduler(PassScheduler):
 
     @property
     def waiting(self) -> int:
-        """How many requests have no blocks yet."""
+        """The number of requests without blocks."""
         return len(self._active) - len(self._started)
 
     @property
     def running(self) -> int:
-        """How many requests have part of their prompt computed or being computed."""
+        """The number of requests whose prompt is being computed."""
         return len(self._started)
 
     @property
     def parked(self) -> int:
-        """How many requests have complete KV that waits to be handed over."""
+        """The number of requests with complete KV that waits to be handed over."""
         return len(self._parked)
 
     def owners(self) -> frozenset[str]:
-        """The owners of all blocks that this scheduler answers for."""
+        """The owners of all blocks of this scheduler."""
         return frozenset(self._active) | self._parked | self._leaving
 
     def submit(self, sequence: Sequence, now: float) -> None:
@@ -81,7 +81,7 @@ class PrefillScheduler(PassScheduler):
     def schedule(self, now: float) -> list[Span]:
         """The next pass; with passes under way, a pass that should overtake them.
 
-        Empty where no prompt can run, or none should overtake.
+        It is empty if no prompt can run, or none should overtake.
         """
         self._out_of_blocks = False
         spans = self._prompts.take(now, self._admit)
@@ -129,7 +129,7 @@ class PrefillScheduler(PassScheduler):
         self._prompts.drop(owner)
 
     def _admit(self, owner: str) -> int:
-        """Give a waiting request its blocks if there are enough; how many tokens may run.
+        """Give a waiting request its blocks if there are enough; returns the tokens that may run.
 
         A prompt that finds no blocks holds back the prompts behind it that need blocks too. It does
         not hold back prompts that have their blocks, because these prompts will free some.

@@ -23,7 +23,7 @@ NewCompletion = Callable[[Sequence], ChoiceText]
 
 
 class PrefillServicer:
-    """Answers prefill calls. The end of a call, however it comes, frees its blocks."""
+    """Answers prefill calls. Any end of a call frees its blocks."""
 
     def __init__(
         self, loop: PrefillLoop, sender: KvSender, new_completion: NewCompletion, lease_s: float
@@ -53,7 +53,7 @@ class PrefillServicer:
         finally:
             self._reports.end(sequence)
             try:
-                # First, as blocks may still be read.
+                # Before the blocks are freed, because they may still be read.
                 await early.close("the prefill ended without KV")
             finally:
                 self._loop.release(job)

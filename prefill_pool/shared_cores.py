@@ -1,4 +1,4 @@
-"""Which parts of the KV leave later where engines of one host share its cores. Pure.
+"""Delays parts of the KV where engines of one host share its cores. Pure.
 
 An engine that has a device of its own never enters this module. To send a part of the KV takes time
 of the cores on which prompts are computed. So an urgent pass sends fewer parts.

@@ -77,7 +77,7 @@ def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
 
 
 def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
-    """The sampling that `wire` asks for; absent fields take their default."""
+    """The sampling in `wire`; absent fields take their default."""
     given = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
     if wire.logit_bias:
         given["logit_bias"] = dict(wire.logit_bias)
@@ -92,7 +92,7 @@ def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
 def sequence_from_proto(
     request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest,
 ) -> TokenSequence:
-    """The sequence that a router asks a replica for, owned by its transfer.
+    """The sequence of a router's request to a replica, owned by its transfer.
 
     A sequence with output has failed over from another replica, and no KV comes for it. Raises
     Internal where KV is to come as well: the first token would be there twice.
@@ -160,7 +160,7 @@ def tokens_to_proto(
 
 
 def tokens_from_proto(wire: inference_pb2.Tokens) -> TokenRun:
-    """The run of tokens that `wire` carries; raises Internal where it contradicts itself."""
+    """The run of tokens in `wire`; raises Internal if it contradicts itself."""
     if wire.finish_reason not in _FINISH_FROM_WIRE:
         raise Internal(f"unknown finish reason {wire.finish_reason} in a token message")
     ids, sampled = tuple(wire.ids), ()
@@ -183,7 +183,7 @@ def scores_to_proto(scoring: Scoring | None) -> prefill_pb2.Scores | None:
 
 
 def scores_from_proto(wire: prefill_pb2.Scores) -> Scores:
-    """The scores that `wire` carries."""
+    """The scores in `wire`."""
     return Scores(list(wire.logprobs), list(wire.top_ids), list(wire.top_logprobs))
 
 

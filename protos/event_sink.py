@@ -7,7 +7,7 @@ from typing import Protocol
 
 from protos.calls_pb2 import CallEvent
 
-# Makes an event of the tokens or news collected so far; None: there are none.
+# Makes an event of the tokens or reports collected so far; None: there are none.
 Collect = Callable[[], CallEvent | None]
 
 

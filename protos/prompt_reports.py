@@ -1,4 +1,4 @@
-"""Reports to routers how far prompts are, for requests that ask for it."""
+"""Reports the progress of prompts to routers, for requests with `progress`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY_S = 0.5
 
 @dataclass(slots=True)
 class _Report:
-    """The report of one prompt; `tokens` gives the call's other events, which go before."""
+    """The report of one prompt. The events of `tokens` go before it."""
 
     sequence: Sequence
     sink: EventSink
@@ -37,22 +37,22 @@ class _Report:
 
     def collect(self) -> CallEvent | None:
         event = None if self.tokens is None else self.tokens()
-        return event or self._news()
+        return event or self._progress()
 
-    def _news(self) -> CallEvent | None:
-        """How far the prompt is now; None where that was reported before or is not known."""
+    def _progress(self) -> CallEvent | None:
+        """The progress of the prompt; None if it is unknown or was reported before."""
         if self.over or (self.queued and self.position is None):
             return None
         computed = min(self.sequence.computed, self.sequence.prompt_tokens)
-        news = PromptProgress(computed=computed, queued=self.queued)
+        progress = PromptProgress(computed=computed, queued=self.queued)
         if self.queued and self.position is not None:
-            news.position = self.position.position
+            progress.position = self.position.position
             if self.position.wait_s is not None:
-                news.wait_s = self.position.wait_s
-        if news == self.last:
+                progress.wait_s = self.position.wait_s
+        if progress == self.last:
             return None
-        self.last = news
-        return CallEvent(progress=news)
+        self.last = progress
+        return CallEvent(progress=progress)
 
 
 class PromptReports:
@@ -60,7 +60,7 @@ class PromptReports:
 
     def __init__(self, positions: Callable[[], Mapping[str, QueuePosition]]) -> None:
         self._positions = positions
-        self._told: dict[str, _Report] = {}
+        self._reports: dict[str, _Report] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, sequence: Sequence, sink: EventSink, tokens: Collect | None = None) -> Collect:
@@ -68,15 +68,15 @@ class PromptReports:
 
         A call that has `tokens` to send, too, collects both by the returned function.
         """
-        report = self._told.get(sequence.owner) or _Report(sequence, sink)
+        report = self._reports.get(sequence.owner) or _Report(sequence, sink)
         report.tokens = tokens
-        self._told[sequence.owner] = report
+        self._reports[sequence.owner] = report
         self._plan()
         return report.collect
 
     def end(self, sequence: Sequence) -> None:
         """Report the prompt no more. Idempotent."""
-        report = self._told.pop(sequence.owner, None)
+        report = self._reports.pop(sequence.owner, None)
         if report is not None:
             report.ended = True
 
@@ -86,12 +86,14 @@ class PromptReports:
 
     def _look(self) -> None:
         self._timer = None
-        self._told = {owner: report for owner, report in self._told.items() if not report.over}
-        if not self._told:
+        self._reports = {
+            owner: report for owner, report in self._reports.items() if not report.over
+        }
+        if not self._reports:
             return
-        waiting = any(report.queued for report in self._told.values())
+        waiting = any(report.queued for report in self._reports.values())
         positions = self._positions() if waiting else {}
-        for owner, report in self._told.items():
+        for owner, report in self._reports.items():
             report.position = positions.get(owner)
             report.sink.ready(report.collect)
         self._plan()

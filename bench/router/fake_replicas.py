@@ -108,10 +108,10 @@ class SteadyPrefill:
         return PrefillJob(sequence, time.monotonic(), first)
 
     def release(self, job: PrefillJob) -> None:
-        """Nothing is held."""
+        """Do nothing: the job has no blocks."""
 
     async def vacated(self, job: PrefillJob) -> None:
-        """Nothing was held."""
+        """Do nothing: the job has no blocks."""
 
     def begin(self, kv: Any) -> InstantHandOver:
         """Hand it over."""
@@ -156,7 +156,7 @@ class SteadyDecode:
             jobs.pop(job.sequence.owner, None)
 
     async def vacated(self, job: DecodeJob) -> None:
-        """Nothing was held."""
+        """Do nothing: the job has no blocks."""
 
     async def receive(
         self, peer: Any, transfer: str, admit: _Admit, timeout_s: float

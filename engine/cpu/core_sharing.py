@@ -37,11 +37,11 @@ _STATE = struct.Struct("ddB")  # seconds since boot of the last step's begin and
 
 @dataclass(frozen=True, slots=True)
 class BusyTimes:
-    """How long other engines count as busy, and how often they are looked for (seconds).
+    """How long other engines count as busy, and the interval of scans for them (seconds).
 
     `recent_s`, tuned: so long after its last step an engine still counts as busy.
     `longest_step_s`, a bound: an engine in a longer step is stuck, and counts no more.
-    `scan_s`, a bound: between two looks for engines that have come or gone.
+    `scan_s`, a bound: between two scans for engines that have come or gone.
     """
 
     recent_s: float = 0.01
@@ -51,7 +51,7 @@ class BusyTimes:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What an operation reads while it runs, to take its share of the `cores` at any time.
+    """The data that an operation reads while it runs, to take its share of the `cores`.
 
     `steps` has for each other engine a tensor [2] float64: when its last step began and ended. That
     engine goes on writing it. A step that ended by `since_s` is over.
@@ -63,7 +63,7 @@ class Beside:
 
 
 class NeighbourEngine:
-    """Another engine of this host, by its file."""
+    """Another engine of this host, known by its file."""
 
     def __init__(self, file: mmap.mmap, times: BusyTimes) -> None:
         self.step = _step_in(file)
@@ -83,10 +83,10 @@ class NeighbourEngine:
         return bool(began > ended and now - began >= self._times.longest_step_s)
 
     def urgency(self, now: float) -> Urgency:
-        """How urgent the prompts are that the engine computes now."""
+        """The urgency of the prompts that the engine computes now."""
         if not self.busy(now):
             return Urgency.NONE
-        # Of a newer version on this host there may be more.
+        # A newer version on this host may have more values.
         return Urgency(min(_STATE.unpack_from(self._file)[2], Urgency.URGENT))
 
 
@@ -109,25 +109,25 @@ class CoreSharing:
         self._step: torch.Tensor | None = None
         self._name = ""
         if self._folder is not None:
-            # Without a file this engine takes what it would have alone.
+            # Without a file this engine takes all cores.
             with suppress(OSError):
                 self._join(self._folder)
 
     def enter(self, urgency: Urgency = Urgency.NONE) -> None:
-        """Begin a step: tell the others, and set torch's threads to this engine's share."""
+        """Begin a step: tell the other engines, and set torch's threads to this engine's share."""
         self._began_s, self._urgency = time.monotonic(), urgency
         self._tell(0.0)
         self.adapt()
 
     def adapt(self) -> None:
-        """Set torch's threads to the share as it is now; called between two operations."""
+        """Set torch's threads to the present share; called between two operations."""
         threads = 1 if self._single else self._share(time.monotonic())
         if threads != self._threads:
             torch.set_num_threads(threads)
             self._threads = threads
 
     def beside(self) -> Beside:
-        """What an operation that begins now reads of the other engines."""
+        """The data of the other engines for an operation that begins now."""
         now = time.monotonic()
         others = [] if self._single else self._neighbours.values()
         steps = [neighbour.step for neighbour in others if not neighbour.stuck(now)]
@@ -138,7 +138,7 @@ class CoreSharing:
         self._tell(time.monotonic())
 
     def yield_cores(self) -> None:
-        """Give this engine's share to the others until its next step."""
+        """Give this engine's share to the other engines until its next step."""
         self._began_s = 0.0
         self._tell(0.0)
         if self._step is not None:
@@ -146,7 +146,7 @@ class CoreSharing:
 
     @property
     def shared_name(self) -> str:
-        """A name that all engines on these cores have; "" of an engine that shares no cores.
+        """The common name of all engines on these cores; "" if this engine shares no cores.
 
         A small model's step takes one core, so it shares none where there are several.
         """
@@ -179,7 +179,7 @@ class CoreSharing:
         return max(1, self._cores // (1 + busy))
 
     def _join(self, folder: Path) -> None:
-        """Make this engine's file; the others see it once it is whole and locked."""
+        """Make this engine's file; other engines see it once it is complete and locked."""
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         hidden, shown = folder / f".{self._name}", folder / self._name
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -199,12 +199,12 @@ class CoreSharing:
         for name in found:
             if not name.startswith("."):
                 with suppress(OSError, ValueError):
-                    if (neighbour := self._look(self._folder / name)) is not None:
+                    if (neighbour := self._read_neighbour(self._folder / name)) is not None:
                         neighbours[name] = neighbour
-        # In one go: another thread may be asking for their urgency.
+        # In one assignment, because another thread may read the urgency meanwhile.
         self._neighbours = neighbours
 
-    def _look(self, path: Path) -> NeighbourEngine | None:
+    def _read_neighbour(self, path: Path) -> NeighbourEngine | None:
         """The engine with this file; None if that engine is dead."""
         with path.open("r+b") as file:
             try:

@@ -1,4 +1,4 @@
-"""Weights one behind the other, in pages of 2 MiB where the system gives them.
+"""Keeps weights contiguous, in pages of 2 MiB where the system gives them.
 
 A step for few streams reads every weight once and does little else. In pages of 4 KiB the processor
 must look up each page, and it reads ahead no further than to the page's end.

@@ -1,4 +1,4 @@
-"""The C++ operations: built once by torch's extension loader, kept in its cache, loaded from it."""
+"""The C++ operations: torch's extension loader builds them once and keeps them in its cache."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 
 _FOLDER = Path(__file__).with_name("cpu")
-# Sums keep their order, or a token's numbers would depend on how many are computed with it.
+# Sums keep their order. Otherwise a token's numbers would depend on the size of its batch.
 _MATH = ("-ffast-math", "-fno-finite-math-only", "-fno-associative-math")
 _FLAGS = ("-O3", "-fopenmp", "-std=c++20", *_MATH)
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A way to compile the operations, which are then in `torch.ops`, under `library`."""
+    """A way to compile the operations. They are then in `torch.ops` under `library`."""
 
     library: str
     machine: str
@@ -37,7 +37,7 @@ class Build:
 
     @property
     def path(self) -> Path:
-        """The build's file in the cache; its name is a digest of all that the build depends on."""
+        """The build's file in the cache; its name has a digest of all inputs of the build."""
         digest = hashlib.sha256(torch.__version__.encode())
         for part in (*self.flags, processor()):
             digest.update(part.encode())
@@ -64,8 +64,8 @@ def is_built(build: Build = NATIVE) -> bool:
 def why_not_loaded(build: Build = NATIVE) -> str | None:
     """None once the operations are in `torch.ops`; else why they cannot be loaded here.
 
-    Compiles them first where the cache has none, which takes about half a minute. Where several
-    processes ask, one compiles and the others wait for it.
+    Compiles them first if they are not in the cache, which takes about half a minute. Of several
+    processes one compiles, and the others wait for it.
     """
     path = build.path
     try:
@@ -84,14 +84,14 @@ def wake(step: torch.Tensor) -> None:
     """Wake the operations of other engines that wait for the end of this step.
 
     `step` is a tensor as in `engine.cpu.core_sharing.Beside`. Where the C++ operations are not
-    loaded, nothing is woken; the others look by themselves after a while.
+    loaded, none is woken; the other engines check by themselves after a while.
     """
     if hasattr(torch.ops.tandem_cpu, "wake"):
         torch.ops.tandem_cpu.wake(step)
 
 
 def _compile(build: Build, path: Path) -> None:
-    """Build in a folder of its own and load; the cache gets it whole or not at all."""
+    """Build in a separate folder and load; the cache never has an incomplete build."""
     if shutil.which(os.environ.get("CXX", "c++")) is None:
         raise OSError("no C++ compiler on the PATH")
     from torch.utils.cpp_extension import load

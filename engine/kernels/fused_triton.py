@@ -1,4 +1,4 @@
-"""What a layer does between its matrix products, as Triton kernels that touch memory once."""
+"""A layer's operations between its matrix products, as Triton kernels that touch memory once."""
 
 from __future__ import annotations
 

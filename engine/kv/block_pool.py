@@ -1,4 +1,4 @@
-"""The bookkeeping of KV blocks: which blocks are free, and which owners hold the others. Pure.
+"""The bookkeeping of KV blocks: the free blocks, and the owners of all others. Pure.
 
 At every instant free + cached + running + leased + quarantined = total. An *owner* is a request on
 this replica. It holds blocks, and is in one phase:
@@ -27,7 +27,7 @@ from engine.errors import Overloaded
 
 
 class OutOfBlocks(Overloaded):
-    """The pool has fewer free blocks than asked for; nothing was taken."""
+    """The pool has fewer free blocks than requested; none was taken."""
 
 
 class BlockPhase(Enum):
@@ -51,7 +51,7 @@ class BlockCounts:
 
     @property
     def used(self) -> int:
-        """How many blocks have a request's KV, in any phase."""
+        """The number of blocks with a request's KV, in any phase."""
         return self.running + self.leased + self.quarantined
 
 
@@ -187,7 +187,7 @@ class BlockPool:
         Other holders of these blocks keep them. Without a holder they are quarantined until
         `cleaned`.
         """
-        for block in self.held(owner):
+        for block in self.blocks_of(owner):
             self._unname(block)
             self._condemned.add(block)
 
@@ -201,7 +201,7 @@ class BlockPool:
         self._condemned.difference_update(blocks)
         self._free.extend(blocks)
 
-    def held(self, owner: str) -> tuple[int, ...]:
+    def blocks_of(self, owner: str) -> tuple[int, ...]:
         """The owner's blocks in order of allocation; empty for an unknown owner."""
         holding = self._holdings.get(owner)
         return tuple(holding.blocks) if holding else ()

@@ -1,4 +1,4 @@
-"""The tensors behind the block numbers, and moving blocks in and out of them."""
+"""The tensors of the KV blocks, and copies of blocks to and from them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ DIGEST_BYTES = 32
 
 
 def identity_of(layout: KvLayout) -> str:
-    """All that decides the meaning of a block's bytes, the weights included, as JSON."""
+    """The layout and weights that define the meaning of a block's bytes, as JSON."""
     return json.dumps(asdict(layout), sort_keys=True)
 
 

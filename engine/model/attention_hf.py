@@ -127,7 +127,7 @@ def _capped(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention written out, for capped scores (Gemma 2) and attention sinks (gpt-oss)."""
+    """Attention in single operations, for capped scores (Gemma 2) and sinks (gpt-oss)."""
     scores = (query @ key.transpose(-1, -2)) * scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap

@@ -1,4 +1,4 @@
-"""Which forward serves a model here: the compact forward where it can, else the module."""
+"""Chooses the forward of a model: the compact forward if possible, else the module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Improvement(Protocol):
 
     @property
     def stalls(self) -> bool:
-        """Whether streams would stall for a piece; then it must end before there are streams."""
+        """Whether a piece would stall streams. The change must then end before there are any."""
         ...
 
     def prepare(self) -> str | None:
@@ -131,7 +131,7 @@ def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
 def _choose_on_cuda(
     decoder: Decoder, context_tokens: int, operations: OperationsName
 ) -> tuple[Runner, Improvement | None]:
-    """Triton's operations where they can be used, else torch's, unless others were asked for."""
+    """Triton's operations where they can be used, else torch's, unless others are configured."""
     weights = decoder.embedding
     reason = why_not_triton(decoder) if weights.is_cuda else f"the weights are on {weights.device}"
     if operations == "cpp":

@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 class Layers(Protocol):
-    """How layers of one decoder are computed, on one kind of device.
+    """Computes layers of one decoder, on one kind of device.
 
     `x` is the residual stream, [tokens, hidden]; it may be written to. Only the implementation
     knows the form that `prepare` gives a layer.

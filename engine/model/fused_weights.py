@@ -1,4 +1,4 @@
-"""The weights of a decoder, fused: read off a `transformers` module of a known family."""
+"""The fused weights of a decoder, read from a `transformers` module of a known family."""
 
 from __future__ import annotations
 

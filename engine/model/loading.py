@@ -119,7 +119,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _architecture(config: Any) -> str:
-    """The class `transformers` would build, if it is a decoder with its attention interface."""
+    """The class that `transformers` would build; it must be a decoder with its attention API."""
     from transformers import AutoModelForCausalLM
 
     named = (getattr(config, "architectures", None) or [type(config).__name__])[0]

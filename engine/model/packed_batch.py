@@ -1,4 +1,4 @@
-"""From spans of sequences to the packed tensors of one step."""
+"""Packs spans of sequences into the tensors of one step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PackedBatch:
     - `starts`: [S + 1] int32, where each span's rows begin among the tokens.
     - `tables`: [S, blocks] int32, block tables.
     - `last`: indexes of the final tokens of the spans that sample.
-    - `scored`: whether logits of other tokens are asked for, too.
+    - `scored`: whether logits of other tokens are requested, too.
     - `halted`: [1] int32 on the CPU, set by another thread to halt the step. A halted step may
       leave any content in its blocks.
     - `beside`: the other engines that compute on the same cores.
@@ -58,7 +58,7 @@ class PackedBatch:
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, index: int, window: int | None) -> torch.Tensor:
-        """Which keys the queries of a segment may see: bool [rows, queries, keys]."""
+        """The keys that the queries of a segment may see: bool [rows, queries, keys]."""
         key = (index, window)
         if key not in self._masks:
             segment = self.segments[index]

@@ -23,7 +23,7 @@ _CHECK_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 5e-2}
 
 
 def probe_layout(description: ModelDescription, model: Any, block_size: int) -> KvLayout:
-    """Run one token through the module to see what each layer would store."""
+    """The KV layout of a module, found by running one token through it."""
     probe = attention.ShapeProbe()
     token = torch.zeros(1, dtype=torch.long, device=next(model.parameters()).device)
     with LOADING, torch.inference_mode():
@@ -74,7 +74,7 @@ def check_runner(
     device: torch.device,
     expected: torch.Tensor,
 ) -> None:
-    """Compute the same in two chunks over scattered blocks; UnsupportedModel if it differs."""
+    """Compare with a run in two chunks over scattered blocks; UnsupportedModel if it differs."""
     tokens = check_tokens(description)
     sequence = Sequence("check", tokens, len(tokens), SamplingParams(temperature=0.0, max_tokens=1))
     needed = layout.blocks_for(len(tokens))

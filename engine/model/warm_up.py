@@ -37,7 +37,7 @@ def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterato
     for spans in batches:
         try:
             _compute(runner, cache, spans)
-        except Exception as error:  # whatever a compiler raises: requests will meet it, or not
+        except Exception as error:  # any error of a compiler; a request may never need this batch
             log.warning("a first batch failed: %s", str(error).split("\n", 1)[0])
         yield
     log.info("%d kinds of batches computed in %.1f s", len(batches), time.monotonic() - began_s)

@@ -21,17 +21,17 @@ _NICENESS = 5
 
 
 class Slices(Protocol):
-    """A pass that can be cut; see `engine.runtime.forward_pass.Pass`."""
+    """A pass in slices; see `engine.runtime.forward_pass.Pass`."""
 
     spans: list[Span]
     layers_done: int
 
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
-        """Compute for about so long; None while the pass is not whole."""
+        """Compute for about `for_s` seconds; None while the pass is not complete."""
         ...
 
     def cut(self) -> None:
-        """Have the slice that is computed now end at the next layer."""
+        """End the slice in progress at the next layer."""
         ...
 
     def halt(self) -> None:
@@ -121,23 +121,23 @@ class EngineWorker:
         return self._engine.begin(spans, tell)
 
     def advance(self, run: Slices, for_s: float) -> Awaitable[list[Outcome] | None]:
-        """Compute a pass for about so long; None while the pass is not whole."""
+        """Compute a pass for about `for_s` seconds; None while it is not complete."""
         return self._run(lambda: run.advance(for_s))
 
     def pursue(
-        self, run: Slices, for_s: float, pause: Callable[[], bool], told: Callable[[], None]
+        self, run: Slices, for_s: float, pause: Callable[[], bool], on_slice: Callable[[], None]
     ) -> Awaitable[list[Outcome] | None]:
-        """Advance a pass slice by slice, until it is whole; None if it is interrupted.
+        """Advance a pass slice by slice, until it is complete; None if it is interrupted.
 
         Another waiting step interrupts the pass, and so does `pause`, which the engine's thread
-        calls. Between slices `told` is called in the event loop. The engine does not wait for the
-        call, which takes most of a millisecond where all cores compute.
+        calls. Between slices `on_slice` is called in the event loop. The engine does not wait for
+        the call, which takes most of a millisecond where all cores compute.
         """
         loop = asyncio.get_running_loop()
 
         def work() -> list[Outcome] | None:
             while (results := run.advance(for_s)) is None and self._under_way == 1 and not pause():
-                loop.call_soon_threadsafe(told)
+                loop.call_soon_threadsafe(on_slice)
             return results
 
         return self._run(work)
@@ -174,7 +174,7 @@ class EngineWorker:
         return self._engine.urgency
 
     def yield_cores(self) -> None:
-        """Let other engines use the cores, as the caller has no step to compute."""
+        """Let other engines use the cores until the next step."""
         if not self._under_way:
             self._engine.yield_cores()
 

@@ -62,7 +62,7 @@ class Pass:
 
     @torch.inference_mode()
     def advance(self, for_s: float | None = None) -> list[Outcome] | None:
-        """Compute at least one layer, and more within `for_s`; None while the pass is not whole.
+        """Compute at least one layer, and more within `for_s`; None while the pass is incomplete.
 
         A slice that is cut ends sooner, a halted pass ends at once. On a GPU `for_s` is the time
         to launch the kernels; the call then waits for them.
@@ -111,11 +111,11 @@ class Pass:
             batch.beside = self._cores.beside
         computed = yield from self._layers(self._runner.layers(batch))
         if self._unwanted:
-            return None  # nothing is sampled from what a halted step leaves
+            return None  # the output of a halted step is not sampled
         results = self._sampled(batch.order, computed.logits)
         scorer = Scorer(self.spans, batch.order, self._cache.device)
         yield from scorer.run(computed.logits_of)
-        return [_joined(one, scorer.found(index)) for index, one in enumerate(results)]
+        return [_joined(one, scorer.result(index)) for index, one in enumerate(results)]
 
     def _layers(
         self, layers: Generator[int, None, ForwardOutput]
@@ -153,7 +153,7 @@ class Pass:
 
 
 def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:
-    """The result of a span; a fault of sampling or scoring is a fault of the sequence."""
+    """The result of a span. A fault of sampling or scoring is a fault of the sequence."""
     if scores is None or isinstance(sampled, Internal):
         return sampled
     return scores if isinstance(scores, Internal) else ScoredSpan(scores, sampled)

@@ -1,4 +1,4 @@
-"""What the loops of both pools do alike: requests, wakeups, passes, and failures of a step."""
+"""The common part of both pools' loops: requests, wakeups, passes, and failed steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.types.sequence import Outcome, SampledToken, Sequence, Span, collect
 
 log = logging.getLogger(__name__)
 
-# What a step or a pass gave for each owner, without the scores.
+# The results of a step or a pass by owner, without the scores.
 Outcomes = dict[str, SampledToken | Internal | None]
 
 
@@ -27,7 +27,7 @@ class PoolJob(Protocol):
     sequence: Sequence
 
     def cancel(self) -> None:
-        """Nobody waits for the request any more."""
+        """Note that no caller waits for the request any more."""
         ...
 
 
@@ -53,7 +53,7 @@ class PoolLoop(ABC, Generic[JobT]):
         self.wakeup = LoopWakeup()
 
     def release(self, job: JobT) -> None:
-        """End a request in whatever state it is, and free its blocks. Idempotent."""
+        """End a request in any state, and free its blocks. Idempotent."""
         self._jobs.pop(job.sequence.owner, None)
         self._scheduler.remove(job.sequence.owner)
         job.cancel()
@@ -70,12 +70,12 @@ class PoolLoop(ABC, Generic[JobT]):
         await self._ends.vacated(job.sequence.owner)
 
     async def _begin_round(self) -> None:
-        """Before the loop looks for work: what comes from now on wakes it up."""
+        """Begin a round of the loop: a request that comes from now on wakes it."""
         self.wakeup.clear()
         await self._worker.scrub(self._scheduler.pool)
 
     def _cut_slice(self) -> None:
-        """Have the slice that is computed now end with its layer."""
+        """End the slice in progress with its layer."""
         if self._passes:
             self._passes[-1].cut()
 
@@ -87,7 +87,7 @@ class PoolLoop(ABC, Generic[JobT]):
             self._ends.tell()
 
     def _collect(self, spans: list[Span], results: list[Outcome]) -> Outcomes:
-        """What a step gave, by owner; the blocks of each faulty owner are condemned."""
+        """The results of a step by owner. The blocks of each faulty owner are condemned."""
         outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
         for owner, outcome in outcomes.items():
             if isinstance(outcome, Internal):
@@ -95,7 +95,7 @@ class PoolLoop(ABC, Generic[JobT]):
         return outcomes
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
-        """A step or a pass broke: its requests end with an error, the loop goes on."""
+        """End the requests of a failed step or pass with an error. The loop goes on."""
         log.exception("%s step failed, %d requests with it", self._pool, len(spans))
         self._step_failures.inc(1)
         fault = error if isinstance(error, TandemError) else Internal(f"a {self._pool} step failed")

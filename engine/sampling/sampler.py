@@ -36,7 +36,7 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken
 
     `logits` is [rows, vocabulary] of any float dtype and stays as it is; row i belongs to
     sequences[i], and its token gets the absolute position len(tokens). Log-probabilities are of
-    the model's own logits, in float32, for rows that ask. A row whose best logit is NaN or
+    the model's own logits, in float32, for rows that request them. A row whose best logit is NaN or
     infinite gets an Internal instead, so that it fails alone.
     """
     if logits.dim() != 2 or logits.shape[0] != len(sequences):
@@ -90,7 +90,7 @@ def _choose(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 def _draw(scores: torch.Tensor, sequences: list[Sequence], *, filtered: bool) -> torch.Tensor:
     """A token of each row by inverse CDF, int64 [rows]; `scores` is float32."""
-    asks = [sequence.sampling for sequence in sequences]
+    params = [sequence.sampling for sequence in sequences]
     table = torch.tensor(
         [(s.sampling.temperature, _uniform(s)) for s in sequences],
         dtype=torch.float64,
@@ -100,7 +100,7 @@ def _draw(scores: torch.Tensor, sequences: list[Sequence], *, filtered: bool) ->
     best = scores.amax(dim=-1, keepdim=True)
     ids = None
     if filtered:
-        scores, ids = keep_likely(scores, temperature, asks)
+        scores, ids = keep_likely(scores, temperature, params)
     # A softmax in float64 but for its division, and its running sum. In vocabulary order, not
     # sorted by weight: rounding of 1e-7 in two close logits would swap their order in a sorted
     # order and so the token; here it moves the edges by as little.
@@ -124,16 +124,16 @@ def _with_logprobs(
     logits: torch.Tensor, sequences: list[Sequence], tokens: list[int]
 ) -> list[SampledToken]:
     sampled = [SampledToken(token) for token in tokens]
-    asks = {r: k for r, s in enumerate(sequences) if (k := s.sampling.logprobs) is not None}
-    if asks:
-        rows = list(asks)
+    requested = {r: k for r, s in enumerate(sequences) if (k := s.sampling.logprobs) is not None}
+    if requested:
+        rows = list(requested)
         table = logits[rows].float().log_softmax(dim=-1)
         # A row without a distribution has no token to look up; its value is not used.
         drawn = torch.tensor([max(0, tokens[row]) for row in rows], device=logits.device)
         chosen = table.gather(1, drawn.unsqueeze(1)).squeeze(1).tolist()
-        best = table.topk(min(max(asks.values()), table.shape[-1]), dim=-1)
+        best = table.topk(min(max(requested.values()), table.shape[-1]), dim=-1)
         values, ids = best.values.tolist(), best.indices.tolist()
-        for index, (row, k) in enumerate(asks.items()):
+        for index, (row, k) in enumerate(requested.items()):
             top = tuple(zip(ids[index][:k], values[index][:k], strict=True))
             sampled[row] = SampledToken(tokens[row], chosen[index], top)
     return sampled

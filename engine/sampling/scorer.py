@@ -20,7 +20,7 @@ PIECE_ROWS = 64
 
 
 class Scorer:
-    """Scores the spans of one batch that ask for it; `order` is the order of the packed spans."""
+    """Scores the spans of one batch that request it; `order` is that of the packed spans."""
 
     def __init__(self, spans: list[Span], order: Sequence[int], device: torch.device) -> None:
         counts = [spans[index].count for index in order]
@@ -52,8 +52,8 @@ class Scorer:
                 yield
                 self._add(logits_of(rows), targets)
 
-    def found(self, index: int) -> Scores | Internal | None:
-        """The scores of a span, or the fault in its numbers; None where it asked for none."""
+    def result(self, index: int) -> Scores | Internal | None:
+        """The scores of a span, or the fault in its numbers; None if it requested none."""
         run = self._runs.get(index)
         if run is None:
             return None

@@ -1,4 +1,4 @@
-"""What the schedulers of both pools share: their passes over prompts, and blocks in use. Pure."""
+"""The common part of both pools' schedulers: passes over prompts, and blocks in use. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PassScheduler(ABC):
         return self._prompts.positions(now)
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
-        """Note that a pass was computed for so long, the steps beside it included."""
+        """Note that a pass was computed for `seconds`, with the steps beside it."""
         self._prompts.advanced(spans, seconds)
 
     def abandon(self, spans: list[Span]) -> None:

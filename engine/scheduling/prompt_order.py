@@ -93,7 +93,7 @@ class PromptOrder:
         return 1 / self._token_s if self._token_s else None
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A pass of so many prompt tokens took `seconds`."""
+        """Learn that a pass of so many prompt tokens took `seconds`."""
         if tokens < 1 or seconds <= 0:
             return
         seen = max(seconds / tokens, _LEAST_TOKEN_S)
@@ -196,7 +196,7 @@ class PromptOrder:
         return max(1, min(self._chunk_tokens, int(_PACKED_S / self._token_s)))
 
     def _start(self, lane: Lane) -> float:
-        # A lane that had no work does not save up what it did not use.
+        # A lane that had no work does not save up its unused share.
         return max(self._served[lane], self._clock)
 
     def _charge(

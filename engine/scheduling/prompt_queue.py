@@ -75,7 +75,7 @@ class PromptQueue:
 
     @property
     def may_take(self) -> bool:
-        """Whether `take` looks for a pass; beside others it does only after a change."""
+        """Whether `take` searches for a pass; beside other passes only after a change."""
         return not self.full and (self._changed or not self._begun)
 
     @property
@@ -84,7 +84,7 @@ class PromptQueue:
         return {span.sequence.owner for begun in self._begun for span in begun.spans}
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """A prompt has come, and its budget begins."""
+        """Add a prompt. Its budget begins now."""
         self._arrivals += 1
         deadline_s = now + sequence.ttft_budget_s
         self._prompts[sequence.owner] = _QueuedPrompt(sequence, deadline_s, self._arrivals)
@@ -92,7 +92,7 @@ class PromptQueue:
         self._changed = True
 
     def drop(self, owner: str) -> None:
-        """A request has gone, or its prompt is computed. Idempotent."""
+        """Drop a prompt that is computed, or whose request has gone. Idempotent."""
         self._prompts.pop(owner, None)
 
     def take(
@@ -121,18 +121,18 @@ class PromptQueue:
         return spans
 
     def begin(self, spans: list[Span]) -> None:
-        """A pass is under way, and the passes before it wait for it."""
+        """Begin a pass. The passes before it wait for it."""
         if spans:
             self._begun.append(_Begun(spans))
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
-        """A pass was computed for so long, the steps beside it included."""
+        """Note that a pass was computed for `seconds`, with the steps beside it."""
         for begun in self._begun:
             if begun.spans is spans:
                 begun.seconds += seconds
 
     def end(self, spans: list[Span], *, computed: bool) -> None:
-        """A pass has ended. Spans that are no pass here change nothing."""
+        """End a pass. Spans that are not a pass here are ignored."""
         for begun in self._begun:
             if begun.spans is spans and computed:
                 self.order.learn(begun.tokens, begun.seconds)
@@ -153,7 +153,7 @@ class PromptQueue:
         return found
 
     def _raise_urgency(self, newcomer: Sequence) -> None:
-        """Prompts that wait together share their urgency; the batch lane takes no part."""
+        """Give the newcomer's urgency to the waiting prompts, except those of the batch lane."""
         if newcomer.lane == "batch":
             return
         waiting = [one.sequence for one in self._waiting() if one.sequence.lane != "batch"]

@@ -1,4 +1,4 @@
-"""From a request's tokens to its text, and to its end.
+"""Makes the text of a choice from its tokens, and finds its end.
 
 The state depends on the tokens alone. Pushing the same tokens into a new object rebuilds it, so a
 decode replica can go on after tokens that another replica sampled.
@@ -52,7 +52,7 @@ class ChoiceText:
         self.finish_reason: FinishReason | None = None
 
     def ends_with(self, token: int) -> bool:
-        """Whether this token, as the next one, is the last by its id or by the length."""
+        """Whether this token, as the next one, ends the choice by its id or by the length."""
         return token in self._ends or self.output_tokens + 1 >= self._most
 
     def push(self, token: int) -> Piece:

@@ -28,7 +28,7 @@ class Detokenizer:
         self._run = 0  # raw byte tokens at the window's end
 
     def push(self, token: int) -> str:
-        """The text that this token made certain; often its own, sometimes empty."""
+        """The text that became certain with this token; often the token's own, sometimes empty."""
         if self._tokenizer.is_silent(token):
             return ""
         self._window.append(token)

@@ -115,7 +115,7 @@ class Tokenizer:
         return " " + text if spaced else text
 
     def is_silent(self, token: int) -> bool:
-        """Whether `decode` passes over this token: special, or unknown to the tokenizer."""
+        """Whether `decode` ignores this token: special, or unknown to the tokenizer."""
         return token in self._special or self._backend.id_to_token(token) is None
 
     def is_byte(self, token: int) -> bool:

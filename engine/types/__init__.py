@@ -1,1 +1,1 @@
-"""A sequence, and what a request asks of it."""
+"""A sequence, and the parameters of its request."""

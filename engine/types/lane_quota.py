@@ -14,7 +14,7 @@ def most_of(bound: int, *, batch: bool) -> int:
 
 
 def require_capacity(used: int, bound: int, what: str, *, batch: bool) -> None:
-    """Raise Overloaded, naming `what` is counted, where a queue takes no more of this lane."""
+    """Raise Overloaded if a queue takes no more of this lane; `what` is in the message."""
     most = most_of(bound, batch=batch)
     if used >= most:
         raise Overloaded(f"{most} {what} already", retry_after_s=1.0)

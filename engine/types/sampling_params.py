@@ -19,10 +19,10 @@ _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the tokens of a request are chosen, and when they end.
+    """The parameters by which the tokens of a request are chosen, and end.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
-    `seed` None lets the router draw one. `logprobs` k asks for the chosen token's log-probability
+    `seed` None lets the router draw one. `logprobs` k requests the chosen token's log-probability
     and the k best, both of the model's own distribution, before penalties and temperature.
     """
 

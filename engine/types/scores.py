@@ -20,7 +20,7 @@ class Scores:
 
 
 class Scoring:
-    """Asks for the scores of the tokens `first`, `first` + 1, ... of a prompt, and collects them.
+    """Requests the scores of the tokens `first`, `first` + 1, ... of a prompt, and collects them.
 
     `first` is at least 1, because token 0 has no token before it. Each score comes with the `top`
     likeliest tokens. A token is scored again where its sequence is computed again; the numbers are

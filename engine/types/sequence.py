@@ -18,19 +18,19 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(slots=True)
 class Sequence:
-    """Token ids so far and the blocks with their KV.
+    """The token ids of a choice so far, and the blocks with their KV.
 
     - `owner`: the name under which the pool keeps the blocks.
     - `tokens`: prompt and output in one list.
     - `sampling`: complete, with `seed` and `max_tokens`.
-    - `computed`: how many leading tokens have their KV in `blocks`.
-    - `named`: how many leading blocks the prefix cache knows.
+    - `computed`: the number of leading tokens with their KV in `blocks`.
+    - `named`: the number of leading blocks in the prefix cache.
     - `cached_tokens`: how many tokens had their KV at the first start; None before it.
     - `lane`, `ttft_budget_s` (from arrival to first token): these order the prompts.
-    - `urgency`: how much streams beside the prompt leave it; waiting prompts share in it.
+    - `urgency`: how much of shared cores the prompt gets; waiting prompts raise it.
     - `batch_window_s`: how long the request may wait for a decode batch; None: the pool's window.
     - `request_id`: for logs.
-    - `scoring`: asks for the log-probabilities of the prompt's own tokens.
+    - `scoring`: requests the log-probabilities of the prompt's own tokens.
     """
 
     owner: str
@@ -53,7 +53,7 @@ class Sequence:
 
     @property
     def pressed(self) -> bool:
-        """Whether streams beside the prompt may become slower than they were."""
+        """Whether the prompt may slow the streams beside it down."""
         return self.urgency >= Urgency.PRESSED
 
     @property
@@ -63,17 +63,17 @@ class Sequence:
 
     @property
     def output_tokens(self) -> int:
-        """How many tokens were generated."""
+        """The number of generated tokens."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def most_tokens(self) -> int:
-        """How many tokens the sequence can have, prompt and output."""
+        """The most tokens that the sequence can have, prompt and output."""
         return self.prompt_tokens + (self.sampling.max_tokens or 1)
 
     @property
     def remaining(self) -> int:
-        """How many tokens have no KV yet."""
+        """The number of tokens without KV."""
         return len(self.tokens) - self.computed
 
 
@@ -92,7 +92,7 @@ class Span:
 
     @property
     def scored(self) -> range:
-        """Which tokens of the sequence this span scores, by number."""
+        """The numbers of the sequence's tokens that this span scores."""
         scoring = self.sequence.scoring
         return range(0) if scoring is None else scoring.within(self.start, self.count)
 

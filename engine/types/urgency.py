@@ -1,4 +1,4 @@
-"""How urgently a prompt is computed where streams take part of the same device. Pure.
+"""The urgency of prompts that share a device with streams. Pure.
 
 A router predicts with these values, and replicas compute by them.
 """

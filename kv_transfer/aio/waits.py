@@ -1,4 +1,4 @@
-"""The patterns of waiting that links use; none of them leaves a task behind."""
+"""The patterns of waiting in links; no task is left behind."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def write(
     shared: Shared, incoming: IncomingTransfer | None, frame: pb.Frame, message: torch.Tensor
 ) -> Outcome:
     """Write the frame if it is intact; False if no transfer wants it."""
-    # Asked here, because the transfer may have ended while the bytes were on their way.
+    # Checked here, because the transfer may have ended while the bytes were on their way.
     if incoming is None or incoming.ended:
         return False
     found = inspect(message)

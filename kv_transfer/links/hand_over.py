@@ -65,7 +65,7 @@ class HandOver:
         """End the hand-over. Idempotent, and a cancel does not interrupt it.
 
         Afterwards this side no longer reads the blocks, and copies of borrowed blocks are invalid.
-        Unless the transfer was committed, the receiver hears that the KV will not come. The error
+        Unless the transfer was committed, the receiver is told that the KV will not come. The error
         that `committed` raised is the reason, or else `reason`.
         """
         await self._end(self._outgoing, self._reason or reason)

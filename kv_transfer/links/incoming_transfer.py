@@ -17,7 +17,7 @@ class OfferedKv:
     """A sender's offer: the KV of that many tokens, in that many blocks.
 
     An early offer has no first token, because its prompt is still computed. An `Admit` without free
-    blocks answers None to it at once, and is asked again when the prompt is complete.
+    blocks answers None to it at once, and is called again when the prompt is complete.
     """
 
     tokens: int
@@ -82,7 +82,7 @@ class IncomingTransfer:
 
     @property
     def ended(self) -> bool:
-        """Whether writes to its blocks are over."""
+        """Whether writes to the transfer's blocks are over."""
         return self.finished.done()
 
     @property

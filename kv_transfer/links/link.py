@@ -1,4 +1,4 @@
-"""What both ends of a link have in common: their life, data channel, thread and staging."""
+"""The common part of both ends of a link: its life, data channel, thread and staging."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Link(ABC, Generic[In, Out]):
         return reason
 
     def end(self, reason: str) -> None:
-        """Ask the link to end, with everything on it."""
+        """End the link, with all its transfers."""
         self._control.end(LinkClosed(reason))
 
     @property

@@ -69,7 +69,7 @@ class OutgoingTransfer:
 
     @property
     def committed(self) -> bool:
-        """Whether the receiver has committed it."""
+        """Whether the receiver has committed the transfer."""
         done = self.finished.done() and not self.finished.cancelled()
         return done and self.finished.exception() is None
 

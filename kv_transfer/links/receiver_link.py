@@ -2,8 +2,8 @@
 
     Frames ─▶ a staging buffer each ─▶ channel.receive posted ─▶ verify ─▶ scatter ─▶ (Credit)
 
-The channel's thread does all from the buffer to the scatter. The event loop hears of the frames
-that have landed, several at a time, and at once of the last frame of a transfer.
+The channel's thread does all from the buffer to the scatter. The event loop is told of several
+landed frames at a time, and at once of the last frame of a transfer.
 
 Every announced frame is received; a frame that no transfer wants any more is discarded. Borrowed
 blocks are copied on the same thread, extent by extent (`borrowed_blocks.py`). `TransferReceiver`

@@ -6,8 +6,8 @@ A few staging buffers let the next frame be gathered while earlier frames are on
                           └─ with the last ones ─▶ Done ─▶ (Committed)
 
 A transfer that was pulled in place has no frames: the link announces each extent, and the receiver
-copies it (`borrowed_blocks.py`). The channel's thread gathers and sends. The event loop hears of
-the frames that have left, several at a time.
+copies it (`borrowed_blocks.py`). The channel's thread gathers and sends. The event loop is told of
+several sent frames at a time.
 """
 
 from __future__ import annotations

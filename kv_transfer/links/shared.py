@@ -1,4 +1,4 @@
-"""What the links of one side of a replica share, and the base of the two sides."""
+"""The shared parts of all links of one side of a replica, and the base of the two sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kv_transfer.transports.transport import ChannelOpener
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all links of one side of a replica share.
+    """The shared parts of all links of one side of a replica.
 
     A thread that copies blocks locks `copying`. Only a sending side uses `lender`.
     """
@@ -54,7 +54,7 @@ def make_shared(
 
 
 class KvEndpoint:
-    """One side of a replica: what the sender and the receiver of KV have in common."""
+    """One side of a replica: the common part of the sender and the receiver of KV."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared

@@ -128,7 +128,7 @@ class TransferReceiver:
             fail(incoming.finished, kind(f"link {link}: {reason.message}"))
 
     async def _admitted(self, incoming: IncomingTransfer, admit: Admit) -> tuple[pb.Offer, float]:
-        """The offer that got blocks, and when it came; asks again if an early one gets none."""
+        """The offer that got blocks, and when it came; tries again if an early offer gets none."""
         offer = await unless_failed(_result(incoming.offered), incoming.finished)
         offered_s = time.monotonic()
         if not await self._admit(incoming, offer, admit):
@@ -184,7 +184,7 @@ class TransferReceiver:
         return incoming
 
     def _forget(self, incoming: IncomingTransfer, reason: str) -> None:
-        """Write nothing more for it; tell the sender, unless the transfer is committed."""
+        """End all writes of the transfer; tell the sender, unless the transfer is committed."""
         del self._transfers[incoming.transfer]
         # Ends the transfer for all readers of `ended`, the copy thread among them.
         incoming.finished.cancel()

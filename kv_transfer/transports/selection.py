@@ -16,7 +16,7 @@ PROCESS = uuid.uuid4().hex
 
 @dataclass(frozen=True, slots=True)
 class TransportSide:
-    """What one replica contributes to the choice.
+    """One replica's part in the choice of a transport.
 
     `transport` is the replica's `kv.transport`. `device` is `device_name` of its KV's device.
     `process` identifies its process.
@@ -44,7 +44,7 @@ class _Ends:
     separation: str | None
 
     def missing(self, needs: Needs) -> str | None:
-        """What these needs lack in this pair; None if the pair meets all of them."""
+        """The need that this pair does not meet; None if it meets all of them."""
         where = f"KV is on {self.sender.device} here, on {self.receiver.device} there"
         devices = {self.sender.device, self.receiver.device}
         all_cuda = all(device.startswith("cuda") for device in devices)
@@ -71,7 +71,7 @@ _MET_DEVICE = {
 
 
 def _met(needs: Needs) -> list[str]:
-    """What a pair has that meets these needs."""
+    """The properties of a pair that meets these needs."""
     facts = ["both ends are in one process"] if needs.one_process else []
     facts += [_MET_DEVICE[needs.device]] if needs.device in _MET_DEVICE else []
     if needs.one_host:

@@ -19,7 +19,7 @@ RECEIVER_RANK = 1
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What both ends of a channel must be for a transport to work between them.
+    """The requirements of a transport on both ends of a channel.
 
     `one_process`: both ends are in the same process. `one_host`: each end can open the other
     process's memory segments. `device`: where the KV of both ends must be.

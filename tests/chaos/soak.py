@@ -174,9 +174,9 @@ class Soak:
         try:
             received = await self.pair.receiver.receive(self.pair.peer, name, admit, 3.0)
             assert received.first_token == count
-            assert holds(self.pair.target, self.targets.held(name), value), "a wrong byte"
+            assert holds(self.pair.target, self.targets.blocks_of(name), value), "a wrong byte"
         except (TandemError, asyncio.CancelledError):
-            held = self.targets.held(name)
+            held = self.targets.blocks_of(name)
             if held:
                 fill(self.pair.target, held, MARK)
                 await asyncio.sleep(0.02)

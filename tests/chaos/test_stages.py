@@ -70,7 +70,7 @@ class Receiving:
             return self.receiver.links_open == self.links
         if stage == "offered":
             return stage in self.asked
-        written = self.pool.held(owner)
+        written = self.pool.blocks_of(owner)
         if stage == "sent":
             return bool(written) and same(self.source, list(range(BLOCKS)), self.cache, written)
         return any(layer[:, list(written)].any() for layer in self.cache.layers)
@@ -118,7 +118,7 @@ async def test_a_sender_that_dies_or_freezes_at_any_step(how):
             with pytest.raises(TransferFailed):
                 await asyncio.wait_for(task, SEEN_S)
         print(f"{how.name}: seen after {time.monotonic() - died:.2f} s at all steps")
-        written = list(side.pool.held("survivor early"))
+        written = list(side.pool.blocks_of("survivor early"))
         assert side.pool.counts().used == len(written) == BLOCKS
         handing.complete(7)
         await handing.committed(5.0)

@@ -11,7 +11,7 @@ from tests.cluster.discovery.members import record
 
 
 def test_a_record_survives_the_wire_and_a_newer_writer() -> None:
-    full = ReplicaRecord("a", "both", "h:1", 7, "m", 1.5, "canary", ReplicaLoad(3, 4, 10))
+    full = ReplicaRecord("a", "both", "h:1", 7, "m", 1.5, ReplicaLoad(3, 4, 10))
     assert ReplicaRecord.from_json(full.to_json()) == full
     newer = full.to_json()[:-1] + ',"colour":"red"}'
     newer = newer.replace('"waiting":3', '"waiting":3,"mood":1')

@@ -62,7 +62,7 @@ class StaticMachine(DecodeMachine):
 
     @invariant()
     def nobody_joins_who_is_no_member(self):
-        holding = {owner for owner in self.alive if self.pool.held(owner)}
+        holding = {owner for owner in self.alive if self.pool.blocks_of(owner)}
         assert holding <= set(self.batching.batch)
         assert len(self.batching.batch) <= 4
 

@@ -147,9 +147,9 @@ class DecodeMachine(RuleBasedStateMachine):
     def remove(self, data):
         owner = data.draw(st.sampled_from(sorted(self.alive)))
         in_step = {span.sequence.owner for span in self.spans}
-        held = self.pool.held(owner)
+        held = self.pool.blocks_of(owner)
         self._remove(owner)
-        assert self.pool.held(owner) == (held if owner in in_step else ())
+        assert self.pool.blocks_of(owner) == (held if owner in in_step else ())
 
     @precondition(lambda self: not self.spans)
     @rule()
@@ -182,7 +182,7 @@ class DecodeMachine(RuleBasedStateMachine):
         for span in self.spans:
             assert span.start == span.sequence.computed
             assert len(span.sequence.blocks) * BLOCK >= span.start + span.count
-            assert self.pool.held(span.sequence.owner) == tuple(span.sequence.blocks)
+            assert self.pool.blocks_of(span.sequence.owner) == tuple(span.sequence.blocks)
 
     @invariant()
     def accounts(self):

@@ -86,7 +86,7 @@ class Storm:
 
         try:
             await self.pair.receiver.receive(self.pair.peer, name, admit, TIMEOUT_S)
-            assert holds(self.pair.target, self.targets.held(name), value)
+            assert holds(self.pair.target, self.targets.blocks_of(name), value)
         except TandemError:
             await self.check_for_late_writes(name)
             raise
@@ -97,7 +97,7 @@ class Storm:
             self.blocks.free(self.targets, name)
 
     async def check_for_late_writes(self, name):
-        held = self.targets.held(name)
+        held = self.targets.blocks_of(name)
         if held:
             fill(self.pair.target, held, MARK)
             await asyncio.sleep(0.3)

@@ -156,7 +156,7 @@ def test_blocks_are_shared_from_the_first_chunk_on():
     subject.submit(sequence("b", 20), now=0)
     second = subject.schedule(0.0)[0]
     assert (second.sequence.owner, second.start) == ("b", 8)
-    assert second.sequence.blocks[:2] == list(subject.pool.held("a")[:2])
+    assert second.sequence.blocks[:2] == list(subject.pool.blocks_of("a")[:2])
 
 
 def test_an_evicted_prefix_is_computed_again():
@@ -254,10 +254,10 @@ class PrefillMachine(RuleBasedStateMachine):
     def remove(self, data):
         owner = data.draw(st.sampled_from(sorted(self.alive)))
         in_step = {span.sequence.owner for span in self.spans}
-        held = self.pool.held(owner)
+        held = self.pool.blocks_of(owner)
         self.subject.remove(owner)
         # Blocks that a step is writing stay taken until the step has ended.
-        assert self.pool.held(owner) == (held if owner in in_step else ())
+        assert self.pool.blocks_of(owner) == (held if owner in in_step else ())
         del self.alive[owner]
         self.parked.discard(owner)
 

@@ -65,9 +65,7 @@ async def test_a_refusal_for_a_sleeping_pool_settles_the_claimed_retry(queue, po
     assert claimed(queue) == 0
 
 
-async def test_a_decided_request_of_the_same_key_leaves_the_claim_of_another(
-    queue, returned
-):
+async def test_a_decided_request_of_the_same_key_leaves_the_claim_of_another(queue, returned):
     admitted = (await queue.enter(request(50, key="a", batch=True)))[0]
     with pytest.raises(Refused):
         await queue.enter(request(8000, key="a", budget_s=1.0))

@@ -141,7 +141,7 @@ class PoolMachine(RuleBasedStateMachine):
         unclean = self.condemned - self._held()
         assert counts.quarantined == len(quarantined - leased - running) + len(unclean)
         for owner, blocks in self.model.items():
-            assert list(self.pool.held(owner)) == blocks
+            assert list(self.pool.blocks_of(owner)) == blocks
 
     @invariant()
     def names_agree(self):
