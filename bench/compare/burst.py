@@ -37,7 +37,7 @@ from bench.systems.contenders import (
     POOLS,
     RETRY_LOAD,
     SINGLE,
-    TANDEM_CONFIG_UNHELD,
+    TANDEM_CONFIG_EACH_TOKEN,
     VLLM,
     BurstShape,
     any_load,
@@ -53,7 +53,7 @@ _BENCHMARKS = {BURST_LOAD: "burst", RETRY_LOAD: "burst", ITL: "itl"}
 
 @dataclass(frozen=True, slots=True)
 class Bout:
-    """What every system goes through: loads by name, each with seeds from 1 up."""
+    """The loads of one visit to a system, by name, each with seeds from 1 up."""
 
     names: Sequence[str]
     seeds: int
@@ -63,7 +63,7 @@ class Bout:
 
     def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
         """Start a system, warm it up, send every load with every seed, end it."""
-        config = TANDEM_CONFIG_UNHELD if ITL in self.names else self.shape.tandem_config
+        config = TANDEM_CONFIG_EACH_TOKEN if ITL in self.names else self.shape.tandem_config
         try:
             service = CONTENDERS[system].start(self.paths, config)
             with service.running(self.paths.logs) as server:
@@ -71,7 +71,7 @@ class Bout:
                 for name in self.names:
                     for seed in range(1, self.seeds + 1):
                         keep(self._measured(system, number, name, seed, server))
-        # The others still have their turn.
+        # The other systems are still measured.
         except Exception as error:
             told, name = of_error(error), self.names[0]
             keep(Measured(system, number, name, 0, error=told, at=now(), commit=commit()))
@@ -109,7 +109,7 @@ class Bout:
 
 
 def load_record(path: Path) -> list[Measured]:
-    """What earlier parts have found."""
+    """The measurements of earlier parts."""
     lines = path.read_text().splitlines() if path.is_file() else []
     return [Measured(**json.loads(line)) for line in lines]
 
@@ -143,13 +143,13 @@ def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> li
 
 
 def _next_round(runs: list[Measured], system: str, loads: Sequence[str]) -> int:
-    """Of these loads: those of others that the system was sent do not count."""
+    """The next round of the system with these loads; other loads do not count."""
     earlier = (one.round for one in runs if one.system == system and one.load in loads)
     return 1 + max(earlier, default=0)
 
 
 def write_results(runs: list[Measured], results: Path) -> None:
-    """The figures of each load that was measured, beside those that are kept already."""
+    """Write the figures of each measured load, beside the figures kept already."""
     ended = [each for each in runs if not each.error]
     for load in loads(ended):
         benchmark = _BENCHMARKS.get(load, "traces")
@@ -157,7 +157,7 @@ def write_results(runs: list[Measured], results: Path) -> None:
 
 
 def _compile_operations() -> None:
-    """Tandem's C++ operations, which a first start would compile while it is measured."""
+    """Compile Tandem's C++ operations, so that no measured start compiles them."""
     code = "from engine import kernels; kernels.why_not_loaded()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=_COMPILE_S)
 
@@ -176,7 +176,7 @@ def _shape(options: argparse.Namespace) -> BurstShape:
 
 
 def _tell(text: str) -> None:
-    """To whoever looks on; in a log, a line for each run is enough."""
+    """Print progress on a terminal; a log has one line for each run."""
     if sys.stderr.isatty():
         print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
 

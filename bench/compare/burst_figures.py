@@ -1,4 +1,4 @@
-"""Figures of loads, to be kept: of each contender, and of Tandem's modes over others. Pure."""
+"""Figures of loads for the results: of each contender, and ratios of Tandem's modes. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MS = 1000.0
 
 
 def as_series(runs: Sequence[Measured], load: str) -> Series:
-    """All runs of one load that came to an end; there is one at least."""
+    """The series of all complete runs of one load, of which there is at least one."""
     ended = [each for each in runs if each.load == load and not each.error]
     systems = [name for name in CONTENDERS if any(each.system == name for each in ended)]
     figures: Figures = {}
@@ -126,7 +126,7 @@ def _over(ended: Sequence[Measured], load: str) -> Figures:
 
 
 def _by_pairs(pools: Sequence[Measured], single: Sequence[Measured], point: str) -> Figure | None:
-    """Of a point of all ITL of a run, pairwise by round and seed."""
+    """The ratio of a percentile of ITL, pairwise by round and seed."""
     mine, other = (
         {
             (each.round, each.seed): getattr(Quantiles.of(each.values.get(f"itl {ALL}", [])), point)
@@ -141,7 +141,7 @@ def _by_pairs(pools: Sequence[Measured], single: Sequence[Measured], point: str)
 def _pooled(
     runs: Sequence[Measured], name: str, point: str, unit: str, of: str = "requests"
 ) -> Figure | None:
-    """A point of all runs' values together; the range is over the runs' own."""
+    """A percentile of all runs' values together; the range is over single runs."""
     scale = _MS if unit == "ms" else 1.0
     values = pooled_values(runs, name)
     value = getattr(Quantiles.of(values), point)

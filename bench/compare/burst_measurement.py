@@ -1,4 +1,4 @@
-"""What a contender did with a load, as data that can be kept and put side by side. Pure."""
+"""The measurement of a contender under a load, as data for files and comparisons. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Counts = dict[str, dict[str, int]]
 Values = dict[str, list[float]]
 _COUNTED = ("requests", "within_goals", "late", "refused", "failed")
 _DIGITS = 4
-# Of a request held against itself: differences are of tenths of a millisecond.
+# Digits of a request compared with itself: differences are of tenths of a millisecond.
 _ITL_DIGITS = 5
 _REASONS = 5
-# Cores taken by the host that are worth a word.
+# Cores taken by the host from which on a report mentions them.
 _DISTURBING = 0.1
 
 
@@ -51,15 +51,15 @@ class Measured:
     each_itl: list[float | None] = field(default_factory=list)
 
     def as_json(self) -> str:
-        """On one line."""
+        """The measurement as JSON on one line."""
         return json.dumps(asdict(self))
 
     def count(self, name: str, phase: str = ALL) -> int:
-        """Requests of a phase that became that; 0 where there is no such phase."""
+        """Requests of a phase with this outcome; 0 if there is no such phase."""
         return self.counts.get(phase, {}).get(name, 0)
 
     def line(self) -> str:
-        """For the terminal."""
+        """The measurement in one line for the terminal."""
         if self.error is not None:
             return self.error
         if RUNNING in self.counts:
@@ -100,7 +100,7 @@ def of_load(run: LoadRun) -> tuple[Counts, Values]:
 
 
 def of_each(run: LoadRun) -> tuple[list[bool], list[float | None]]:
-    """Of the first tries in the load's order: whether each kept its goals; mean ITL, if any."""
+    """Whether each first try kept its goals, and its mean ITL, in the load's order."""
     first = sorted((one for one in run.outcomes if one.number == 0), key=lambda one: one.index)
     itls = (one.mean_itl_s if one.complete else None for one in first)
     rounded = [None if itl is None else round(itl, _ITL_DIGITS) for itl in itls]
@@ -136,7 +136,7 @@ def _host(run: LoadRun) -> Values:
 
 
 def itls_between(outcome: Outcome, begin: float, end: float) -> list[float]:
-    """ITL of the messages that ended in that time, which may have begun before it."""
+    """ITL of the messages that ended in that time; they may have begun before it."""
     found: list[float] = []
     for (earlier, _), (later, tokens) in zip(outcome.messages, outcome.messages[1:], strict=False):
         if begin < later <= end:
@@ -145,13 +145,13 @@ def itls_between(outcome: Outcome, begin: float, end: float) -> list[float]:
 
 
 def failures(run: LoadRun) -> list[str]:
-    """Why requests failed: the reasons that differ, the first few of them."""
+    """The first few different reasons of failed requests."""
     reasons = dict.fromkeys(one.error[:200] for one in run.outcomes if one.error)
     return list(reasons)[:_REASONS]
 
 
 def of_error(error: Exception) -> str:
-    """In one line of bounded length."""
+    """The error in one line of bounded length."""
     return f"{type(error).__name__}: {error}"[:800]
 
 

@@ -1,4 +1,4 @@
-"""Tables and ratios from what the contenders did, for the terminal. Pure."""
+"""Tables and ratios of the contenders' measurements, for the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REST = (
 
 
 def as_markdown(runs: Sequence[Measured], machine: dict[str, str]) -> str:
-    """A section for each load, what failed, when and where."""
+    """A section for each load, the failures, and the time and machine."""
     parts = []
     for load in loads(runs):
         there = [each for each in runs if each.load == load]
@@ -51,14 +51,14 @@ def as_markdown(runs: Sequence[Measured], machine: dict[str, str]) -> str:
 
 
 def loads(runs: Sequence[Measured]) -> list[str]:
-    """Names of the loads, in their order."""
+    """The names of the loads, in their order."""
     return list(dict.fromkeys(each.load for each in runs))
 
 
 def goodput_ratio(runs: Sequence[Measured], load: str, ours: str, other: str) -> Spread | None:
-    """Requests within the budgets, ours over theirs, pairwise by round and seed; None without.
+    """Requests within the budgets, ours over theirs, pairwise by round and seed, or None.
 
-    Pairs in which they had none are left out: there is no ratio to nothing.
+    Pairs in which theirs is 0 are left out.
     """
     mine, their = _within_goals(runs, load, ours), _within_goals(runs, load, other)
     both = sorted(key for key in mine.keys() & their.keys() if their[key])
@@ -157,7 +157,7 @@ def _share_returned(runs: Sequence[Measured]) -> str:
 
 
 def _of(runs: Sequence[Measured], system: str, load: str) -> list[Measured]:
-    """The runs that came to an end."""
+    """The complete runs of a system."""
     return [each for each in runs if each.system == system and each.load == load and not each.error]
 
 
@@ -182,7 +182,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _tenths(seconds: float | None) -> str:
-    """In milliseconds, of what is short."""
+    """A short time in milliseconds, to a tenth."""
     return "" if seconds is None else f"{1000 * seconds:,.1f}"
 
 

@@ -1,9 +1,9 @@
-"""How fast a cancel frees the pools, and what cancelled prompts cost those behind them.
+"""Measures how fast a cancel frees the pools, and the delay of prompts behind cancelled ones.
 
     python -m bench.compare.cancel [--rounds 20] [--long 10] [--streams 4]
 
-Each round asks `tandem serve` for long prompts, goes away from all of them once the prefill replica
-has them, and asks for a short one at once. The client has one connection for each request.
+Each round sends long prompts to `tandem serve`. It cancels all of them once the prefill replica has
+them, and sends a short prompt at once. The client has one connection for each request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.core.markdown_tables import table
 from bench.core.prompts import prompt_ids
 from bench.core.results import Series, keep, value_of
 from bench.core.tandem_config import WIDE
-from bench.load.client import ask
+from bench.load.client import send_request
 from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import BadAnswer
 from bench.systems.cli_paths import add_paths, prepare
@@ -34,7 +34,7 @@ _SHORT_TOKENS, _LONG_TOKENS = 32, 1500
 _DEADLINE_S = 120.0
 _FOR_EVER_S = 3600.0
 _POLL_S = 0.005
-# What a cancel may take, in seconds; a bucket of the metric ends there.
+# The longest time of a cancel, in seconds; a bucket of the metric ends there.
 _GOAL_S = 0.25
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     add_paths(parser)
     options = parser.parse_args()
     paths = prepare(options)
-    # By the default of 60 ms between tokens slow cores form a batch without room for all of them.
+    # With the default ITL budget of 60 ms slow cores form batches that are too small for all.
     service = tandem(paths, more=WIDE)
     with service.running(paths.logs) as server:
         measured = asyncio.run(_measure(options, service, server))
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def cancels_in_words(cancels: dict[float, float]) -> str:
-    """How many of them were within the goal, and the bound that holds for 99 of 100.
+    """The number of cancels within the goal, and the bound for 99 of 100 of them.
 
     `cancels` is a histogram as Prometheus has it: counts up to each bound in seconds.
     """
@@ -98,7 +98,7 @@ def bound_of_most(cancels: dict[float, float]) -> float:
 def as_series(
     measured: CancelFigures, machine: dict[str, str], conditions: dict[str, str | int | float]
 ) -> Series:
-    """One run, to be kept."""
+    """The series of one run."""
     alone, behind = (statistics.median(times) for times in (measured.alone, measured.behind))
     rounds = len(measured.alone)
     figures = {
@@ -139,20 +139,24 @@ async def _measure(
 
 async def _stream_for_ever(server: ServerTarget, number: int) -> None:
     for again in range(10_000):
-        await ask(server.target, _request(server, 8, 1000, f"stream/{number}/{again}"), _FOR_EVER_S)
+        await send_request(
+            server.target, _request(server, 8, 1000, f"stream/{number}/{again}"), _FOR_EVER_S
+        )
 
 
 async def _first_token_s(server: ServerTarget, name: str) -> float:
-    answer = await ask(server.target, _request(server, _SHORT_TOKENS, 2, name), _DEADLINE_S)
+    answer = await send_request(
+        server.target, _request(server, _SHORT_TOKENS, 2, name), _DEADLINE_S
+    )
     return answer.first_token_s()
 
 
 async def _abandon(service: Service, server: ServerTarget, count: int, name: str) -> None:
-    """Ask for long prompts, wait until the replica has them all, and go away."""
+    """Send long prompts, wait until the replica has all of them, and cancel them."""
     requests = [_request(server, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
-    tasks = [asyncio.create_task(ask(server.target, one, _DEADLINE_S)) for one in requests]
+    tasks = [asyncio.create_task(send_request(server.target, one, _DEADLINE_S)) for one in requests]
     async with asyncio.timeout(_DEADLINE_S):
-        while await _on_prefill(service) < count:  # noqa: ASYNC110 - it asks the router
+        while await _on_prefill(service) < count:  # noqa: ASYNC110 - it polls the router
             await asyncio.sleep(_POLL_S)
     await _go_away(tasks)
 
@@ -170,7 +174,7 @@ async def _on_prefill(service: Service) -> int:
 
 async def _cancels(server: ServerTarget) -> dict[float, float]:
     """The router's histogram of the time to cancel."""
-    answer = await ask(server.target, server.target.get("/metrics"), _DEADLINE_S)
+    answer = await send_request(server.target, server.target.get("/metrics"), _DEADLINE_S)
     for family in text_string_to_metric_families(answer.body().decode()):
         if family.name == TIME_TO_CANCEL.name:
             return {

@@ -14,7 +14,7 @@ from bench.load.http_recording import BadAnswer
 from bench.load.run_record import LoadRun, Sender
 from bench.systems.contenders import warm_load
 
-# What of the configuration makes a mode; all of them have one pool of one replica.
+# The configuration of each mode; all modes have one pool of one replica.
 MODES: Mapping[str, str] = {
     "serial": "decode: {max_batch: 1}\n",
     "window-10": "decode: {batching: window, window_ms: 10}\n",
@@ -27,7 +27,7 @@ _SHORTEST, _LONGEST = 16, 128
 
 
 def mixed_load(seed: int) -> Load:
-    """2 requests a second for 30 s, whose answers differ in length as real ones do."""
+    """2 requests a second for 30 s, with answers of different lengths."""
     title = f"Poisson at 2/s for 30 s; 64 to 512 tokens, answers of {_SHORTEST} to {_LONGEST}"
     drawn = poisson((LoadPhase(CALM, 30.0, 2.0),), Lengths(64, 512), seed, title)
     chosen = random.Random(f"answers/{seed}")

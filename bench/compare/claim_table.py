@@ -1,4 +1,4 @@
-"""What is often claimed about serving, how each is measured here, and the table of both. Pure."""
+"""Common claims about serving, their measurements, and the table of both. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ UNMEASURED = "not measured yet"
 
 SERVING, COALESCED, CHUNKS = "serving", "coalesced", "chunks"
 STATIC, SPECULATIVE = "static", "speculative"
-# A part for each: a server of its own, and a line in tokens per second.
+# Each mode is a part of the run, with a server of its own, and a line in tokens per second.
 MODE_KEYS = ("serial", "window-10", "window-50", "continuous")
 
-# Dollars for an hour of the machine, to have one; no provider's.
+# Dollars for an hour of the machine: an example, not the price of a provider.
 PRICE_PER_HOUR = 0.10
 _RATE = "tokens/s"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A line: what is claimed, how much of it, how it is measured, and in which part of the run."""
+    """A line: the claim, its amount, how it is measured, and the part of the run."""
 
     key: str
     text: str
@@ -142,7 +142,7 @@ KEYS = tuple(claim.key for claim in CLAIMS)
 def claims_table(
     by_claim: Mapping[str, Sequence[float]], price_per_hour: float = PRICE_PER_HOUR
 ) -> str:
-    """What was claimed, what was measured and how to run it; nothing that was not measured."""
+    """The table of claims, with measured values and the commands that measure them."""
     rows = []
     for claim in CLAIMS:
         values = by_claim.get(claim.key)
@@ -157,7 +157,7 @@ def as_series(
     machine: dict[str, str],
     price_per_hour: float = PRICE_PER_HOUR,
 ) -> Series:
-    """The claims that were measured, by their keys, to be kept."""
+    """The series of the measured claims, by their keys."""
     figures = {
         claim.key: figure(by_claim.get(claim.key, ()), claim.unit, "repeats") for claim in CLAIMS
     }
@@ -171,7 +171,7 @@ def as_series(
 
 
 def cost_per_million(tokens_per_s: float, price_per_hour: float) -> float:
-    """What a million tokens cost on a machine that does nothing else."""
+    """The cost of a million tokens on a machine that only serves."""
     return price_per_hour / 3600 / tokens_per_s * 1e6
 
 

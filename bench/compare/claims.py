@@ -1,4 +1,4 @@
-"""`make bench-claims`: what is often claimed about serving, measured on Tandem as it is here."""
+"""`make bench-claims`: measures common claims about serving on Tandem."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bench.core.prompts import count_tokens, prompt_ids
 from bench.core.results import keep
 from bench.core.statistics import steady_rate
 from bench.core.tandem_config import WIDE
-from bench.load.client import ask, ask_all
+from bench.load.client import send_request, send_requests
 from bench.load.closed_loop import ServerTarget
 from bench.load.goodput import Quantiles
 from bench.load.http_recording import BadAnswer, RecordedAnswer
@@ -42,14 +42,14 @@ from bench.systems.contenders import itl_load, warm_load
 from bench.systems.services import CliPaths
 
 _DEADLINE_S = 120.0
-_UNHELD = "endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000, stream: tokens}}\n"
+_EACH_TOKEN = "endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000, stream: tokens}}\n"
 _CHUNKS = "prefill: {{chunk_tokens: {}}}\n"
 Values = dict[str, list[float]]
 
 
 @dataclass(slots=True)
 class Questions:
-    """Asks one server; `name` makes its prompts like no others."""
+    """Sends the requests to one server; `name` makes its prompts unique."""
 
     server: ServerTarget
     name: str
@@ -57,7 +57,7 @@ class Questions:
     by_claim: Values = field(default_factory=lambda: defaultdict(list))
 
     async def serving(self) -> None:
-        """One value of every claim that a server as it comes can show."""
+        """Measure one value of every claim that needs only the default configuration."""
         alone, eight, many = [await self.rate(batch, new) for batch, new in _BATCHES.items()]
         self.by_claim["batch"].append(many / alone)
         self.by_claim["token-time"].append(8 * alone / eight)
@@ -68,7 +68,7 @@ class Questions:
     async def rate(self, batch: int, new: int) -> float:
         """Tokens per second while that many streams run."""
         requests = [self._request(128, new) for _ in range(batch)]
-        answers = await ask_all(self.server.target, requests, _DEADLINE_S)
+        answers = await send_requests(self.server.target, requests, _DEADLINE_S)
         return steady_rate([answer.stream() for answer in answers])
 
     async def _cached(self) -> None:
@@ -98,11 +98,11 @@ class Questions:
 
     async def _timed(self, requests: list[bytes]) -> tuple[list[RecordedAnswer], float]:
         started = time.perf_counter()
-        answers = await ask_all(self.server.target, requests, _DEADLINE_S)
+        answers = await send_requests(self.server.target, requests, _DEADLINE_S)
         return answers, time.perf_counter() - started
 
     async def _first_s(self, request: bytes) -> float:
-        return (await ask(self.server.target, request, _DEADLINE_S)).first_token_s()
+        return (await send_request(self.server.target, request, _DEADLINE_S)).first_token_s()
 
     def _request(self, tokens: int, new: int, stream: bool = True) -> bytes:
         self.asked += 1
@@ -114,7 +114,7 @@ _BATCHES: Mapping[int, int] = {1: 64, 8: 96, 32: 160}
 
 
 async def serving(server: ServerTarget, name: str) -> Values:
-    """Everything of a server as it comes, three times after a warm-up."""
+    """All claims of the default configuration, three times after a warm-up."""
     await Questions(server, f"{name}/warm").serving()
     questions = Questions(server, name)
     for _ in range(3):
@@ -130,7 +130,7 @@ async def wide_rate(server: ServerTarget, name: str) -> float:
 
 
 async def itl_p95(server: ServerTarget, name: str) -> float:
-    """Of four running streams while four long prompts arrive, in seconds; three times together."""
+    """ITL p95 (s) of four streams while four long prompts arrive, of three runs together."""
     sender = Sender(count=count_tokens, write=lambda _: None)
     await sender.send(name, server, warm_load(1), {}, None)
     itls: list[float] = []
@@ -143,23 +143,23 @@ async def itl_p95(server: ServerTarget, name: str) -> float:
 
 
 def measure(part: str, paths: CliPaths, number: int) -> Values:
-    """One round of a part of the claims; raises what goes wrong."""
+    """Measure one round of a part of the claims; raises its errors."""
     name = f"round {number}"
 
-    def on(more: str, prefill: int, ask_it: Callable[[ServerTarget], float]) -> float:
+    def on(more: str, prefill: int, rate_of: Callable[[ServerTarget], float]) -> float:
         with services.tandem(paths, prefill, 1, more).running(paths.logs) as server:
-            return ask_it(server)
+            return rate_of(server)
 
     if part == COALESCED:
-        held, unheld = (
+        coalesced, single = (
             on(WIDE + more, 1, lambda server: asyncio.run(wide_rate(server, name)))
-            for more in ("", _UNHELD)
+            for more in ("", _EACH_TOKEN)
         )
-        return {"coalesced": [held / unheld]}
+        return {"coalesced": [coalesced / single]}
     if part == CHUNKS:
         large, small = (
             on(
-                _CHUNKS.format(tokens) + _UNHELD,
+                _CHUNKS.format(tokens) + _EACH_TOKEN,
                 0,
                 lambda server: asyncio.run(itl_p95(server, name)),
             )
@@ -192,7 +192,7 @@ def main() -> None:
         for number in range(1, options.rounds + 1):
             try:
                 values = measure(part, paths, number)
-            # The others still have their turn.
+            # The other parts are still measured.
             except Exception as error:
                 print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
                 continue

@@ -1,4 +1,4 @@
-"""From what the rounds found to ratios and tables. Pure."""
+"""Ratios and tables of the rounds' results. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bench.core.statistics import Spread, pooled, ratio
 from bench.systems.peer_systems import SYSTEMS, TANDEM, TANDEM_INSIDE
 
 COLUMNS = ("decode 1", "decode 8", "decode 32", "prefill")
-# What Tandem wants to reach against the best peer over HTTP.
+# Tandem's goals against the best peer over HTTP.
 GOALS = {"decode 1": 1.0, "decode 8": 1.3, "decode 32": 1.35, "prefill": 1.1}
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What one system did in one round: tokens/s by column, or what went wrong.
+    """The result of one system in one round: tokens/s by column, or the error.
 
-    `at` is when (UTC, to the minute) and `commit` what Tandem was then.
+    `at` is the time (UTC, to the minute) and `commit` is Tandem's.
     """
 
     system: str
@@ -33,7 +33,7 @@ class RoundResult:
     commit: str = ""
 
     def line(self) -> str:
-        """For the terminal."""
+        """The result in one line for the terminal."""
         if self.error is not None:
             return self.error
         return ", ".join(
@@ -41,7 +41,7 @@ class RoundResult:
         )
 
     def as_json(self) -> str:
-        """On one line."""
+        """The result as JSON on one line."""
         return json.dumps(asdict(self))
 
 
@@ -76,7 +76,7 @@ def best_peer(results: Sequence[RoundResult], ours: str, column: str) -> str | N
 
 
 def as_series(results: Sequence[RoundResult], conditions: dict[str, str | int | float]) -> Series:
-    """Rates and ratios, to be kept; some system was measured."""
+    """The series of rates and ratios, if any system was measured."""
     figures: dict[str, Figure | None] = {}
     for column in COLUMNS:
         for name, system in SYSTEMS.items():
@@ -104,7 +104,7 @@ def _over(ratios: Spread | None) -> Figure | None:
 
 
 def as_markdown(results: Sequence[RoundResult], machine: dict[str, str]) -> str:
-    """Tables of figures, of ratios, and against the goals; what failed, and the machine."""
+    """Tables of figures, of ratios and of goals; the failures, and the machine."""
     errors = [
         f"- {each.system}, round {each.round}: {each.error}" for each in results if each.error
     ]
@@ -123,7 +123,7 @@ def as_markdown(results: Sequence[RoundResult], machine: dict[str, str]) -> str:
 
 
 def _when(results: Sequence[RoundResult]) -> str:
-    """The times between which all was measured, and of which commits."""
+    """The time of the first and last measurement, and their commits."""
     times = sorted(each.at for each in results if each.at)
     commits = sorted({each.commit for each in results if each.commit})
     return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""

@@ -1,10 +1,9 @@
-"""What an ideal order would serve of a burst, at a speed.
+"""The requests that an ideal order would serve of a burst, at a speed.
 
 `python -m bench.compare.ideal_order 1300 [FIXED_MS]`.
 
-Prompts are computed one at a time, the shortest of those that wait first; who would be late is
-refused, and decoding is free of charge. It is a yardstick and no proof: another order may serve
-more.
+Prompts are computed one at a time, the shortest waiting prompt first. Late prompts are refused, and
+decoding costs no time. It is a yardstick and no proof: another order may serve more.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bench.systems.contenders import BurstShape, burst_load
 def ideal(
     arrivals: Sequence[Arrival], seconds: Callable[[int], float], budget_s: float
 ) -> Counter[str]:
-    """How many first tokens are in time, by phase; `seconds` is what a prompt takes, by tokens."""
+    """The number of first tokens in time, by phase; `seconds` is the time of so many tokens."""
     served: Counter[str] = Counter()
     waiting: list[tuple[int, int]] = []
     ahead = sorted(arrivals, key=lambda arrival: arrival.at_s)
@@ -41,7 +40,7 @@ def ideal(
 
 
 def main() -> None:
-    """Print what it gives, seed by seed."""
+    """Print the result of each seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokens_per_s", type=float)
     parser.add_argument("fixed_ms", type=float, nargs="?", default=0.0, help="of each request")

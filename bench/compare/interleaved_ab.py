@@ -1,11 +1,11 @@
-"""Both of Tandem's modes on one load, window by window by turns.
+"""Both of Tandem's modes in turn on one load, window by window.
 
 `python -m bench.compare.interleaved_ab` plays them.
 
-On a shared host the hour moves ITL by more than two modes differ, and a play of a trace takes
-minutes. Here both servers are up, and who is not asked is frozen (SIGSTOP), so that it takes
-nothing of the cores: the same window is played on one and then on the other, within two minutes.
-Every window begins with nobody there; prompts are new ones in each.
+On a shared host ITL changes over an hour by more than two modes differ, and a play of a trace takes
+minutes. Here both servers are up, and the idle server is frozen (SIGSTOP), so that it takes no
+cores. The same window is played on both servers within two minutes. Every window begins without
+requests, and has new prompts.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from bench.systems.server_process import freeze, running, thaw
 
 _SYSTEMS = (POOLS, SINGLE)
 _LEAD_S = 0.3
-# Behind a thaw: leases and links are looked at anew.
+# The wait after a thaw, in which leases and links are renewed.
 _SETTLE_S = 4.0
 _DEADLINE_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a load, and which of its requests are in it."""
+    """A part of a load, and the indices of its requests."""
 
     load: Load
     indices: tuple[int, ...]
@@ -73,7 +73,7 @@ def _from(load: Load, begin_s: float, indices: Sequence[int]) -> tuple[Arrival, 
 
 
 def turns(rounds: int, windows: Sequence[Window]) -> Iterator[tuple[int, Window, str]]:
-    """Who plays what: each window on both, and who begins changes from window to window."""
+    """The order of plays: each window on both systems, which take turns in beginning."""
     count = 0
     for number in range(1, rounds + 1):
         for window in windows:
@@ -113,7 +113,7 @@ def main() -> None:
                 f"{now()} round {number}, from request {window.indices[0]}: {within_goals}",
                 flush=True,
             )
-            if count % len(_SYSTEMS) == 0:  # both have played it
+            if count % len(_SYSTEMS) == 0:  # both systems have played the window
                 series = _kept(options, load, outcomes)
     print(f"{load.title}\n\n{figures_table(series)}")
 
@@ -121,7 +121,7 @@ def main() -> None:
 def _play(
     servers: dict[str, tuple[int, ServerTarget]], system: str, load: Load, shape: BurstShape
 ) -> list[PairedOutcome]:
-    """Send the load to one, the other frozen."""
+    """Send the load to one system, while the other one is frozen."""
     for name, (pid, _) in servers.items():
         (thaw if name == system else freeze)(pid)
     time.sleep(_SETTLE_S)
@@ -141,7 +141,7 @@ def _play(
 
 
 def _kept(options: argparse.Namespace, load: Load, outcomes: Sequence[PairedOutcome]) -> Series:
-    """What was found so far, as a play of many windows may be broken off."""
+    """The series so far, because a play of many windows may be interrupted."""
     machine = describe_machine()
     conditions: dict[str, str | int | float] = {
         "load": options.load,

@@ -1,4 +1,4 @@
-"""Figures of two modes that played one load window by window, to be kept. Pure."""
+"""Figures for the results of two modes that played one load window by window. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class PairedOutcome:
-    """What became of one request of the load, in one round and mode; times in seconds."""
+    """The outcome of one request of the load in one round and mode; times in seconds."""
 
     round: int
     system: str
@@ -35,7 +35,7 @@ def as_series(
     commit: str,
     date: str,
 ) -> Series:
-    """All rounds together; a request that only one mode was sent counts in neither difference."""
+    """The series of all rounds. A request that was sent to one mode only is left out."""
     figures: dict[str, Figure | None] = {}
     for system in (POOLS, SINGLE):
         mine = [one for one in outcomes if one.system == system]
@@ -61,14 +61,14 @@ def as_series(
 
 
 def between(values: Sequence[float]) -> tuple[float, float]:
-    """Where 95 % of the medians lie of as many values, drawn anew with replacement."""
+    """The bounds of 95 % of the medians of values resampled with replacement."""
     draw = random.Random(0)
     medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
     return medians[_DRAWS // 40], medians[-_DRAWS // 40]
 
 
 def _differences(outcomes: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
-    """Each request against itself."""
+    """The differences of each request between both modes."""
     pairs: dict[tuple[int, int], dict[str, PairedOutcome]] = {}
     for one in outcomes:
         pairs.setdefault((one.round, one.index), {})[one.system] = one
@@ -98,7 +98,7 @@ def _differences(outcomes: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
 
 
 def _ratios(outcomes: Sequence[PairedOutcome]) -> dict[str, Figure | None]:
-    """Two pools over one, round by round."""
+    """The ratios of two pools to one pool, round by round."""
     title = f"{POOLS} over {SINGLE}"
     rounds = sorted({one.round for one in outcomes})
     of = {

@@ -1,8 +1,8 @@
 """The same requests on two systems, one by one. Pure.
 
-Where a load treats its requests differently, as one that computes prompts beside some of them, the
-median request of one system need not be that of the other. A request held against itself is the
-same prompt, the same answer and the same moment of the load.
+A load does not treat all requests alike: it computes prompts beside only some of them. So the two
+systems may have different median requests. A request compared with itself has the same prompt, the
+same answer and the same moment of the load.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from bench.core.statistics import Spread
 
 @dataclass(frozen=True, slots=True)
 class SameRequests:
-    """What changed for requests of one load, seed and round.
+    """The differences of the requests of one load, seed and round.
 
-    `itls_s`: our mean ITL less theirs, of each that both answered in full with two tokens or more.
-    `ours_alone` were within their goals with us and not with them, `theirs_alone` the reverse.
+    `itls_s`: our mean ITL less theirs, of each request that both answered in full with two tokens
+    or more. `ours_alone` requests were within their goals with us only, `theirs_alone` with them
+    only.
     """
 
     itls_s: tuple[float, ...]
@@ -31,7 +32,7 @@ class SameRequests:
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """Of several pairs of runs: each one's median difference (seconds) and share of smaller ITL.
+    """The median difference (seconds) and share of smaller ITL of each of several pairs of runs.
 
     `ours_alone` and `theirs_alone` as in SameRequests.
     """
@@ -43,7 +44,7 @@ class OneByOne:
 
 
 def same_requests(ours: Measured, theirs: Measured) -> SameRequests:
-    """Holds two runs of one load against each other; ValueError where they differ in length."""
+    """Compare two runs of one load; raises ValueError if they differ in length."""
     itls = zip(ours.each_itl, theirs.each_itl, strict=True)
     within_goals = list(zip(ours.each_within_goals, theirs.each_within_goals, strict=True))
     return SameRequests(
@@ -54,7 +55,7 @@ def same_requests(ours: Measured, theirs: Measured) -> SameRequests:
 
 
 def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne | None:
-    """Pairs runs of one load by round and seed; None where no two have an ITL to compare."""
+    """Compare runs of one load, paired by round and seed; None if no pair has an ITL."""
     others = {_what(each): each for each in theirs if each.each_itl}
     paired = [
         same_requests(each, others[_what(each)])
@@ -73,7 +74,7 @@ def one_by_one(ours: Sequence[Measured], theirs: Sequence[Measured]) -> OneByOne
 
 
 def as_table(found: OneByOne) -> str:
-    """For a report on two pools against one, in Markdown."""
+    """The Markdown table of a report on two pools against one."""
     differences = Spread(tuple(1000 * value for value in found.difference_s.values))
     rows = [
         ["ITL with two pools less that with one, ms, median", differences.show(1)],
@@ -85,5 +86,5 @@ def as_table(found: OneByOne) -> str:
 
 
 def _what(each: Measured) -> tuple[int, int, str]:
-    """The same for two runs that were sent the same requests at the same times."""
+    """The key of a run: equal for runs with the same requests at the same times."""
     return each.round, each.seed, each.about

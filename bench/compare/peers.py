@@ -24,7 +24,7 @@ _INSIDE = dict.fromkeys((1, 8, 32), 64)
 
 
 def visit(name: str, number: int, paths: CliPaths, repeats: int) -> RoundResult:
-    """One system in one round; whatever goes wrong is a line in the report."""
+    """Measure one system in one round; an error becomes a line in the report."""
     inside = name in ("llama", "tandem-in-process")
     plan = (
         Measurement(repeats=repeats, new_tokens=_INSIDE) if inside else Measurement(repeats=repeats)
@@ -33,7 +33,7 @@ def visit(name: str, number: int, paths: CliPaths, repeats: int) -> RoundResult:
     try:
         figures = SYSTEMS[name].visit(paths, plan, f"round {number}")
         result = RoundResult(name, number, figures.columns, None, now(), commit())
-    # The others still have their turn.
+    # The other systems are still measured.
     except Exception as error:
         result = RoundResult(name, number, {}, f"{type(error).__name__}: {error}", now(), commit())
     spent = time.monotonic() - started
@@ -42,13 +42,13 @@ def visit(name: str, number: int, paths: CliPaths, repeats: int) -> RoundResult:
 
 
 def load(path: Path) -> list[RoundResult]:
-    """What earlier parts of a run have found."""
+    """The results of earlier parts of a run."""
     lines = path.read_text().splitlines() if path.is_file() else []
     return [RoundResult(**json.loads(line)) for line in lines]
 
 
 def write_results(rounds: list[RoundResult], results: Path) -> None:
-    """Rates and ratios, if anything was measured; prints them in any case."""
+    """Write rates and ratios, if any were measured; prints them in any case."""
     machine = describe_machine()
     print(as_markdown(rounds, machine))
     if any(not each.error for each in rounds):

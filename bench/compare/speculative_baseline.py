@@ -1,7 +1,7 @@
 """Speculative decoding as `transformers` does it, on the bundled demo model, in this process.
 
-Tandem does not speculate. A draft must be guessed right to be of use, so a model with random
-weights would say nothing; the demo model is a trained one, if a toy.
+Tandem does not speculate. A draft is useful only if its guesses are right, so random weights would
+show nothing. The demo model is small, but trained.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NotTheSame(RuntimeError):
 
 @torch.inference_mode()
 def lookup_ratio() -> float:
-    """How many times as fast greedy answers are with prompt lookup (Saxena, 2023) as without.
+    """The speed of greedy answers with prompt lookup (Saxena, 2023) over that without.
 
     After a warm-up of both; raises NotTheSame.
     """

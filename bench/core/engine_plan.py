@@ -1,4 +1,4 @@
-"""What is measured, and the figures that come of it; both travel between processes as JSON."""
+"""The plan of a measurement, and its figures; processes exchange both as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PREFILL = "prefill"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """`new_tokens`: for each number of concurrent streams, how many tokens each asks for.
+    """The plan: `new_tokens` has the tokens of each stream by the number of concurrent streams.
 
-    More than 64 where many prompts come first: all streams must run at once for long enough to
-    measure it, also where prefill and decode are separate and the first one is far ahead by then.
+    With many prompts it is more than 64, because all streams must run at once for long enough.
+    Where prefill and decode are separate, the first stream is far ahead by then.
     A column that has taken `column_s` is not repeated again.
     """
 
@@ -29,17 +29,17 @@ class Measurement:
 
     @classmethod
     def read(cls, text: str) -> Measurement:
-        """From what `write` wrote."""
+        """Read a plan that `write` wrote."""
         data = json.loads(text)
         data["new_tokens"] = {int(count): new for count, new in data["new_tokens"].items()}
         return cls(**data)
 
     def write(self) -> str:
-        """As JSON."""
+        """The plan as JSON."""
         return json.dumps(asdict(self))
 
     def rounds(self) -> Iterator[int]:
-        """Numbers of the repeats of one column, the first in any case."""
+        """The numbers of the repeats of one column; there is at least one."""
         started = time.monotonic()
         for repeat in range(self.repeats):
             if repeat and time.monotonic() - started > self.column_s:
@@ -67,11 +67,11 @@ class Figures:
 
     @classmethod
     def read(cls, text: str) -> Figures:
-        """From the last line of what a program printed."""
+        """Read the figures in the last line of a program's output."""
         return cls(json.loads(text.strip().splitlines()[-1]))
 
     def write(self) -> str:
-        """As JSON on one line."""
+        """The figures as JSON on one line."""
         return json.dumps(self.columns)
 
 

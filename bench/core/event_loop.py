@@ -1,4 +1,4 @@
-"""The event loop that routers and replicas have under Ray, for those that a benchmark runs without.
+"""The event loop of routers and replicas under Ray, for benchmarks that run them without Ray.
 
 Ray installs uvloop in its worker processes, which `ray[serve]` brings with it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, or asyncio's own where that is not installed or Ray is told not to use it."""
+    """A loop of uvloop, or of asyncio if uvloop is missing or disabled for Ray."""
     if find_spec("uvloop") is None or os.environ.get("RAY_USE_UVLOOP") == "0":
         return asyncio.new_event_loop()
     make: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
@@ -22,6 +22,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """As `asyncio.run` does, in such a loop."""
+    """Run `main` in such a loop, as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main)

@@ -9,7 +9,7 @@ _WHOLE = ("requests", "runs", "tokens/s", "messages/s", "blocks", "preemptions")
 
 
 def shown(value: float, unit: str) -> str:
-    """With as many digits as tell something."""
+    """The value with its significant digits."""
     if unit in _WHOLE or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -32,7 +32,7 @@ def origin(series: Series) -> str:
 
 
 def samples(figure: Figure) -> str:
-    """How many of what: `3 runs`."""
+    """The number and kind of samples, for example `3 runs`."""
     if figure.n != 1:
         return f"{figure.n:,} {figure.of}"
     first, space, rest = figure.of.partition(" ")

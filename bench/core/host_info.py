@@ -1,4 +1,4 @@
-"""Where and with what a figure was measured."""
+"""The machine, the versions and the commit of a measurement."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def now() -> str:
 
 
 def as_line(machine: dict[str, str]) -> str:
-    """The same on one line."""
+    """The description of a machine on one line."""
     return ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def stolen_s(stat: Path = Path("/proc/stat")) -> float | None:
     """Seconds since boot, of all cores together, in which the host computed for others.
 
-    What a virtual machine wanted to compute then waited. None where that is not told.
+    A virtual machine had to wait in this time. None if the system does not tell it.
     """
     try:
         name, *ticks = stat.read_text().splitlines()[0].split()
@@ -76,7 +76,7 @@ def _version(package: str) -> str:
 
 
 def commit() -> str:
-    """The commit, and whether the tree differs from it."""
+    """The commit, and a mark if the tree differs from it."""
     try:
         short = _git("rev-parse", "--short=10", "HEAD")
         return short + (" with changes" if _git("status", "--porcelain", "-uno") else "")

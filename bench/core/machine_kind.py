@@ -1,11 +1,11 @@
-"""The kind of a machine: what results of equal machines are filed under."""
+"""The kind of a machine, under which results of equal machines are filed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# AMD's generations by the processor's family; family 25 is told apart by AVX-512.
+# AMD's generations by the processor's family; AVX-512 tells the two of family 25 apart.
 _ZEN_5, _ZEN_3_OR_4, _ZEN_1_OR_2 = "26", "25", "23"
 
 TITLES: Mapping[str, str] = {
@@ -22,7 +22,7 @@ TITLES: Mapping[str, str] = {
 def machine_kind(processor: str) -> str:
     """A short name of a processor (as `describe_machine` says it) or of a GPU, for a file's name.
 
-    Processors that are not known by a name of their own get one made of their words.
+    The name of an unknown processor is made of its own words.
     """
     flags = re.search(r"\((.*)\)$", processor)
     has = set(flags[1].split()) if flags else set()

@@ -1,4 +1,4 @@
-"""The model that everything is measured with: a Llama of 135 M random parameters, from a seed.
+"""The model of all measurements: a Llama of 135 M random parameters, from a seed.
 
 A GPU is measured with a larger one (`SIZES`). The tokenizer has one word for each token, so that a
 text has as many tokens as words.
@@ -19,7 +19,7 @@ SEED = 0
 _DONE = "shape.json"
 # Weights spread wider than the usual 0.02: greedy output does not fall into a short cycle.
 _SPREAD, _SPREAD_HIDDEN = 0.04, 576
-# From there on weights are made on the GPU that there is: on a CPU it takes minutes.
+# From this size on the weights are made on a GPU, because a CPU takes minutes.
 _LARGE_HIDDEN = 2048
 
 

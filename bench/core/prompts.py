@@ -9,7 +9,7 @@ from bench.core.model_135m import FIRST_WORD
 
 
 def prompt_ids(tokens: int, vocabulary: int, name: str) -> list[int]:
-    """Random token ids, decided by `name` alone; none of them is special."""
+    """Random token ids that depend on `name` alone; none is a special token."""
     chosen = random.Random(name)
     return [chosen.randrange(FIRST_WORD, vocabulary) for _ in range(tokens)]
 
@@ -20,5 +20,5 @@ def as_text(ids: Sequence[int]) -> str:
 
 
 def count_tokens(text: str) -> int:
-    """How many tokens made this text; special ones are invisible."""
+    """The number of tokens of this text, without special ones."""
     return len(text.split())

@@ -1,4 +1,4 @@
-"""Results that are kept: one file for each benchmark and kind of machine, `bench/results/`.
+"""The files of results: one for each benchmark and kind of machine, in `bench/results/`.
 
 `bench/README.md` describes the format. A file holds figures, never single requests.
 """
@@ -25,10 +25,10 @@ class _Strict(BaseModel):
 
 
 class Figure(_Strict):
-    """One figure, taken from `n` samples; `of` says of what.
+    """One figure of `n` samples; `of` names the kind of samples.
 
-    `low` and `high` are its interval: the range of its repeats, or where 95 % of the medians of
-    resampled values lie. A figure without repeats has no interval.
+    `low` and `high` are its interval: the range of its repeats, or the bounds of 95 % of the
+    medians of resampled values. A figure without repeats has no interval.
     """
 
     value: float
@@ -55,12 +55,12 @@ class Series(_Strict):
 
     @property
     def slow(self) -> float:
-        """How many times as long times and budgets are."""
+        """The factor of all times and budgets."""
         return float(self.conditions.get("slow", 1))
 
 
 class Results(_Strict):
-    """All that a file holds. `machine` has the processor, its cores, memory, and versions."""
+    """The content of a file. `machine` has the processor, its cores, memory, and versions."""
 
     benchmark: str
     machine: dict[str, str]
@@ -68,12 +68,12 @@ class Results(_Strict):
 
     @property
     def kind(self) -> str:
-        """The kind of machine that it belongs to."""
+        """The kind of machine of these results."""
         return machine_kind(self.machine["processor"])
 
     @property
     def file_name(self) -> str:
-        """Where it is kept, within the folder of results."""
+        """The name of the file in the folder of results."""
         return f"{self.benchmark}-{self.kind}.json"
 
     def find(self, name: str) -> Series | None:
@@ -81,14 +81,14 @@ class Results(_Strict):
         return next((each for each in self.series if each.name == name), None)
 
     def as_json(self) -> str:
-        """Indented, each figure on a line of its own."""
+        """The content as indented JSON, with one line for each figure."""
         data = self.model_dump(exclude_defaults=True)
         text = json.dumps(data, indent=1)
         return re.sub(r"\{[^{}]*\}", lambda leaf: " ".join(leaf[0].split()), text) + "\n"
 
 
 def figure(values: Iterable[float], unit: str, of: str) -> Figure | None:
-    """The median of repeats, with their range where there are several; None of none."""
+    """The median of repeats with their range; None without repeats."""
     found = list(values)
     return value_of(median(found), unit, len(found), of, found) if found else None
 
@@ -96,7 +96,7 @@ def figure(values: Iterable[float], unit: str, of: str) -> Figure | None:
 def value_of(
     value: float, unit: str, n: int, of: str, repeats: Sequence[float] = (), how: str = RANGE
 ) -> Figure:
-    """A figure that is known already; `repeats` are single values, or the ends of its interval."""
+    """A figure with a known value; `repeats` are single values, or the ends of its interval."""
     if len(repeats) < 2:
         return Figure(value=_rounded(value), unit=unit, n=n, of=of)
     low, high = _rounded(min(repeats)), _rounded(max(repeats))
@@ -104,12 +104,12 @@ def value_of(
 
 
 def only_measured(figures: Mapping[str, Figure | None]) -> dict[str, Figure]:
-    """Those that are there."""
+    """The figures that were measured."""
     return {name: each for name, each in figures.items() if each is not None}
 
 
 def read_results(path: Path) -> Results:
-    """What a file holds; raises ValueError that names the file where it breaks the format."""
+    """Read a file; raises a ValueError that names the file if it breaks the format."""
     try:
         data = json.loads(path.read_text())
         data["series"] = tuple(data["series"])
@@ -126,7 +126,7 @@ def read_all(folder: Path) -> list[Results]:
 def keep(
     folder: Path, benchmark: str, machine: Mapping[str, str], series: Sequence[Series]
 ) -> Path:
-    """Write a machine's series; of those kept before, what has another name stays.
+    """Write the series of a machine. Series with other names in the file stay.
 
     `machine` is as `describe_machine` says it; its commit and date belong to the series.
     """

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# One stream: when something arrived (seconds), and how many tokens it brought.
+# One stream: the time of each arrival (seconds), and its number of tokens.
 Stream = Sequence[tuple[float, int]]
 
 
@@ -26,21 +26,21 @@ class Spread:
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median value."""
         return statistics.median(self.values)
 
     @property
     def low(self) -> float:
-        """The smallest."""
+        """The smallest value."""
         return min(self.values)
 
     @property
     def high(self) -> float:
-        """The largest."""
+        """The largest value."""
         return max(self.values)
 
     def show(self, digits: int = 0) -> str:
-        """Median, and the range where there is more than one value."""
+        """The median as text, with the range if there are several values."""
         if len(self.values) == 1:
             return f"{self.median:,.{digits}f}"
         return f"{self.median:,.{digits}f} [{self.low:,.{digits}f} to {self.high:,.{digits}f}]"
@@ -49,8 +49,8 @@ class Spread:
 def steady_rate(streams: Sequence[Stream]) -> float:
     """Tokens per second while all streams run.
 
-    From the moment the last of them has its first token to the moment the first of them ends; what
-    arrived in between, over that time. Raises NoOverlap.
+    The time is from the first token of the last stream to the end of the first stream. The rate is
+    the number of tokens that arrived in that time, over the time. Raises NoOverlap.
     """
     if not streams or not all(streams):
         raise NoOverlap("a stream brought no token")
@@ -63,7 +63,7 @@ def steady_rate(streams: Sequence[Stream]) -> float:
 
 
 def ratio(ours: Sequence[Spread], theirs: Sequence[Spread]) -> Spread:
-    """How many times as fast as they we are, round by round, as both stood side by side."""
+    """Our speed over theirs, round by round."""
     pairs = zip(ours, theirs, strict=False)
     return Spread(tuple(mine.median / other.median for mine, other in pairs))
 

@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT = 760.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 26.0, 34.0
 _LEAST = 1e-12
 _TICKS = 5
-# Okabe and Ito's colours, which stay apart for most colour-blind eyes.
+# Okabe and Ito's colours, which most colour-blind people can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 SHADE = "#f6d9c0"
 
@@ -60,7 +60,7 @@ class Plot:
 
 
 def _shown(most: float) -> float:
-    """Where an axis ends; one on which there is nothing to see ends at 1."""
+    """The end of an axis; an empty axis ends at 1."""
     return most if most > _LEAST else 1.0
 
 
@@ -75,7 +75,7 @@ def ticks(top: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """From values to positions."""
+    """Maps values to positions in the plot."""
 
     right: float
     top: float

@@ -1,4 +1,4 @@
-"""How Tandem is configured when it is measured, in process and as a server."""
+"""Tandem's configuration for measurements, in process and as a server."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from engine.model.loading import describe
 from engine.runtime.engine import Engine
 
 DTYPE = "bfloat16"
-# The peers have no budget between two tokens. By the default one, 60 ms, a machine on which a step
-# of 32 streams takes longer forms smaller batches, and they never run all at once.
+# The peers have no ITL budget. With the default of 60 ms a machine whose steps of 32 streams take
+# longer forms smaller batches, and the streams never run all at once.
 WIDE = "decode: {itl_budget_ms: 200}\n"
 # Keys of the configuration's `model` section beside path and dtype.
 MODEL_KEYS: dict[str, object] = {}
@@ -27,15 +27,15 @@ def model_config(folder: Path) -> ModelConfig:
 
 
 def load_engine(folder: Path, tokens: int) -> Engine:
-    """An engine with room for the KV of that many tokens."""
+    """An engine with KV blocks for that many tokens."""
     config = model_config(folder)
     kv = KvConfig(block_size=BLOCK_SIZE, blocks=-(-tokens // BLOCK_SIZE))
     return Engine.load(describe(config), kv, config, most_tokens=tokens)
 
 
 def server_config(more: str = "") -> str:
-    """What `tandem serve --config` reads, beside the flags: YAML, with the sections of `more`."""
-    # The peers refuse nothing, so nothing is refused here unless `more` says so.
+    """The YAML for `tandem serve --config`, with the sections of `more`."""
+    # The peers refuse no request, so none is refused here unless `more` says so.
     patient = {"chat": {"ttft_budget_ms": 600_000, "itl_budget_ms": 60_000}}
     sections: dict[str, object] = {"kv": {"blocks": _SERVER_BLOCKS}, "endpoints": patient}
     if MODEL_KEYS:

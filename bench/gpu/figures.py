@@ -1,4 +1,4 @@
-"""What was measured on a GPU, as figures to be kept. Pure."""
+"""The measurements of a GPU as figures for the results. Pure."""
 
 from __future__ import annotations
 

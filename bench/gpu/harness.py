@@ -1,4 +1,4 @@
-"""What the measurements of one GPU share."""
+"""The common part of all measurements of one GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.model.layers_op_by_op import OpByOp
 
 @dataclass(frozen=True, slots=True)
 class GpuBench:
-    """What all measurements share; `read` and `rate` are the limits, per second."""
+    """The common part of all measurements; `read` and `rate` are the limits, per second."""
 
     scale: GpuScale
     device: torch.device
@@ -31,5 +31,5 @@ class GpuBench:
     rate: float
 
     def recorder(self) -> Callable[[Step], Step]:
-        """What makes graphs where there is a GPU, and else leaves steps as they are."""
+        """A recorder of CUDA graphs; without a GPU it returns steps unchanged."""
         return CudaGraphs(self.device) if self.device.type == "cuda" else lambda step: step

@@ -1,6 +1,6 @@
-"""Single operations of the 8 B shape against their own floors, and other ways to do them.
+"""Single operations of the 8 B shape against their floors, beside alternatives.
 
-Each run goes over all layers, so that what it reads is never in the cache from the run before.
+Each run goes over all layers, so that the last run leaves none of its data in the cache.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TorchAttention:
 def _seconds(
     bench: GpuBench, attention: PagedAttention, batch: PackedBatch, *, recorded: bool
 ) -> float:
-    """Of one layer's attention; recorded as a graph where launches would be seen."""
+    """Seconds of one layer's attention, recorded as a graph so that launches do not count."""
     scale = bench.scale
     tokens = len(batch.tokens)
     query = torch.randn(tokens, scale.heads, scale.size, device=bench.device).to(scale.dtype)
@@ -90,7 +90,7 @@ def _decoders(bench: GpuBench) -> Iterator[tuple[str, PagedAttention]]:
 
 
 def attention_decode(bench: GpuBench) -> None:
-    """Reading keys and values is the floor."""
+    """Measure decode attention. Its floor is reading keys and values."""
     scale = bench.scale
     for batch in scale.batches:
         for context in scale.contexts:
@@ -103,7 +103,7 @@ def attention_decode(bench: GpuBench) -> None:
 
 
 def attention_prefill(bench: GpuBench) -> None:
-    """The two products are the floor."""
+    """Measure prefill attention. Its floor is the two matrix products."""
     scale = bench.scale
     for prompt in scale.prompts:
         step = packed(1, prompt, prompt, bench.cache)
@@ -129,7 +129,7 @@ def _attention_row(
     step: PackedBatch,
     floor: float,
 ) -> None:
-    """One way; one that fails (too much shared memory, say) is told and passed over."""
+    """Measure one variant; a failure, for example too much shared memory, is printed."""
     queries, reach = len(step.tokens), step.tables.shape[1] * bench.cache.layout.block_size
     where = {"way": name, "spans": len(step.tables), "queries": queries, "keys": reach}
     recorded = section.startswith("decode")
@@ -142,7 +142,7 @@ def _attention_row(
 
 
 def products(bench: GpuBench) -> None:
-    """The linear layers as they are multiplied now, at a decode step's heights."""
+    """Measure the linear layers at the batch sizes of decode steps."""
     scale = bench.scale
     for name in ("qkv", "out", "gate_up", "down", "head"):
         layers = bench.decoder.layers
@@ -161,7 +161,7 @@ def products(bench: GpuBench) -> None:
 
 
 def fused(bench: GpuBench) -> None:
-    """Norm, rotary with store, gate, at a prompt's height: bytes moved against the bandwidth."""
+    """Measure the fused operations of a prompt: bytes moved against the bandwidth."""
     scale, ops = bench.scale, bench.ops
     rows = max(scale.prompts)
     layer, weight = bench.decoder.layers[0], bench.decoder.final_norm

@@ -46,7 +46,7 @@ _TESTS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all, or what the time allows; 1 where there is no GPU."""
+    """Measure everything that the time allows; returns 1 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="bench.gpu.main", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
     parser.add_argument("--output", type=Path, help="where every row goes, as it is measured")
@@ -98,7 +98,7 @@ def _measure(scale: GpuScale, device: torch.device, report: GpuReport) -> None:
     model = decoder(scale, device)
     ops = _ops(model, device)
     report.note(operations=ops.name)
-    # What a kernel can read at most is the better of the two.
+    # The limit of a kernel is the faster of both.
     read = max(speeds.values())
     runner = CompactRunner(model, ops)
     bench = GpuBench(scale, device, model, runner, ops, cache(scale, device), report, read, rate)
@@ -107,7 +107,7 @@ def _measure(scale: GpuScale, device: torch.device, report: GpuReport) -> None:
         _prefill,
         gpu_kernels.products,
         gpu_kernels.fused,
-        # Many variants, each to be compiled: last, for where time runs out.
+        # Many variants that must be compiled: last, because time may run out.
         gpu_kernels.attention_decode,
         gpu_kernels.attention_prefill,
     )
@@ -115,7 +115,7 @@ def _measure(scale: GpuScale, device: torch.device, report: GpuReport) -> None:
         try:
             section(bench)
         except Exception as error:
-            # One fault must not lose the rest of a rare run.
+            # A fault must not lose the rest of a run.
             traceback.print_exc()
             report.row("faults", section=section.__name__, error=str(error)[:500])
 

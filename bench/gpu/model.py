@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class GpuScale:
-    """A Llama shape and what it is measured at; `matrix` and `copy_bytes` measure the limits."""
+    """A Llama shape and the sizes of its measurements; `matrix` and `copy_bytes` are for limits."""
 
     hidden: int
     layers: int
@@ -48,7 +48,7 @@ class GpuScale:
         return self.layers * (attention + 3 * self.hidden * self.inner)
 
     def step_bytes(self, batch: int, context: int) -> int:
-        """What a decode step must read: every weight, and the batch's keys and values."""
+        """Bytes that a decode step must read: all weights, and the batch's keys and values."""
         weights = self.layer_weights + self.hidden * self.vocabulary
         return (weights + self.layers * self.kv_numbers(batch, context)) * self.dtype.itemsize
 
@@ -139,7 +139,7 @@ def decoder(scale: GpuScale, device: torch.device) -> Decoder:
 
 
 def cache(scale: GpuScale, device: torch.device) -> KvCache:
-    """Room for the largest batch at the longest context, filled with random numbers."""
+    """A cache for the largest batch at the longest context, filled with random numbers."""
     shape = LayerShape(scale.kv_heads, scale.size)
     dtype = str(scale.dtype).removeprefix("torch.")
     layout = KvLayout((shape,) * scale.layers, BLOCK, dtype, "random")
@@ -163,5 +163,5 @@ def spans(batch: int, context: int, queries: int, store: KvCache) -> list[Span]:
 
 
 def packed(batch: int, context: int, queries: int, store: KvCache) -> PackedBatch:
-    """The same, packed."""
+    """The spans of `spans` as a packed batch."""
     return pack(spans(batch, context, queries, store), store)

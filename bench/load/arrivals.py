@@ -1,4 +1,4 @@
-"""When requests arrive and how long they are, all drawn before the first is sent. Pure."""
+"""The arrivals and lengths of requests, all drawn before the first is sent. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoadPhase:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Prompts have from `least` to `most` tokens, all equally likely; `new` are asked for."""
+    """Prompt lengths, uniform from `least` to `most` tokens, and `new` tokens of an answer."""
 
     least: int = 64
     most: int = 1024
@@ -39,9 +39,9 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request to come: seconds from the start, phase, tokens of its prompt and of its answer.
+    """One request: its seconds from the start, its phase, and tokens of prompt and answer.
 
-    `blocks` names the prefix blocks of its prompt, in a trace that tells them.
+    `blocks` names the prefix blocks of its prompt, if the trace has them.
     """
 
     at_s: float
@@ -53,7 +53,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Arrivals in order, and the words that say what they are.
+    """Arrivals in order, and a title that describes them.
 
     `spans` are the phases with their begin and end (seconds); equal names of blocks stand for
     equal prefixes of `block_tokens` each.
@@ -67,7 +67,7 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """When the last phase ends."""
+        """The end of the last phase, in seconds."""
         return self.spans[-1][2]
 
     def span(self, phase: str) -> tuple[float, float] | None:
@@ -76,7 +76,7 @@ class Load:
         return next(((begin, end) for _, begin, end in found), None)
 
     def prompt(self, index: int, vocabulary: int) -> list[int]:
-        """Token ids of a request's prompt: of its blocks first, the rest like no other's."""
+        """Token ids of a request's prompt: first those of its blocks, then unique ones."""
         arrival = self.arrivals[index]
         ids: list[int] = []
         for block in arrival.blocks:
@@ -88,7 +88,7 @@ class Load:
 
 
 def poisson(phases: Sequence[LoadPhase], lengths: Lengths, seed: int, title: str) -> Load:
-    """Draw a load; the same seed gives the same one."""
+    """Draw a load; equal seeds give equal loads."""
     chosen = random.Random(seed)
     arrivals: list[Arrival] = []
     spans = []
@@ -107,8 +107,8 @@ def burst_phases(
 ) -> tuple[LoadPhase, ...]:
     """Calm, `factor` times the rate for a while, and calm again.
 
-    What arrives in the first `drain_s` after the burst, in front of what the burst has left, is
-    counted apart from the calm.
+    Requests that arrive in the first `drain_s` after the burst are a phase of their own, because
+    requests of the burst still wait.
     """
     phases = (
         LoadPhase(CALM, before_s, rate),
@@ -119,7 +119,7 @@ def burst_phases(
 
 
 def _moments(chosen: random.Random, phase: LoadPhase, begin: float) -> Iterator[float]:
-    """Poisson: exponential times between arrivals."""
+    """Poisson arrivals: exponential times between them."""
     if phase.rate == 0:
         return
     at_s = chosen.expovariate(phase.rate)

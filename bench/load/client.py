@@ -1,6 +1,6 @@
-"""A plain asyncio client for streamed completions, as light as can be: it shares the cores.
+"""A light asyncio client for streamed completions, because it shares the cores with the server.
 
-While streams run, it only notes what arrived when; all parsing comes afterwards.
+While streams run, it only notes reads with their times; all parsing comes afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server and what every request to it carries. `base` is a prefix of all paths."""
+    """A server, and the headers of all requests to it. `base` is a prefix of all paths."""
 
     host: str
     port: int
@@ -46,13 +46,13 @@ class Target:
         return cls(parts.hostname, port, base, parts.scheme == "https", carried)
 
     def post(self, body: Mapping[str, object], path: str = "/v1/completions") -> bytes:
-        """A request with a JSON body, as bytes, so that it is made before the clock runs."""
+        """The bytes of a request with a JSON body, to be made before the clock runs."""
         data = json.dumps(body).encode()
         more = {"Content-Type": "application/json", "Content-Length": str(len(data))}
         return self._head("POST", path, more) + data
 
     def get(self, path: str) -> bytes:
-        """A request without a body."""
+        """The bytes of a request without a body."""
         return self._head("GET", path, {})
 
     def _head(self, verb: str, path: str, more: Mapping[str, str]) -> bytes:
@@ -61,10 +61,10 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-async def ask(target: Target, request: bytes, deadline_s: float) -> RecordedAnswer:
-    """Send one request on a connection of its own and take the answer to its end.
+async def send_request(target: Target, request: bytes, deadline_s: float) -> RecordedAnswer:
+    """Send one request on a connection of its own and read the answer to its end.
 
-    Raises TimeoutError or OSError; what came until then is lost.
+    Raises TimeoutError or OSError, and drops the part of the answer that came.
     """
     loop = asyncio.get_running_loop()
     receiver = _ReadRecorder(request, loop.create_future())
@@ -79,15 +79,17 @@ async def ask(target: Target, request: bytes, deadline_s: float) -> RecordedAnsw
     return receiver.answer
 
 
-async def ask_all(
+async def send_requests(
     target: Target, requests: Sequence[bytes], deadline_s: float
 ) -> list[RecordedAnswer]:
-    """Ask all at once, each on a connection of its own."""
-    return await asyncio.gather(*(ask(target, request, deadline_s) for request in requests))
+    """Send all requests at once, each on a connection of its own."""
+    return await asyncio.gather(
+        *(send_request(target, request, deadline_s) for request in requests)
+    )
 
 
 class _ReadRecorder(asyncio.Protocol):
-    """Notes every read with its moment: no task is woken before the end."""
+    """Notes every read with its time, and wakes no task before the end."""
 
     def __init__(self, request: bytes, done: asyncio.Future[None]) -> None:
         self.answer = RecordedAnswer(0.0)

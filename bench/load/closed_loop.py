@@ -1,4 +1,4 @@
-"""Decode and prefill of a server, through its OpenAI-compatible HTTP."""
+"""Measures decode and prefill of a server, through its OpenAI-compatible HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bench.core.engine_plan import Figures, Measurement
 from bench.core.prompts import as_text, prompt_ids
 from bench.core.statistics import steady_rate
-from bench.load.client import Target, ask, ask_all
+from bench.load.client import Target, send_request, send_requests
 from bench.load.http_recording import BadAnswer, RecordedAnswer
 
 _DEADLINE_S = 180.0
@@ -16,7 +16,7 @@ _DEADLINE_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """How a server is asked: where, its name for the model, and what it wants in the body.
+    """The target of requests: the server, its name for the model, and further body fields.
 
     With `chat` a prompt is a chat of one user message, as text.
     """
@@ -28,15 +28,15 @@ class ServerTarget:
     chat: bool = False
 
     def request(self, tokens: int, new: int, name: str) -> bytes:
-        """A greedy completion, streamed, of a prompt of that many tokens, as text."""
+        """The request for a streamed, greedy completion of a text prompt of so many tokens."""
         return self.completion(as_text(prompt_ids(tokens, self.vocabulary, name)), new)
 
     def completion(self, prompt: str | list[int], new: int) -> bytes:
-        """The same of a given prompt, a text or token ids."""
+        """The request for a streamed, greedy completion of a text or token ids."""
         return self._post({**self._body(prompt, new), "stream": True, **self.extra})
 
     def whole(self, prompt: str | list[int], new: int) -> bytes:
-        """The same in one piece, not streamed."""
+        """The request for a greedy completion in one piece."""
         extra = {name: value for name, value in self.extra.items() if name != "stream_options"}
         return self._post({**self._body(prompt, new), **extra})
 
@@ -77,7 +77,7 @@ async def _decode(
         server.request(plan.prompt_tokens, plan.new_tokens[batch], f"{name}/{batch}/{index}")
         for index in range(batch)
     ]
-    answers = await ask_all(server.target, requests, _DEADLINE_S)
+    answers = await send_requests(server.target, requests, _DEADLINE_S)
     for answer in answers:
         _check_prompt(answer, plan.prompt_tokens)
     return answers
@@ -85,7 +85,7 @@ async def _decode(
 
 async def _first_token_s(server: ServerTarget, plan: Measurement, name: str) -> float:
     request = server.request(plan.long_prompt, 1, f"{name}/long")
-    answer = await ask(server.target, request, _DEADLINE_S)
+    answer = await send_request(server.target, request, _DEADLINE_S)
     _check_prompt(answer, plan.long_prompt)
     return answer.first_token_s()
 

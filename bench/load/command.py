@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.core.host_info import describe_machine
 from bench.core.prompts import prompt_ids
-from bench.load.client import Target, ask
+from bench.load.client import Target, send_request
 from bench.load.closed_loop import ServerTarget
 from bench.load.html_report import run_page, summary_lines
 from bench.load.http_recording import BadAnswer
@@ -29,12 +29,12 @@ from bench.load.run_record import LoadRun, Sender
 from bench.load.sweep import Curve, Step, knee_line, sweep_data, sweep_page
 from engine.errors import ConfigError, Unavailable
 
-_ASK_S = 30.0
+_REQUEST_S = 30.0
 _WARM_TOKENS = 16
 
 
 def run(options: argparse.Namespace) -> int:
-    """What the arguments say; returns the exit code. Raises ConfigError or Unavailable."""
+    """Run the command; returns the exit code. Raises ConfigError or Unavailable."""
     _allow_connections()
     try:
         return asyncio.run(_sweep(options) if options.what == "sweep" else _run(options))
@@ -72,18 +72,18 @@ async def _sweep(options: argparse.Namespace) -> int:
 
 
 def _allow_connections() -> None:
-    """As many as may be: each request in flight is one."""
+    """Allow as many open files as the system permits: each request in flight needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 async def _server(options: argparse.Namespace) -> ServerTarget:
-    """How the endpoint is asked, after one short request that it must answer."""
+    """The target of the load, after one short request that it must answer."""
     key = os.environ.get(options.key_env) if options.key_env else None
     if options.key_env and not key:
         raise ConfigError(f"{options.key_env} is not set")
@@ -99,19 +99,19 @@ async def _server(options: argparse.Namespace) -> ServerTarget:
         warm = prompt_ids(_WARM_TOKENS, options.vocabulary, f"{options.seed}/warm")
         with_ids = replace(server, extra=extra | {"return_token_ids": True})
         try:
-            (await ask(target, with_ids.completion(warm, 2), _ASK_S)).events()
+            (await send_request(target, with_ids.completion(warm, 2), _REQUEST_S)).events()
             return with_ids
         except BadAnswer:
             # A server may refuse a field that it does not know.
-            (await ask(target, server.completion(warm, 2), _ASK_S)).events()
+            (await send_request(target, server.completion(warm, 2), _REQUEST_S)).events()
             return server
     except (OSError, BadAnswer) as error:
         raise Unavailable(f"{options.url}: {error or type(error).__name__}") from None
 
 
 async def first_model(target: Target) -> str:
-    """The name of the first model that is listed; raises BadAnswer, OSError or TimeoutError."""
-    answer = await ask(target, target.get("/v1/models"), _ASK_S)
+    """The name of the first model in the list; raises BadAnswer, OSError or TimeoutError."""
+    answer = await send_request(target, target.get("/v1/models"), _REQUEST_S)
     try:
         return str(json.loads(answer.body())["data"][0]["id"])
     except (KeyError, IndexError, TypeError, ValueError):
@@ -136,14 +136,14 @@ def _write(out: Path, data: dict[str, object], document: str) -> None:
 
 
 def _report(found: LoadRun) -> int:
-    """Print the summary; 1 where nothing at all was answered."""
+    """Print the summary; returns 1 if no request was answered."""
     figures = found.figures()
     print("\n".join(summary_lines(found)))
     return 0 if figures.phases["all"].ttlt.count or figures.refusals.count else 1
 
 
 def main() -> None:
-    """The same as `tandem bench`."""
+    """Run as `tandem bench`."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     add_arguments(parser)
     sys.exit(run(parser.parse_args()))

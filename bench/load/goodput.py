@@ -15,18 +15,18 @@ _LEAST_WORK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What a request must keep to be within its goals (seconds): TTFT, mean ITL, longest stall."""
+    """The latency goals of a request in seconds: TTFT, mean ITL, longest stall."""
 
     ttft_s: float = 1.0
     itl_s: float = 0.060
     stall_s: float = 0.250
 
     def slower(self, by: float) -> Budgets:
-        """Each of them that many times as long."""
+        """The budgets, `by` times as long."""
         return Budgets(self.ttft_s * by, self.itl_s * by, self.stall_s * by)
 
     def kept_by(self, outcome: Outcome) -> bool:
-        """Whole, and within all three; a stream of one message has no ITL and no stall."""
+        """Whether a complete answer is within all budgets. One message has no ITL and no stall."""
         ttft = outcome.ttft_s
         return (
             outcome.complete
@@ -39,7 +39,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of `count` values, and their mean; None where there is none."""
+    """Percentiles and mean of `count` values; None without values."""
 
     count: int
     p50: float | None
@@ -49,7 +49,7 @@ class Quantiles:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Quantiles:
-        """Those of the values that are there."""
+        """The percentiles of the values that are not None."""
         found = sorted(value for value in values if value is not None)
         p50, p95, p99 = (percentile(found, share) for share in (0.50, 0.95, 0.99))
         return cls(len(found), p50, p95, p99, fmean(found) if found else None)
@@ -57,10 +57,10 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """What became of the requests that arrived in a phase: their first tries.
+    """The outcomes of the first tries of the requests that arrived in a phase.
 
-    `late` were answered in full but not within the budgets; `failed` is everything else that was
-    neither within the goals nor refused. Percentiles (seconds) are of requests that were answered
+    `late` requests were answered in full but not within the budgets. `failed` requests are all
+    others that were not refused. Percentiles (seconds) are of requests that were answered
     in full; `mean_itl` is over requests, `itl` over tokens, `stall` over the longest of each.
     """
 
@@ -79,12 +79,12 @@ class PhaseFigures:
 
 @dataclass(frozen=True, slots=True)
 class RefusalFigures:
-    """Refusals among all tries: how soon after they were due, what time they named, and returning.
+    """The refusals among all tries: their times, their retry times, and the requests that return.
 
     `decided` is from a request's arrival to the decision, `told` from there to the client.
-    `over_work` is the time named over that part of it in which there were prompts to compute.
-    `returned` of the refused came back, `then_answered` of those in full, `then_good` of those
-    within the budgets, counted from their return.
+    `over_work` is the retry time over the part of it in which there were prompts to compute.
+    `returned` refused requests came back. `then_answered` of them were answered in full, and
+    `then_within_goals` of them within the budgets, counted from their return.
     """
 
     count: int
@@ -100,7 +100,7 @@ class RefusalFigures:
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """All of a load. `drain_s`: from the burst's end until all that came before it had ended.
+    """The figures of a load. `drain_s`: from the end of the burst until its last answer ended.
 
     `tokens_per_s` is over the time from the start to the last answer's end; `client_late` is how
     far behind its own schedule the client sent.
@@ -115,7 +115,7 @@ class LoadFigures:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Of ascending values, between neighbours by their distance; None of none."""
+    """A percentile of ascending values, interpolated; None without values."""
     if not ordered:
         return None
     position = share * (len(ordered) - 1)
@@ -125,7 +125,7 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFigures:
-    """Everything about a load whose tries are `outcomes`."""
+    """The figures of a load whose tries are `outcomes`."""
     first = [outcome for outcome in outcomes if outcome.number == 0]
     names = list(dict.fromkeys(name for name, _, _ in load.spans))
     phases = {ALL: phase_figures(first, budgets)}
@@ -145,7 +145,7 @@ def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFi
 
 
 def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures:
-    """Counts and percentiles of one try each of some requests."""
+    """Counts and percentiles of some requests, with one try of each."""
     whole = [outcome for outcome in outcomes if outcome.complete]
     within_goals = sum(map(budgets.kept_by, whole))
     refused = sum(outcome.refused for outcome in outcomes)
@@ -169,9 +169,9 @@ def phase_figures(outcomes: Sequence[Outcome], budgets: Budgets) -> PhaseFigures
 
 
 def drained(load: Load, outcomes: Sequence[Outcome]) -> float | None:
-    """When the last answer to a request that came before the burst's end was over; None without.
+    """The end of the last answer to a request that came before the burst's end, or None.
 
-    Where the refused come back their later tries count, too.
+    Later tries of refused requests count, too.
     """
     burst = load.span(BURST)
     if burst is None:
@@ -181,9 +181,9 @@ def drained(load: Load, outcomes: Sequence[Outcome]) -> float | None:
 
 
 def over_work(refused: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[float]:
-    """Of each refusal, the time it named over that part of it in which there was work.
+    """The retry time of each refusal over the part of it in which there was work.
 
-    There is work while a request that was let in waits for its first token. A part of less than
+    There is work while an admitted request waits for its first token. A part of less than
     50 ms counts as that much.
     """
     busy = _united((one.asked_s, one.messages[0][0]) for one in outcomes if one.messages)
@@ -197,7 +197,7 @@ def over_work(refused: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[f
 
 
 def _united(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same stretches of time, none of which meet."""
+    """The union of the intervals, as intervals that do not overlap."""
     united: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
         if united and begin <= united[-1][1]:
@@ -208,7 +208,7 @@ def _united(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def in_flight(outcomes: Sequence[Outcome]) -> list[tuple[float, int]]:
-    """The number of requests that are out, at each moment when it changes."""
+    """The number of requests in flight, at each time when it changes."""
     changes = [(one.due_s, 1) for one in outcomes] + [(one.ended_s, -1) for one in outcomes]
     steps, count = [(0.0, 0)], 0
     for moment, change in sorted(changes, key=lambda one: (one[0], -one[1])):

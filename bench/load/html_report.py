@@ -1,4 +1,4 @@
-"""A run, or a sweep, as one page of HTML that needs nothing else: tables and plots. Pure."""
+"""A run or a sweep as one self-contained page of HTML, with tables and plots. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TIMES = (
 
 
 def run_page(run: LoadRun) -> str:
-    """One run: what was sent, counts and percentiles by phase, plots over time."""
+    """The page of one run: its load, counts and percentiles by phase, and plots over time."""
     found = run.figures()
     parts = [
         f"<p>{escape(run.load.title)}; seed {run.load.seed}. {_budgets(run)}</p>",
@@ -73,7 +73,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def plots(run: LoadRun) -> list[Plot]:
-    """TTFT, ITL and stalls by arrival; requests in flight; what the server told of itself."""
+    """Plots of TTFT, ITL and stalls by arrival, of requests in flight, and of server gauges."""
     first = [one for one in run.outcomes if one.number == 0]
     within_goals = [one for one in first if run.budgets.kept_by(one)]
     others = [one for one in first if one.complete and not run.budgets.kept_by(one)]
@@ -111,7 +111,7 @@ def plots(run: LoadRun) -> list[Plot]:
 
 
 def summary_lines(run: LoadRun) -> list[str]:
-    """Goodput, drain, refusals and what the client cost, a sentence each."""
+    """Goodput, drain, refusals and the cost of the client, one sentence each."""
     late_ms = milliseconds(run.figures().client_late.p99)
     client = f"The client was late by {late_ms} ms at p99 and took {run.client_cores:.2f} cores."
     errors = list(dict.fromkeys(one.error[:200] for one in run.outcomes if one.error))
@@ -144,7 +144,7 @@ def figure_lines(figures: LoadFigures) -> list[str]:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """For a cell; a dash for nothing."""
+    """A time in milliseconds for a cell; a dash for None."""
     return "-" if seconds is None else f"{1000 * seconds:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""What came back over one HTTP connection, and reading it once all is over."""
+"""The recorded answer of one HTTP connection, which is parsed after the run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Event = dict[str, Any]
 
 
 class BadAnswer(Exception):
-    """The server answered with an error, or not as expected."""
+    """The server answered with an error or in an unexpected form."""
 
 
 @dataclass(slots=True)
 class RecordedAnswer:
-    """One streamed answer: the moment of asking, and every read with its moment (seconds)."""
+    """One streamed answer: the time of the request, and every read with its time (seconds)."""
 
     asked: float
     reads: list[tuple[float, bytes]] = field(default_factory=list)
 
     def stream(self) -> Stream:
-        """When text arrived and how many tokens it was; raises BadAnswer."""
+        """The times of texts and their numbers of tokens; raises BadAnswer."""
         arrived = []
         for moment, event in self.events():
             tokens = sum(count_tokens(text_of(choice)) for choice in choices(event))
@@ -33,14 +33,14 @@ class RecordedAnswer:
         return arrived
 
     def first_token_s(self) -> float:
-        """Seconds from the question to the first text; raises BadAnswer."""
+        """Seconds from the request to the first text; raises BadAnswer."""
         stream = self.stream()
         if not stream:
             raise BadAnswer("no token")
         return stream[0][0] - self.asked
 
     def prompt_tokens(self) -> int | None:
-        """What the server counted, where it says so."""
+        """The prompt tokens that the server counted; None if it does not tell."""
         usages = [event["usage"] for _, event in self.events() if event.get("usage")]
         return int(usages[-1]["prompt_tokens"]) if usages else None
 
@@ -52,7 +52,7 @@ class RecordedAnswer:
         return int(line[1])
 
     def retry_after_s(self) -> float | None:
-        """When the server says to come back, in seconds; the finer of the two headers counts."""
+        """The retry time of a refusal, in seconds; the finer of the two headers counts."""
         found = headers(self._whole())
         for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
             try:
@@ -62,7 +62,7 @@ class RecordedAnswer:
         return None
 
     def decided_s(self) -> float | None:
-        """How long after its arrival the server says that it decided to refuse, in seconds."""
+        """Seconds from arrival to the decision to refuse, by the server's header."""
         try:
             return float(headers(self._whole())["x-decided-ms"]) / 1000
         except (KeyError, ValueError):
@@ -131,7 +131,7 @@ def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
 
 
 class _Moments:
-    """When the first n bytes were there; asked for in ascending order."""
+    """The time at which the first n bytes had arrived, for ascending n."""
 
     def __init__(self, reads: list[tuple[float, bytes]]) -> None:
         self._reads = iter(reads)
@@ -145,7 +145,7 @@ class _Moments:
 
 
 def _lines(parts: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
-    """Whole lines, each with the moment of its end."""
+    """Complete lines, each with the time of its end."""
     found: list[tuple[float, bytes]] = []
     rest = b""
     for moment, data in parts:

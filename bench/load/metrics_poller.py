@@ -1,6 +1,6 @@
-"""A server's own gauges while a load runs: queue, batch and KV, from its Prometheus metrics.
+"""Polls gauges of a server during a load: queue, batch and KV, from its Prometheus metrics.
 
-Only texts and moments are kept while the load runs; they are read afterwards.
+Only texts and times are kept while the load runs; they are parsed afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.load.client import Target, ask
+from bench.load.client import Target, send_request
 from bench.load.http_recording import BadAnswer
 
 # Seconds and value.
@@ -48,12 +48,12 @@ class MetricsPoller:
         while True:
             for target in self.targets:
                 with contextlib.suppress(OSError, TimeoutError, BadAnswer):
-                    answer = await ask(target, target.get("/metrics"), _POLL_DEADLINE_S)
+                    answer = await send_request(target, target.get("/metrics"), _POLL_DEADLINE_S)
                     self.texts.append((time.perf_counter(), answer.body().decode()))
             await asyncio.sleep(self.every_s)
 
     def series(self, zero: float) -> dict[str, TimeSeries]:
-        """What was found by title, in seconds from `zero`."""
+        """The values of each gauge by title, in seconds from `zero`."""
         found: dict[str, TimeSeries] = defaultdict(list)
         for moment, text in self.texts:
             for title, value in gauges(text, self.more).items():
@@ -62,9 +62,10 @@ class MetricsPoller:
 
 
 def gauges(text: str, more: Sequence[str] = ()) -> dict[str, float]:
-    """Values by title out of one text; summed over replicas, apart by role where there are roles.
+    """The values in one text by title and role, summed over replicas.
 
-    Ray exports a name with `ray_` in front. Raises ValueError where the text is none of Prometheus.
+    Ray exports a name with `ray_` in front. Raises ValueError if the text is not in Prometheus'
+    format.
     """
     sums: dict[str, float] = defaultdict(float)
     used: dict[str, float] = defaultdict(float)
@@ -89,7 +90,7 @@ def gauges(text: str, more: Sequence[str] = ()) -> dict[str, float]:
 
 
 def panels(series: dict[str, TimeSeries]) -> dict[str, dict[str, TimeSeries]]:
-    """The series by what they have in common, for one plot each."""
+    """The series in groups, one group for each plot."""
     grouped: dict[str, dict[str, TimeSeries]] = defaultdict(dict)
     for title in sorted(series):
         grouped[title.partition(": ")[0]][title] = series[title]

@@ -1,4 +1,4 @@
-"""Send a load at its own times, whatever the server does, and note what comes back."""
+"""Sends a load at its own times, whatever the server does, and notes the answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.load.arrivals import Load
-from bench.load.client import Target, ask
+from bench.load.client import Target, send_request
 from bench.load.http_recording import BadAnswer, RecordedAnswer
 
 TOO_MANY = 429
@@ -17,9 +17,9 @@ _LEAD_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How long an answer may take, and how often a refused request comes back when it is told to.
+    """The deadline of an answer, and how often a refused request comes back at its retry time.
 
-    One that is told to wait for longer than `longest_wait_s` gives up.
+    A request whose retry time is later than `longest_wait_s` gives up.
     """
 
     deadline_s: float = 120.0
@@ -29,9 +29,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One request as it went: the clock reads seconds of `time.perf_counter`.
+    """One try of a request; times are seconds of `time.perf_counter`.
 
-    `number` counts a request's tries from 0; `error` is what broke it off.
+    `number` counts a request's tries from 0; `error` is why it was interrupted.
     """
 
     index: int
@@ -44,7 +44,7 @@ class Try:
 
 @dataclass(slots=True)
 class LoadProgress:
-    """How many requests are out, for whoever shows it."""
+    """The numbers of sent and ended requests, to be shown."""
 
     total: int
     sent: int = 0
@@ -52,13 +52,13 @@ class LoadProgress:
 
     @property
     def in_flight(self) -> int:
-        """Sent and not ended."""
+        """Requests that were sent and have not ended."""
         return self.sent - self.ended
 
 
 @dataclass(slots=True)
 class OpenLoop:
-    """One run of a load; `requests` has the bytes of each arrival. `zero` is when it starts."""
+    """One run of a load, from `zero` on; `requests` has the bytes of each arrival."""
 
     target: Target
     load: Load
@@ -69,7 +69,7 @@ class OpenLoop:
     tries: list[Try] = field(default_factory=list)
 
     async def run(self) -> list[Try]:
-        """Send everything and wait for every answer; bounded by the rules' times."""
+        """Send all requests and wait for all answers, within the times of the rules."""
         self.zero = time.perf_counter() + _LEAD_S
         async with asyncio.TaskGroup() as tasks:
             for index, arrival in enumerate(self.load.arrivals):
@@ -79,7 +79,7 @@ class OpenLoop:
         return self.tries
 
     async def _request(self, index: int, due: float) -> None:
-        """One request, which comes back where it is refused and the rules say so."""
+        """Send one request, and again after a refusal if the rules say so."""
         for number in range(1 + self.rules.returns):
             tried = await self._try(index, number, due)
             wait_s = _told_to_wait(tried)
@@ -93,7 +93,7 @@ class OpenLoop:
         answer, error = None, None
         self.progress.sent += 1
         try:
-            answer = await ask(self.target, self.requests[index], self.rules.deadline_s)
+            answer = await send_request(self.target, self.requests[index], self.rules.deadline_s)
         except TimeoutError:
             error = f"no end within {self.rules.deadline_s:g} s"
         except OSError as failure:
@@ -105,14 +105,14 @@ class OpenLoop:
 
 
 async def show(progress: LoadProgress, write: Callable[[str], None], every_s: float) -> None:
-    """Say how far it is, until cancelled."""
+    """Print the progress until cancelled."""
     while True:
         await asyncio.sleep(every_s)
         write(f"{progress.sent} of {progress.total} sent, {progress.in_flight} in flight")
 
 
 def _told_to_wait(tried: Try) -> float | None:
-    """The time named by a refusal; None where there was none."""
+    """The retry time of a refusal; None if the try was not refused."""
     try:
         refused = tried.answer is not None and tried.answer.status() == TOO_MANY
     except BadAnswer:

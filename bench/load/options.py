@@ -1,4 +1,4 @@
-"""The arguments of `tandem bench`, and what they say as values. Imports nothing heavy."""
+"""The arguments of `tandem bench`, and their values. Imports no heavy module."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_load(options: argparse.Namespace, seed: int | None = None) -> Load:
-    """The load that is asked for; raises ValueError or OSError."""
+    """The load of the options; raises ValueError or OSError."""
     seed = options.seed if seed is None else seed
     if options.trace is not None:
         return load_trace(options.trace, read_scale(options), seed)
@@ -81,19 +81,19 @@ def read_lengths(options: argparse.Namespace) -> Lengths:
 
 
 def read_scale(options: argparse.Namespace) -> TraceScale:
-    """How the trace is played: as fitted to its name, but for what is given."""
+    """The scale of the trace: that of its name, with the given options."""
     fitted = FITTED.get(options.trace.name.partition(".")[0], TraceScale())
     given = {name: getattr(options, f"trace_{name}") for name in _SCALE_FLAGS}
     return replace(fitted, **{name: value for name, value in given.items() if value is not None})
 
 
 def read_rules(options: argparse.Namespace) -> Rules:
-    """What holds for each request."""
+    """The rules of each request."""
     return Rules(deadline_s=options.deadline, returns=options.retry)
 
 
 def read_budgets(options: argparse.Namespace) -> Budgets:
-    """What an answer within its goals keeps to."""
+    """The latency goals of an answer."""
     milliseconds = (options.ttft_ms, options.itl_ms, options.stall_ms)
     return Budgets(*(value / 1000 for value in milliseconds))
 

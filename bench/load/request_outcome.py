@@ -1,4 +1,4 @@
-"""What became of each request, read from what its client noted. Pure."""
+"""The outcome of each request, read from the notes of its client. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from bench.load.arrivals import Arrival
 from bench.load.http_recording import BadAnswer, choices, text_of
 from bench.load.open_loop import TOO_MANY, Try
 
-# How many tokens a piece of text is; one for each event where only the server could tell.
+# The number of tokens of a piece of text; 1 where only the server could count them.
 Count = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One try of one request; all moments are seconds from the start of the load.
+    """One try of one request; all times are seconds from the start of the load.
 
-    `due_s` is when it was to be sent and `asked_s` when it was; `messages` is what reached the
-    client at once and when: tokens, at least one. `tokens` is what the server counted, or the sum.
-    `meaningful_s` is when the first letter or digit came; `finish` is why the server ended it.
-    `decided_s` is the time from its arrival to the decision to refuse it, by the server's clock.
+    - `due_s`, `asked_s`: when the request was due, and when it was sent.
+    - `messages`: the time and the number of tokens (at least 1) of each message.
+    - `tokens`: the tokens that the server counted, or else their sum.
+    - `meaningful_s`: when the first letter or digit came.
+    - `finish`: why the server ended the answer.
+    - `decided_s`: from arrival to the decision to refuse, by the server's clock.
     """
 
     index: int
@@ -44,38 +46,38 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """The server said that it has no room now."""
+        """Whether the server refused the request for lack of capacity."""
         return self.status == TOO_MANY
 
     @property
     def told_s(self) -> float | None:
-        """From that decision to the refusal's end at the client, and the request's way there."""
+        """From the decision to the refusal's end at the client, with the way of the request."""
         return None if self.decided_s is None else self.ended_s - self.asked_s - self.decided_s
 
     @property
     def complete(self) -> bool:
-        """All tokens came, or the model ended by itself."""
+        """Whether all tokens came, or the model ended by itself."""
         whole = self.tokens >= self.wanted or (self.finish == "stop" and self.tokens > 0)
         return self.error is None and self.status == 200 and whole
 
     @property
     def ttft_s(self) -> float | None:
-        """From when it was due to the first token."""
+        """From the due time to the first token."""
         return self.messages[0][0] - self.due_s if self.messages else None
 
     @property
     def ttfmt_s(self) -> float | None:
-        """From when it was due to the first token that means something."""
+        """From the due time to the first meaningful token."""
         return None if self.meaningful_s is None else self.meaningful_s - self.due_s
 
     @property
     def ttlt_s(self) -> float | None:
-        """From when it was due to the last token."""
+        """From the due time to the last token."""
         return self.messages[-1][0] - self.due_s if self.messages else None
 
     @property
     def mean_itl_s(self) -> float | None:
-        """Time between tokens: first to last token, over the tokens after the first."""
+        """The mean ITL: from first to last token, over the tokens after the first."""
         if self.tokens < 2 or not self.messages:
             return None
         return (self.messages[-1][0] - self.messages[0][0]) / (self.tokens - 1)
@@ -89,8 +91,8 @@ class Outcome:
     def itls_s(self) -> list[float]:
         """The time before each token after the first.
 
-        A message of n tokens is n times an n-th of the time since the one before it. Where the
-        pieces do not add up to the server's count, all times are the mean.
+        The time before a message of n tokens counts as n times an n-th of it. If the messages do
+        not add up to the server's count, all times are the mean.
         """
         mean = self.mean_itl_s
         if mean is None:
@@ -104,12 +106,12 @@ class Outcome:
 
 
 def one_each(text: str) -> int:
-    """Takes every event with text for one token."""
+    """Count every event with text as one token."""
     return 1 if text else 0
 
 
 def read(tried: Try, arrival: Arrival, zero: float, count: Count = one_each) -> Outcome:
-    """The outcome of a try that started at `zero` on the same clock; whatever is wrong is in it."""
+    """The outcome of a try, with any error; `zero` is the load's start on the same clock."""
     asked = tried.answer.asked if tried.answer is not None else tried.due
     about: dict[str, Any] = {
         "index": tried.index,
@@ -148,7 +150,7 @@ def _stream(events: list[tuple[float, dict[str, Any]]], zero: float, count: Coun
             finish = choice.get("finish_reason") or finish
         tokens = sum(_tokens(choice, count) for choice in choices(event))
         if not messages and not all(map(_only_opens, choices(event))):
-            # A first token whose text is not whole yet is a token all the same.
+            # A first token counts also if its text is not complete yet.
             tokens = max(tokens, 1)
         if not tokens:
             continue
@@ -172,7 +174,7 @@ def _tokens(choice: dict[str, Any], count: Count) -> int:
 
 
 def _only_opens(choice: dict[str, Any]) -> bool:
-    """Whether it names a chat's role and brings no token."""
+    """Whether a chunk has a chat's role and no token."""
     return "role" in (choice.get("delta") or {}) and not text_of(choice)
 
 

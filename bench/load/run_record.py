@@ -1,4 +1,4 @@
-"""One run of a load: what was sent where, and all that is known of it. Running and recording it."""
+"""Runs a load against a server, and records the run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SHOW_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """A load that was sent to `system`, and what became of it. `machine` is as words.
+    """A load that was sent to `system`, and its outcomes. `machine` is a description in words.
 
     `client_cores` is the processor time of the client over the time that the load took,
-    `host_cores` what the host took of this machine's meanwhile; None where that is not told.
+    `host_cores` the cores that the host took meanwhile; None if the system does not tell it.
     """
 
     system: str
@@ -42,11 +42,11 @@ class LoadRun:
         return figures(self.load, self.outcomes, self.budgets)
 
     def shaded(self) -> list[tuple[float, float]]:
-        """When it bursts."""
+        """The begin and end of each burst."""
         return [(begin, end) for name, begin, end in self.load.spans if name == BURST]
 
     def as_data(self) -> dict[str, object]:
-        """Everything, for JSON."""
+        """The run as data for JSON."""
         return {
             "system": self.system,
             "load": self.load.title,
@@ -64,7 +64,7 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """How loads are sent: rules for each request, how tokens are counted, what is watched."""
+    """Sends loads: with rules for each request, a count of tokens, and polled metrics."""
 
     rules: Rules = field(default_factory=Rules)
     budgets: Budgets = field(default_factory=Budgets)
@@ -79,7 +79,7 @@ class Sender:
         machine: dict[str, str],
         watch: MetricsPoller | None,
     ) -> LoadRun:
-        """Send a load and read what came of it; bounded by its length and the rules' deadline."""
+        """Send a load and read its outcomes, within its length and the rules' deadline."""
         requests = requests_of(load, server)
         progress = LoadProgress(len(requests))
         loop = OpenLoop(server.target, load, requests, self.rules, progress)
@@ -118,7 +118,7 @@ def requests_of(load: Load, server: ServerTarget) -> Sequence[bytes]:
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: it would show as a stall of every stream."""
+    """Disable garbage collection, which would show as a stall of every stream."""
     gc.collect()
     gc.disable()
     try:

@@ -27,25 +27,25 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rate (requests per second), and what was found at it."""
+    """One rate (requests per second), and its figures."""
 
     rate: float
     figures: LoadFigures
 
     @property
     def latency_s(self) -> float | None:
-        """From when a request was due to its last token, at the median."""
+        """From the due time of a request to its last token, at the median."""
         return self.figures.phases[ALL].ttlt.p50
 
     @property
     def power(self) -> float:
-        """Tokens per second over latency; 0 where nothing was answered."""
+        """Tokens per second over latency; 0 if no request was answered."""
         return self.figures.tokens_per_s / self.latency_s if self.latency_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One rate of a sweep: throughput, and seconds to the last token; None: nothing came."""
+    """One rate of a sweep: throughput, and seconds to the last token or None."""
 
     rate: float
     tokens_per_s: float
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A whole sweep under its name, as it is laid beside others. `knee` is a rate."""
+    """A whole sweep with its name, for comparison with other sweeps. `knee` is a rate."""
 
     name: str
     points: tuple[Point, ...]
@@ -63,7 +63,7 @@ class Curve:
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """From what `sweep_data` gave; ValueError where it is something else."""
+        """Read the data of `sweep_data`; raises ValueError for other data."""
         try:
             points = [_point(step["rate"], step["figures"]) for step in data["steps"]]
             return cls(str(data["name"]), tuple(points), data["knee"])
@@ -82,7 +82,7 @@ def _point(rate: float, figures: dict[str, Any]) -> Point:
 
 
 def knee(steps: Sequence[Step]) -> Step | None:
-    """Where throughput over latency is greatest: beyond, more load buys more waiting than tokens.
+    """The step with the greatest throughput over latency; more load adds more waiting than tokens.
 
     Kleinrock's power ("Power and deterministic rules of thumb for probabilistic problems in
     computer communications", ICC 1979).
@@ -92,7 +92,7 @@ def knee(steps: Sequence[Step]) -> Step | None:
 
 
 def sweep_data(name: str, steps: Sequence[Step], machine: dict[str, str]) -> dict[str, object]:
-    """Everything, for JSON."""
+    """The sweep as data for JSON."""
     found = knee(steps)
     return {
         "name": name,
@@ -109,7 +109,7 @@ def sweep_page(
     machine: dict[str, str],
     beside: Sequence[Curve] = (),
 ) -> str:
-    """The curve, the knee and a table, as one page; earlier sweeps beside it where there are."""
+    """A page with the curve, the knee and a table, and with earlier sweeps if given."""
     own = Curve.read(sweep_data(name, steps, machine))
     parts = [
         f"<p>{escape(title)}.</p>",
@@ -153,7 +153,7 @@ def _line(curve: Curve, field: str) -> list[tuple[float, float]]:
 
 
 def _beside(curves: Sequence[Curve]) -> list[str]:
-    """All of them in one plot at p95, each with its knee as a dot, and a table of the knees."""
+    """A plot of all sweeps at p95, each with its knee as a dot, and a table of the knees."""
     marks, rows = [], []
     for curve, colour in zip(curves, COLOURS, strict=False):
         marks.append(Mark(curve.name, _line(curve, "p95_s"), "line", colour))

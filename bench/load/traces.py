@@ -1,4 +1,4 @@
-"""Loads from recorded traces, scaled to a machine; the scale is said in the load's title.
+"""Loads from recorded traces, scaled to a machine. The load's title has the scale.
 
 A trace is a gzipped CSV with the header `arrival_s,prompt_tokens,output_tokens,prefix_blocks`; the
 last field has ids joined by `;`, where an equal id stands for an equal whole prefix up to there.
@@ -20,7 +20,7 @@ PHASE = "trace"
 
 @dataclass(frozen=True, slots=True)
 class TraceScale:
-    """What is taken of a trace and how it is played.
+    """The part of a trace that is played, and its scale.
 
     From `start_s` of the trace on, for `seconds` of our time; time runs `speed` times as fast;
     lengths are divided by `shrink` and cut to `most_tokens`; a request stays with probability
@@ -43,15 +43,15 @@ class TraceScale:
             raise ValueError("a trace's scale must be positive, and its share at most 1")
 
     def smaller(self, by: float) -> TraceScale:
-        """The same with all lengths divided by that, the most that there may be, too."""
+        """The scale with all lengths divided by `by`, also the greatest length."""
         return replace(self, shrink=self.shrink * by, most_tokens=round(self.most_tokens / by))
 
     def slower(self, by: float) -> TraceScale:
-        """The same part of the trace, played at that part of the speed."""
+        """The scale with the speed divided by `by`, for the same part of the trace."""
         return replace(self, seconds=self.seconds * by, speed=self.speed / by)
 
     def words(self) -> str:
-        """For beside every figure."""
+        """The scale in words, to stand beside every figure."""
         end_s = self.start_s + self.seconds * self.speed
         parts = [f"from {self.start_s:g} to {end_s:g} s", f"at {self.speed:g} times its speed"]
         parts.append(f"lengths divided by {self.shrink:g}, at most {self.most_tokens} tokens")
@@ -62,7 +62,7 @@ class TraceScale:
         return ", ".join(parts)
 
 
-# For two cores and the 135 M shape: half of what they can do on average, all of it at times.
+# For two cores and the 135 M shape: half of their capacity on average, and all of it at times.
 FITTED = {
     "azure2023_conv": TraceScale(start_s=600, speed=0.5, shrink=4, most_tokens=1024),
     "servegen_mlarge_steps": TraceScale(
@@ -85,7 +85,7 @@ class TraceRow:
 
 
 def read_rows(path: Path) -> Iterator[TraceRow]:
-    """The rows in order; raises OSError, or ValueError where a line is not as it should be."""
+    """The rows in order; raises OSError, or ValueError for a line in another format."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", newline="") as file:
         for number, line in enumerate(csv.DictReader(file), 2):
@@ -98,7 +98,7 @@ def read_rows(path: Path) -> Iterator[TraceRow]:
 
 
 def load_trace(path: Path, scale: TraceScale, seed: int) -> Load:
-    """A part of a trace as a load; the same seed gives the same one. Raises OSError, ValueError."""
+    """A part of a trace as a load; equal seeds give equal loads. Raises OSError, ValueError."""
     chosen = random.Random(seed)
     end_s = scale.start_s + scale.seconds * scale.speed
     block_tokens = max(1, round(scale.block_tokens / scale.shrink)) if scale.block_tokens else 0

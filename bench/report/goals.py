@@ -1,4 +1,4 @@
-"""What Tandem is to reach, and which kept figures say whether it does."""
+"""Tandem's goals, and the figures that are compared with them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TRACES = tuple(FITTED)
 
 @dataclass(frozen=True, slots=True)
 class GoalSource:
-    """A figure of a benchmark that a goal is held against.
+    """A figure of a benchmark that is compared with a goal.
 
-    `label` tells several figures of one goal apart. Of a benchmark with loads only those named
-    count.
+    `label` tells several figures of one goal apart. Of a benchmark with loads only the
+    named loads count.
     """
 
     benchmark: str
@@ -39,11 +39,11 @@ class Goal:
     in_time: bool = False
 
     def limit_for(self, slow: float) -> float:
-        """The bound of a load whose times are that many times as long."""
+        """The bound of a load whose times are `slow` times as long."""
         return self.limit * slow if self.in_time else self.limit
 
     def is_met(self, value: float, slow: float) -> bool:
-        """Whether a figure keeps it."""
+        """Whether a figure meets the goal."""
         limit = self.limit_for(slow)
         if self.bound == AT_LEAST:
             return value >= limit
@@ -55,7 +55,7 @@ def _burst(figure: str, load: str = BURST_LOAD) -> tuple[GoalSource, ...]:
 
 
 def _by_turns(figure: str, loads: tuple[str, ...], benchmark: str) -> tuple[GoalSource, ...]:
-    """The same of runs one after the other, and of both modes by turns."""
+    """The figure in runs one after the other, and in runs of both modes in turn."""
     return (
         GoalSource(benchmark, figure, loads=loads),
         GoalSource("interleaved", figure, "by turns", loads),

@@ -24,7 +24,7 @@ commit, and on which day. Percentiles are of all runs together, and their range 
 own percentiles. A figure that misses its goal is bold, and an empty cell was not measured.
 *Times x 2* marks a load in slow motion: all its times and budgets are twice as long."""
 
-# Of loads the figures that tell most; the files have more.
+# The most important figures of loads; the files have more.
 _OF_LOADS = (
     *(": requests", ": within goals", ": refused"),
     *(f"{what}, burst" for what in ("TTFT p50", "TTFT p99", "ITL p50", "ITL p95")),
@@ -58,7 +58,7 @@ def report(results: Sequence[Results]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write it; with `--check` 1 where what is written is not what the results say."""
+    """Write the page; with `--check` return 1 if the page differs from the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args(arguments)

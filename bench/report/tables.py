@@ -15,7 +15,7 @@ from bench.report.goals import Goal, GoalSource
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A figure, the series that it is of, and the kind of machine that it is of."""
+    """A figure, its series, and its kind of machine."""
 
     figure: Figure
     series: Series
@@ -26,14 +26,14 @@ Rows = dict[str, dict[str, Shown]]
 
 
 def kinds_of(results: Sequence[Results]) -> list[str]:
-    """The kinds that were measured, those with a title first, in the titles' order."""
+    """The kinds with results: first those with a title, in the order of titles."""
     kinds = {each.kind for each in results}
     known = [kind for kind in TITLES if kind in kinds]
     return [*known, *sorted(kinds - set(known))]
 
 
 def goal_table(goal: Goal, results: Sequence[Results]) -> str:
-    """A goal on all machines that measured it; what is missed is bold. Empty where none did."""
+    """The table of a goal, with missed figures in bold; empty without figures."""
     rows = _goal_rows(goal, results)
     if not rows:
         return ""
@@ -50,7 +50,7 @@ def goal_table(goal: Goal, results: Sequence[Results]) -> str:
 
 
 def details(benchmark: str, results: Sequence[Results], endings: tuple[str, ...] = ()) -> list[str]:
-    """All figures of a benchmark, or those whose names end so: a table for each series."""
+    """A table for each series of a benchmark, with all figures or those with these endings."""
     found = [each for each in results if each.benchmark == benchmark]
     names = dict.fromkeys(series.name for each in found for series in each.series)
     parts = []
@@ -71,7 +71,7 @@ def details(benchmark: str, results: Sequence[Results], endings: tuple[str, ...]
 
 
 def claims(results: Sequence[Results]) -> str:
-    """What is often claimed about serving, and what was measured."""
+    """The table of common claims about serving, with measured values."""
     found = [each for each in results if each.benchmark == "claims"]
     kinds = kinds_of(found)
     of = {each.kind: each.series[0] for each in found}
@@ -88,7 +88,7 @@ def claims(results: Sequence[Results]) -> str:
 
 
 def machines(results: Sequence[Results]) -> str:
-    """What each kind is."""
+    """The table of the kinds of machines."""
     about = {each.kind: each.machine for each in results}
     rows = [
         [title_of(kind), f"`{kind}`", ", ".join(f"{name} {value}" for name, value in told.items())]

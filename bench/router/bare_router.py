@@ -1,6 +1,6 @@
-"""A router process without Ray: a directory's address in, the addresses of its front ends out.
+"""A router process without Ray: takes a directory's address, and prints those of its front ends.
 
-Its model is `endless_model`: the bundled one's, with a context that no stream reaches the end of.
+Its model is `endless_model`: the bundled model with a context that is too long to be filled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.router.server import RouterServer
 
-# Nothing is refused, whatever admission makes of replicas that do not compute.
+# No request is refused, although the replicas do not compute.
 _ANY = EndpointConfig(max_output_tokens=1_000_000, ttft_budget_ms=60_000, itl_budget_ms=600_000)
 # `each` sends every token by itself, `coalesced` as the default endpoint does.
 ENDPOINTS = {
@@ -40,7 +40,7 @@ def endless_model(folder: Path) -> str:
 
 
 def config_for(url: str, model: str) -> TandemConfig:
-    """The defaults, on free ports, with room for many, and all prompts on prefill replicas."""
+    """The defaults, on free ports, for many requests, and with all prompts on prefill replicas."""
     base = TandemConfig()
     return replace(
         base,

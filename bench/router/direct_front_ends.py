@@ -1,7 +1,7 @@
-"""A replica's own front ends: what a client meets that asks it with no router in between.
+"""A replica's own front ends, for clients that send requests without a router.
 
-The same front ends as the router's, for the same clients, over the replica's servicer. A request is
-read and checked as there, and the first token comes back. Nothing else of a router is done.
+They are the router's front ends, for the same clients, over the replica's servicer. A request is
+read and checked as in a router, and the first token comes back. All other work is left out.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class FirstOnly:
         self.first: asyncio.Future[CallEvent] = asyncio.get_running_loop().create_future()
 
     def put(self, event: CallEvent) -> None:
-        """Take it, if it is the first token."""
+        """Take the event, if it is the first token."""
         if event.HasField("first_token") and not self.first.done():
             self.first.set_result(event)
 
     def ready(self, collect: Collect, due_s: float = 0.0) -> None:
-        """What a decode replica gives: not asked for."""
+        """Do nothing: only decode replicas call this."""
 
 
 class Direct:
@@ -51,7 +51,7 @@ class Direct:
 
     @property
     def model(self) -> ModelCard:
-        """What the front ends say of it."""
+        """The model card for the front ends."""
         return _CARD
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
@@ -80,19 +80,19 @@ class Direct:
             await asyncio.gather(serving, return_exceptions=True)
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
-        """Nothing runs for long."""
+        """Return False, because no request runs for long."""
         return False
 
     def token_text(self, token: int) -> str:
-        """Nobody asks."""
+        """Not used here."""
         return ""
 
     def text(self, ids: Sequence[int]) -> str:
-        """Nobody asks."""
+        """Not used here."""
         return ""
 
     def missing(self) -> tuple[str, ...]:
-        """It is there."""
+        """No pool is missing."""
         return ()
 
 
@@ -105,11 +105,11 @@ class DirectFrontEnds:
 
     @classmethod
     async def open(cls, serve: Serve) -> DirectFrontEnds:
-        """Open them over a prefill servicer."""
+        """Open both front ends over a prefill servicer."""
         generator = Direct(serve)
         app = gateway_http.create_app(generator, metrics=lambda: (b"", "text/plain"))
         return cls(await gateway_grpc.start(generator), await http_server.start(app))
 
     async def stop(self) -> None:
-        """Close both."""
+        """Close both front ends."""
         await asyncio.gather(self._rpc.stop(0), self._http.stop(1))

@@ -1,8 +1,8 @@
-"""A replica without a model, in a process of its own, for measuring what lies in front of them.
+"""A replica without a model, in a process of its own, to measure the router in front of it.
 
-The server, servicer and jobs are the real ones; only computing and moving KV is made up. The
-prompt says how: its first two ids are the milliseconds between two steps and the tokens that each
-request gets in a step. A token's text is its index, so that a client can tell what is missing.
+The server, servicer and jobs are the real ones; computing and moving KV is simulated. The first two
+ids of the prompt are the milliseconds between two steps, and the tokens of each request in a step.
+A token's text is its index, so that a client can detect missing tokens.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PlaceText:
         self._sampled = 1
 
     def ends_with(self, token: int) -> bool:
-        """Whether the token sampled now is the last; the first one is prefill's."""
+        """Whether the next token is the last one; prefill samples the first one."""
         self._sampled += 1
         return self._sampled >= self._most
 
@@ -69,31 +69,31 @@ class PlaceText:
 
 
 class InstantHandOver:
-    """Stands in for `HandOver`: the KV is there at once."""
+    """Stands in for `HandOver`: the KV arrives at once."""
 
     def complete(self, first_token: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no KV."""
 
     async def committed(self, lease_s: float) -> int:
-        """It was a byte."""
+        """Return one byte as the size of the KV."""
         return 1
 
     async def close(self, reason: str) -> None:
-        """Nothing is read."""
+        """Do nothing: no block is read."""
 
 
 class SteadyPrefill:
-    """Stands in for `PrefillLoop` and `KvSender`: first tokens take so long, and no computing."""
+    """Stands in for `PrefillLoop` and `KvSender`: a first token takes a fixed time."""
 
     def __init__(self, prefill_s: float) -> None:
         self._prefill_s = prefill_s
 
     def load(self) -> ReplicaLoad:
-        """Nothing to do."""
+        """An empty load."""
         return _LOAD
 
     def queue_positions(self) -> dict[str, QueuePosition]:
-        """Nobody waits."""
+        """There are no waiting prompts."""
         return {}
 
     def submit(self, sequence: Sequence) -> PrefillJob:
@@ -114,11 +114,11 @@ class SteadyPrefill:
         """Do nothing: the job has no blocks."""
 
     def begin(self, kv: Any) -> InstantHandOver:
-        """Hand it over."""
+        """Begin a hand-over that is complete at once."""
         return InstantHandOver()
 
     async def withdraw(self, transfer: str, receiver: str, reason: str) -> None:
-        """Nobody waits."""
+        """There are no waiting prompts."""
 
 
 def _unless_gone(first: asyncio.Future[PrefillResult], known: PrefillResult) -> None:
@@ -130,29 +130,29 @@ class SteadyDecode:
     """Stands in for `DecodeLoop` and `KvReceiver`: steps every few milliseconds, as asked."""
 
     def __init__(self) -> None:
-        self._paces: dict[tuple[int, int], dict[str, DecodeJob]] = defaultdict(dict)
+        self._batches: dict[tuple[int, int], dict[str, DecodeJob]] = defaultdict(dict)
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
 
     def queue_positions(self) -> dict[str, QueuePosition]:
-        """Nobody waits."""
+        """There are no waiting prompts."""
         return {}
 
     def register(self, job: DecodeJob) -> None:
-        """Take it on."""
+        """Add a request."""
 
     async def admit(self, job: DecodeJob) -> None:
-        """There is room."""
+        """Admit the job at once."""
 
     def commit(self, job: DecodeJob) -> None:
-        """Join the batch of those with the same pace."""
-        pace = (job.sequence.tokens[0], job.sequence.tokens[1])
-        self._paces[pace][job.sequence.owner] = job
-        if pace not in self._tasks:
-            self._tasks[pace] = asyncio.create_task(self._run(*pace))
+        """Join the batch of jobs with the same step interval and tokens."""
+        timing = (job.sequence.tokens[0], job.sequence.tokens[1])
+        self._batches[timing][job.sequence.owner] = job
+        if timing not in self._tasks:
+            self._tasks[timing] = asyncio.create_task(self._run(*timing))
 
     def release(self, job: DecodeJob) -> None:
         """Leave the batch."""
-        for jobs in self._paces.values():
+        for jobs in self._batches.values():
             jobs.pop(job.sequence.owner, None)
 
     async def vacated(self, job: DecodeJob) -> None:
@@ -161,13 +161,13 @@ class SteadyDecode:
     async def receive(
         self, peer: Any, transfer: str, admit: _Admit, timeout_s: float
     ) -> ReceivedKv:
-        """The KV is there at once."""
+        """Receive the KV at once."""
         await admit(OfferedKv(1, 1, 0))
         return ReceivedKv(0, 1, 1, 0.0, 0.0)
 
     async def _run(self, step_ms: int, tokens: int) -> None:
-        """Step as long as there are any; a step that is late is not made up for."""
-        jobs = self._paces[step_ms, tokens]
+        """Step while the batch has jobs. A late step does not shorten the next interval."""
+        jobs = self._batches[step_ms, tokens]
         due = time.monotonic()
         while jobs:
             due = max(due + step_ms / 1000, time.monotonic())
@@ -177,8 +177,8 @@ class SteadyDecode:
         del self._tasks[step_ms, tokens]
 
     def load(self) -> ReplicaLoad:
-        """What it is doing."""
-        return replace(_LOAD, running=sum(map(len, self._paces.values())))
+        """The number of running requests."""
+        return replace(_LOAD, running=sum(map(len, self._batches.values())))
 
     def _give(self, job: DecodeJob, tokens: int, jobs: dict[str, DecodeJob]) -> None:
         for _ in range(tokens):
@@ -194,7 +194,7 @@ async def _echo(request: bytes, context: Any) -> AsyncIterator[bytes]:
 
 
 class Fake(NamedTuple):
-    """A fake replica: what it is, what answers its calls, and how to end it."""
+    """A fake replica: its record, the server of its calls, and a function that ends it."""
 
     record: ReplicaRecord
     answer: Serve
@@ -202,7 +202,7 @@ class Fake(NamedTuple):
 
 
 async def serve(role: Pool, directory: Directory, model: str, prefill_s: float = 0.0) -> Fake:
-    """Start one and register it. `model` is the model's identity."""
+    """Start a fake replica and register it. `model` is the model's identity."""
     server = new_server()
     if role == "prefill":
         prefill: Any = SteadyPrefill(prefill_s)
@@ -215,7 +215,7 @@ async def serve(role: Pool, directory: Directory, model: str, prefill_s: float =
         decode: Any = SteadyDecode()
         load = decode.load
         answer = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
-    # Or routers would open a stream of reports again and again.
+    # Without reports routers would open their stream again and again.
     report_pb2_grpc.add_ReportsServicer_to_server(ReportServicer(load), server)
     calls = CallServer({role: answer})
     port = server.add_insecure_port("127.0.0.1:0")
@@ -243,7 +243,7 @@ async def serve(role: Pool, directory: Directory, model: str, prefill_s: float =
 
 
 async def main(url: str, role: Pool, model: str, prefill_s: float) -> None:
-    """Serve one replica until standard input ends; one that prefills has own front ends."""
+    """Serve one replica until standard input ends. A prefill replica has its own front ends."""
     directory = Directory.connect(DirectoryConfig(url=url))
     fake = await serve(role, directory, model, prefill_s)
     found: dict[str, str] = {role: fake.record.address}

@@ -1,4 +1,4 @@
-"""What is measured of a router, and how it is shown."""
+"""The figures of a router, and their tables."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of many times, in milliseconds."""
+    """Percentiles of many times, in milliseconds."""
 
     p50_ms: float
     p99_ms: float
 
     def __str__(self) -> str:
-        """Both, as a table shows them."""
+        """Both percentiles, as a table shows them."""
         return f"{self.p50_ms:.2f} / {self.p99_ms:.2f}"
 
     def over(self, other: Percentiles) -> Percentiles:
-        """How much more these are."""
+        """The difference to other percentiles."""
         return Percentiles(self.p50_ms - other.p50_ms, self.p99_ms - other.p99_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenRow:
-    """Time to the first token with so many streams open beside it, `count` times by each way.
+    """Time to the first token beside open `streams`, measured `count` times by each way.
 
-    `routed` through the router, `direct` by the same client from the replica's own front end; `hop`
-    is a call over gRPC that the replica answers itself.
+    `routed` is through the router, and `direct` from the replica's own front end. `hop` is a gRPC
+    call that the replica answers itself.
     """
 
     front_end: str
@@ -58,7 +58,7 @@ class FirstTokenRow:
 
 
 def report(throughput: list[Throughput], ttft: list[FirstTokenRow]) -> str:
-    """Both as tables in Markdown."""
+    """Throughput and first tokens as tables in Markdown."""
     rows = [
         [
             f"{one.front_end}, {one.tokens_each} a message",
@@ -104,7 +104,7 @@ def as_series(
     machine: dict[str, str],
     conditions: dict[str, str | int | float],
 ) -> Series:
-    """One run, to be kept."""
+    """The series of one run."""
     figures: dict[str, Figure | None] = {}
     for one in throughput:
         each = f"{one.tokens_each} token" + ("s" if one.tokens_each > 1 else "")

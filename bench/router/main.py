@@ -1,9 +1,9 @@
-"""What one router process does: messages, tokens, added time to the first token, CPU.
+"""Measures one router process: messages, tokens, added time to the first token, CPU.
 
     python -m bench.router.main [--seconds 3] [--streams 100] [--open 0 500] [--parts speed first]
 
-Client, router and fake replicas are a process each; all share the machine's cores, so that what
-one takes the others lack.
+Client, router and fake replicas are a process each. They share the machine's cores, so the load of
+one process slows the others down.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _START_S = 60.0
 _PARTS = ("speed", "first")
 _PROBE_PAUSE_S = 0.015
 _COALESCED = 24
-# A request whose first token is timed: both replicas have work with it, and it is over soon.
+# A request whose first token is timed: it is short, and uses both replicas.
 _PROBE = StreamSpec("coalesced", 5, _COALESCED, 1 + _COALESCED)
-# Messages asked for, by tokens in each: above what can be had, so that the most shows.
+# Requested messages per second, by tokens in each: above the capacity, to find the maximum.
 _ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Two processes, the router's front ends, the prefill replica and its own."""
+    """The processes, and the front ends of the router and of the prefill replica."""
 
     router: int
     decode: int
@@ -127,7 +127,7 @@ def _site(url: str, prefill_ms: float) -> Iterator[Site]:
 def _process(
     module: str, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], dict[str, str]]]]:
-    """A process that ends when its standard input does, and what it prints, line by line."""
+    """Start a process that ends with its standard input; yields the lines that it prints."""
     command = [sys.executable, "-m", module, *arguments]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
@@ -166,10 +166,10 @@ async def _full_speed(
     site: Site, front_end: str, tokens: int, options: argparse.Namespace
 ) -> Throughput:
     step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S[tokens]))
-    ask = StreamSpec("each" if tokens == 1 else "coalesced", step_ms, tokens)
+    spec = StreamSpec("each" if tokens == 1 else "coalesced", step_ms, tokens)
     client = site.streams(front_end)
     async with asyncio.timeout(_START_S + 10 * options.seconds):
-        taken, tasks = await _open(client, ask, options.streams)
+        taken, tasks = await _open(client, spec, options.streams)
         await asyncio.sleep(1.0)
         before, marks, began = _cpu(site), [len(one.pieces) for one in taken], time.perf_counter()
         await asyncio.sleep(options.seconds)
@@ -209,7 +209,7 @@ async def _first_tokens(
 async def _probes(
     ways: Sequence[Callable[[], Awaitable[float]]], seconds: float
 ) -> list[list[float]]:
-    """Seconds that each of the ways took, again and again, one after the other."""
+    """The seconds of each way, measured in turn, many times."""
     found: list[list[float]] = [[] for _ in ways]
     for _ in range(5):
         for way in ways:
@@ -223,14 +223,14 @@ async def _probes(
 
 
 async def _load_for_ever(front_end: str, address: str, streams: str, step_ms: str) -> None:
-    """The process that keeps streams open; says when all have begun."""
+    """Keep streams open in a process of its own; prints a line when all have begun."""
     client = streams_to(front_end, address)
-    ask = StreamSpec("coalesced", int(step_ms), _COALESCED)
+    spec = StreamSpec("coalesced", int(step_ms), _COALESCED)
     tasks: list[asyncio.Task[None]] = []
     taken: list[Taken] = []
     groups = 10
     for _ in range(groups):
-        more, begun = await _open(client, ask, int(streams) // groups)
+        more, begun = await _open(client, spec, int(streams) // groups)
         taken, tasks = taken + more, tasks + begun
     print("{}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -240,11 +240,11 @@ async def _load_for_ever(front_end: str, address: str, streams: str, step_ms: st
 
 
 async def _open(
-    client: Streams, ask: StreamSpec, streams: int
+    client: Streams, spec: StreamSpec, streams: int
 ) -> tuple[list[Taken], list[asyncio.Task[None]]]:
     """Begin that many streams and wait until each has its first token."""
     taken = [Taken() for _ in range(streams)]
-    tasks = [asyncio.create_task(client.run(ask, one)) for one in taken]
+    tasks = [asyncio.create_task(client.run(spec, one)) for one in taken]
     while any(one.first_s is None for one in taken):
         await asyncio.sleep(0.02)
         for task in tasks:

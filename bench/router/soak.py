@@ -1,8 +1,8 @@
-"""A replica at the edge of its KV pool for minutes: does its memory grow, does a block go astray?
+"""Runs a replica at the edge of its KV pool for minutes, to find growing memory or lost blocks.
 
 Requests of random lengths are computed from prompt to end by the decode pool's own scheduler and
-loop, on a real engine, with more of them waiting than the pool holds: it preempts and evicts all
-the time. `python -m bench.router.soak` prints and keeps what was measured.
+loop, on a real engine, with more waiting requests than the pool can hold. So it preempts and evicts
+all the time. `python -m bench.router.soak` prints and keeps what was measured.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SoakSamples:
     astray: int = 0
 
     def minutes(self) -> list[tuple[float, float, float]]:
-        """Of each minute: median occupancy, highest memory in MiB, tokens per second."""
+        """Median occupancy, highest memory in MiB and tokens per second of each minute."""
         rows = []
         for start in range(0, len(self.occupied), 60):
             part = slice(start, start + 60)
@@ -94,7 +94,7 @@ class Soak:
         self.samples = SoakSamples()
 
     async def run(self, seconds: float) -> None:
-        """Load it for that long, then let it end and count what is left."""
+        """Load the replica for `seconds`, let it end, and count the blocks that are left."""
         loop = asyncio.create_task(self._loop.run())
         callers = [asyncio.create_task(self._call(number)) for number in range(_CALLERS)]
         await self._fill()
@@ -105,13 +105,13 @@ class Soak:
         for caller in callers:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        await asyncio.sleep(_STEP_S)  # what is under way keeps its blocks until it has ended
+        await asyncio.sleep(_STEP_S)  # a step under way keeps its blocks until it has ended
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         self.samples.astray += self._pool.counts().used
 
     async def _fill(self) -> None:
-        """Until the pool is full, or time is up."""
+        """Send requests until the pool is full, or the time is over."""
         for _ in range(_FILL_S):
             if self._pool.counts().used > _FULL * _BLOCKS:
                 return
@@ -178,7 +178,7 @@ async def soak(model: ModelConfig, seconds: float) -> SoakSamples:
 
 
 def report(samples: SoakSamples) -> str:
-    """What was measured, in Markdown."""
+    """The samples in Markdown."""
     rows = [
         (str(minute + 1), f"{occupied:.1%}", f"{rss:,.1f}", f"{rate:,.0f}")
         for minute, (occupied, rss, rate) in enumerate(samples.minutes())
@@ -191,7 +191,7 @@ def report(samples: SoakSamples) -> str:
 
 
 def as_series(samples: SoakSamples, machine: dict[str, str]) -> Series:
-    """What was measured, minute by minute and in all, to be kept."""
+    """The series of a run: figures by minute and in all."""
     minutes = samples.minutes()
     occupied, memory, rates = zip(*minutes, strict=True)
     figures = {

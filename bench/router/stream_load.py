@@ -1,6 +1,6 @@
-"""Many streams from one client process, over gRPC or server-sent events, as light as can be.
+"""A light client of many streams in one process, over gRPC or server-sent events.
 
-While streams run a client only keeps what came; all parsing is afterwards.
+While streams run the client only keeps the raw pieces; all parsing comes afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST = 900_000
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """What one stream asks the fake replicas for; `tokens` in each step of `step_ms`."""
+    """The request of one stream to the fake replicas: `tokens` in each step of `step_ms`."""
 
     endpoint: str
     step_ms: int
@@ -39,7 +39,7 @@ class OutOfOrder(Exception):
 
 @dataclass(slots=True)
 class Taken:
-    """The raw pieces of one stream; `first_s` is when the first with a token came."""
+    """The raw pieces of one stream; `first_s` is when the first token came."""
 
     pieces: list[bytes] = field(default_factory=list)
     first_s: float | None = None
@@ -48,16 +48,16 @@ class Taken:
 class Streams(Protocol):
     """A kind of client."""
 
-    async def run(self, ask: StreamSpec, taken: Taken) -> None:
-        """Ask, and take all that comes, until the end or cancelled."""
+    async def run(self, spec: StreamSpec, taken: Taken) -> None:
+        """Send the request, and take all pieces until the end or a cancel."""
         ...
 
     def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
-        """Messages and tokens in pieces[begin:stop]; OutOfOrder where the whole is not in order."""
+        """Messages and tokens in pieces[begin:stop]; OutOfOrder if the stream is not in order."""
         ...
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
         ...
 
 
@@ -72,11 +72,11 @@ class GrpcStreams:
         ]
         self._next = 0
 
-    async def run(self, ask: StreamSpec, taken: Taken) -> None:
+    async def run(self, spec: StreamSpec, taken: Taken) -> None:
         """See Streams."""
         self._next += 1
         channel = self._channels[self._next % _CHANNELS]
-        call = _raw(channel, GENERATE, _request(ask).SerializeToString())
+        call = _raw(channel, GENERATE, _request(spec).SerializeToString())
         try:
             async for piece in call:
                 taken.pieces.append(piece)
@@ -112,11 +112,11 @@ class SseStreams:
         host, _, port = address.rpartition(":")
         self._where = (host, int(port))
 
-    async def run(self, ask: StreamSpec, taken: Taken) -> None:
+    async def run(self, spec: StreamSpec, taken: Taken) -> None:
         """See Streams."""
         reader, writer = await asyncio.open_connection(*self._where)
         try:
-            writer.write(_post(ask))
+            writer.write(_post(spec))
             while piece := await reader.read(1 << 16):
                 taken.pieces.append(piece)
                 if taken.first_s is None and b"data: " in piece:
@@ -137,7 +137,7 @@ class SseStreams:
         return len(found), sum(text.count(" ") for text in found)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: each stream closes its connection."""
 
 
 def streams_to(front_end: str, address: str) -> Streams:
@@ -146,7 +146,7 @@ def streams_to(front_end: str, address: str) -> Streams:
 
 
 async def first_token_s(run: Callable[[Taken], Awaitable[None]]) -> float:
-    """Seconds from asking to the first token."""
+    """Seconds from the request to the first token."""
     taken, began = Taken(), time.perf_counter()
     await run(taken)
     if taken.first_s is None:
@@ -155,7 +155,7 @@ async def first_token_s(run: Callable[[Taken], Awaitable[None]]) -> float:
 
 
 async def one_hop_s(channel: grpc.aio.Channel) -> float:
-    """Seconds for a call that a replica answers itself with one message: what no router adds."""
+    """Seconds of a call that a replica answers itself with one message, without a router."""
     began = time.perf_counter()
     async for _ in _raw(channel, ECHO, b"x" * 40):
         return time.perf_counter() - began
@@ -168,20 +168,20 @@ def _raw(channel: grpc.aio.Channel, method: str, request: bytes) -> Any:
     return multicallable(request)
 
 
-def _request(ask: StreamSpec) -> inference_pb2.GenerateRequest:
+def _request(spec: StreamSpec) -> inference_pb2.GenerateRequest:
     return inference_pb2.GenerateRequest(
-        endpoint=ask.endpoint,
-        token_ids=inference_pb2.TokenIds(ids=(ask.step_ms, ask.tokens)),
-        sampling=inference_pb2.Sampling(max_tokens=ask.most, ignore_eos=True),
+        endpoint=spec.endpoint,
+        token_ids=inference_pb2.TokenIds(ids=(spec.step_ms, spec.tokens)),
+        sampling=inference_pb2.Sampling(max_tokens=spec.most, ignore_eos=True),
     )
 
 
-def _post(ask: StreamSpec) -> bytes:
+def _post(spec: StreamSpec) -> bytes:
     body = json.dumps(
         {
-            "prompt": [ask.step_ms, ask.tokens],
-            "max_tokens": ask.most,
-            "endpoint": ask.endpoint,
+            "prompt": [spec.step_ms, spec.tokens],
+            "max_tokens": spec.most,
+            "endpoint": spec.endpoint,
             "ignore_eos": True,
             "stream": True,
         }
@@ -191,7 +191,7 @@ def _post(ask: StreamSpec) -> bytes:
 
 
 def _texts(raw: bytes) -> list[str]:
-    """The text of each whole event in a stream, whose pieces may be cut anywhere."""
+    """The text of each complete event in a stream, which may be cut anywhere."""
     found = []
     for part in raw.split(b"data: ")[1:]:
         line, ended, _ = part.partition(b"\n\n")

@@ -1,1 +1,1 @@
-"""Starting and asking each system; the engine alone."""
+"""Starts each system and sends it requests; measures the engine alone."""

@@ -1,4 +1,4 @@
-"""How far logits are from float64: ours, and those of `transformers` in the same bfloat16."""
+"""The error of logits against float64: ours, and those of `transformers` in bfloat16."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Errors:
 
     @property
     def ratio(self) -> float:
-        """Ours over theirs."""
+        """Our error over theirs."""
         return self.ours / self.transformers
 
 

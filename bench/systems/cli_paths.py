@@ -1,4 +1,4 @@
-"""Where a comparison finds what it starts: the arguments that all of them share."""
+"""The common arguments of all comparisons: the paths of models, peers and results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: argparse.Namespace) -> CliPaths:
-    """Make the model and the folder for logs, and have a SIGTERM end what will be started."""
+    """Make the model and the folder for logs, and have a SIGTERM end all started servers."""
     # As an exception, so that every `finally` runs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if options.size != DEFAULT_SIZE:  # these are no figures of the documents' model
+    if options.size != DEFAULT_SIZE:  # figures of another model are not kept with the results
         options.results /= options.size
         options.cache /= options.size
     logs = options.cache.absolute() / "logs"
@@ -36,7 +36,7 @@ def prepare(options: argparse.Namespace) -> CliPaths:
 
 
 def open_record(options: argparse.Namespace, name: str) -> Path:
-    """The file of the cache with what was found, empty unless it is to be added to."""
+    """The file of the cache for measurements, empty unless figures are added to it."""
     record: Path = options.cache.absolute() / name
     if not options.keep:
         record.unlink(missing_ok=True)

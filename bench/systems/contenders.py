@@ -1,4 +1,4 @@
-"""Who is measured under a burst, and the loads: everything that a comparison starts and sends."""
+"""The systems that are measured under a burst, and the loads that they get."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ CONTENDERS: Mapping[str, Contender] = {
     ),
 }
 PEERS = (VLLM, VLLM_SMALL, VLLM_FLOAT)
-# With time for every prompt: one that is refused would be in nobody's way.
-TANDEM_CONFIG_UNHELD = "endpoints: {chat: {ttft_budget_ms: 600000, stream: tokens}}\n"
+# A budget that refuses no prompt, because a refused prompt would delay no stream.
+TANDEM_CONFIG_EACH_TOKEN = "endpoints: {chat: {ttft_budget_ms: 600000, stream: tokens}}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class BurstShape:
-    """Of the burst: requests per second, how many times that in the burst, and seconds of each.
+    """The burst: requests per second, the factor in the burst, and the seconds of each phase.
 
     For a machine that is some times slower, lengths are divided by `shrink`, or all times are
     `slow` times as long: phases, those between arrivals, and budgets.
@@ -79,19 +79,19 @@ class BurstShape:
 
     @property
     def budgets(self) -> Budgets:
-        """What a request within its goals keeps."""
+        """The latency goals of a request."""
         return Budgets().slower(self.slow)
 
     @property
     def tandem_config(self) -> str:
-        """Those budgets as Tandem's, in YAML."""
+        """The budgets as Tandem's configuration, in YAML."""
         ttft_ms, itl_ms = 1000 * self.budgets.ttft_s, 1000 * self.budgets.itl_s
         chat = {"ttft_budget_ms": ttft_ms, "itl_budget_ms": itl_ms}
         decode = {"itl_budget_ms": itl_ms}
         return yaml.safe_dump({"endpoints": {"chat": chat}, "decode": decode})
 
     def short(self) -> BurstShape:
-        """The same, over sooner."""
+        """The shape with shorter phases."""
         return replace(self, before_s=12.0, burst_s=3.0, drain_s=7.0)
 
 
@@ -117,7 +117,7 @@ def burst_load(shape: BurstShape, seed: int) -> Load:
 
 
 def _shrunk(load: Load, by: float) -> Load:
-    """The same arrivals with shorter prompts and answers."""
+    """The arrivals of a load with shorter prompts and answers."""
     if by == 1:
         return load
 
@@ -154,7 +154,7 @@ def itl_load(seed: int) -> Load:
 
 
 def warm_load(seed: int) -> Load:
-    """Some of each length, alone and together, whose answers nobody counts."""
+    """A load to warm a system up: some requests of each length, alone and together."""
     times_and_lengths = [(0.0, 64), (0.4, 1024), (1.4, 300), (2.0, 64), (2.0, 512), (2.0, 1024)]
     times_and_lengths += [(2.1, 200 + 100 * position) for position in range(5)]
     arrivals = tuple(Arrival(at_s, CALM, tokens, 32) for at_s, tokens in times_and_lengths)

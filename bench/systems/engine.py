@@ -27,21 +27,21 @@ PREFILL_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One line of the table: what was measured, tokens per second, and the limit."""
+    """One line of the table: the measurement, tokens per second, and the limit."""
 
     name: str
     rate: Spread
     limit: float
 
     def cells(self) -> list[str]:
-        """For the table."""
+        """The cells of the table."""
         share = f"{self.rate.median / self.limit:.0%}"
         return [self.name, self.rate.show(), f"{self.limit:,.0f}", share]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """All that was found."""
+    """All measurements of the engine."""
 
     rows: list[EngineRow]
     limits: Roofline
@@ -50,7 +50,7 @@ class EngineReport:
     forward: str
 
     def as_series(self, machine: dict[str, str]) -> Series:
-        """Rates, limits, Python's share and logit errors, to be kept."""
+        """The series of rates, limits, Python's share and logit errors."""
         figures: dict[str, Figure | None] = {}
         for row in self.rows:
             rates, share = row.rate.values, row.rate.median / row.limit
@@ -74,7 +74,7 @@ class EngineReport:
         )
 
     def markdown(self, machine: dict[str, str]) -> str:
-        """The table, and what belongs to it."""
+        """The table, with the limits, shares and errors below it."""
         limits, share, errors = self.limits, self.share, self.errors
         low, high = sorted((share.low, share.high))  # noise can be larger than their difference
         header = ["tokens/s, median [range]", "Tandem's engine", "limit", "of it"]
@@ -91,14 +91,14 @@ runs at {_per_second(limits.products, "GFLOP")}; the best counts.
 
 
 def decode_rates(bench: EngineBench, batch: int, repeats: int) -> Spread:
-    """A batch whose prompts were just computed."""
+    """Decode rates of a batch whose prompts were just computed."""
     bench.decode_rate(batch, PROMPT, 8, "warm")
     names = [f"{batch}/{repeat}" for repeat in range(repeats)]
     return Spread(tuple(bench.decode_rate(batch, PROMPT, NEW, name) for name in names))
 
 
 def long_rates(bench: EngineBench, repeats: int) -> Spread:
-    """A batch with long contexts; the prompts are computed once and decoded from anew."""
+    """Decode rates of a batch with long contexts, whose prompts are computed once."""
     sequences = bench.sequences(LONG_BATCH, LONG_CONTEXT, NEW, "long")
     for sequence in sequences:
         bench.prefill(sequence)
@@ -112,7 +112,7 @@ def long_rates(bench: EngineBench, repeats: int) -> Spread:
 
 
 def prefill_rates(bench: EngineBench, chunk: int, repeats: int) -> Spread:
-    """One long prompt at a time."""
+    """Prefill rates of one long prompt at a time."""
     bench.prefill_rate(PREFILL_TOKENS, chunk, "warm")
     names = [f"prefill/{repeat}" for repeat in range(repeats)]
     return Spread(tuple(bench.prefill_rate(PREFILL_TOKENS, chunk, name) for name in names))
@@ -148,7 +148,7 @@ def measure(folder: Path, repeats: int) -> EngineReport:
 
 
 def _limit(samples: Spread, unit: str) -> Figure:
-    """The best sample counts."""
+    """The figure of a limit, of which the best sample counts."""
     scaled = [value / 1e9 for value in samples.values]
     return value_of(max(scaled), unit, len(scaled), "samples", scaled)
 

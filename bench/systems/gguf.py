@@ -42,7 +42,7 @@ class GgufTensor:
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """The size of the tensor in bytes."""
         return self.tensor.numel() * self.tensor.element_size()
 
 
@@ -63,7 +63,7 @@ def write(model: Path, target: Path) -> Path:
 
 
 def metadata(config: dict[str, Any]) -> dict[str, str | int | float]:
-    """What llama.cpp wants to know of a Llama; it is given token ids, so no vocabulary."""
+    """The metadata of a Llama for llama.cpp, without a vocabulary: prompts are token ids."""
     heads = config["num_attention_heads"]
     return {
         "general.architecture": "llama",

@@ -1,4 +1,4 @@
-"""Decode and prefill through `engine.Engine`, in this process; as a program, JSON for a comparison.
+"""Measures decode and prefill of `engine.Engine` in this process; the program prints JSON.
 
 `python -m bench.systems.in_process --model FOLDER PLAN` prints the figures of the plan, see
 bench/core/engine_plan.py.
@@ -28,7 +28,7 @@ class EngineBench:
         self._engine = engine
 
     def sequences(self, count: int, prompt: int, new: int, name: str) -> list[Sequence]:
-        """Fresh sequences with random prompts and room for `new` tokens more."""
+        """Fresh sequences with random prompts, and blocks for `new` tokens more."""
         width = -(-(prompt + new) // BLOCK_SIZE)
         vocabulary = self._engine.description.vocabulary
         made = []
@@ -40,7 +40,7 @@ class EngineBench:
         return made
 
     def prefill(self, sequence: Sequence, chunk: int = _CHUNK) -> float:
-        """Compute a sequence's tokens in chunks and append the next; the seconds it took."""
+        """Compute a sequence's tokens in chunks and append the next token; returns the seconds."""
         started = time.perf_counter()
         target = len(sequence.tokens)
         while sequence.computed < target:
@@ -48,7 +48,7 @@ class EngineBench:
         return time.perf_counter() - started
 
     def decode(self, sequences: list[Sequence], steps: int) -> float:
-        """That many steps of one token each; the seconds they took."""
+        """Compute that many steps of one token each; returns the seconds."""
         started = time.perf_counter()
         for _ in range(steps):
             self._step([(sequence, 1) for sequence in sequences])

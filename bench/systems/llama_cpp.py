@@ -1,4 +1,4 @@
-"""Decode and prefill through llama.cpp's C API, in its own environment; prints JSON.
+"""Measures decode and prefill of llama.cpp's C API, in its own environment; prints JSON.
 
 `python -m bench.systems.llama_cpp --model FILE PLAN`, with nothing needed but `llama_cpp` and
 NumPy.
@@ -38,7 +38,7 @@ class Llama:
         self._batch: Any = llama_cpp.llama_batch_init(_MOST_BATCH, 0, 1)
 
     def open(self, sequences: int, tokens: int) -> None:
-        """A fresh context with room for `tokens` in each of `sequences`; all cores compute."""
+        """Open a new context for `tokens` in each of `sequences`; all cores compute."""
         if self._context:
             llama_cpp.llama_free(self._context)
         options: Any = llama_cpp.llama_context_default_params()
@@ -55,13 +55,13 @@ class Llama:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
 
     def prefill(self, sequence: int, ids: list[int]) -> int:
-        """Compute a prompt; the best next token."""
+        """Compute a prompt; returns the best next token."""
         last = len(ids) - 1
         rows = [(token, position, sequence, position == last) for position, token in enumerate(ids)]
         return int(self._compute(rows, 1)[0])
 
     def decode(self, tokens: list[int], position: int) -> list[int]:
-        """One token for each sequence, all at the same position; the best next ones."""
+        """Compute a token of each sequence at one position; returns the best next tokens."""
         rows = [(token, position, sequence, True) for sequence, token in enumerate(tokens)]
         return [int(token) for token in self._compute(rows, len(rows))]
 

@@ -25,7 +25,7 @@ Visit = Callable[[CliPaths, Measurement, str], Figures]
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One line of the table. `rival` names the line of Tandem's that stands beside it."""
+    """One line of the table. `rival` names the line of Tandem's that is compared with it."""
 
     title: str
     visit: Visit
@@ -38,12 +38,12 @@ def visit_tandem(paths: CliPaths, plan: Measurement, name: str) -> Figures:
 
 
 def visit_vllm(paths: CliPaths, plan: Measurement, name: str) -> Figures:
-    """`vllm serve` as it comes."""
+    """`vllm serve` with its defaults."""
     return _serve(paths, plan, name, services.vllm(paths))
 
 
 def visit_vllm_small_steps(paths: CliPaths, plan: Measurement, name: str) -> Figures:
-    """The same in steps of at most 256 tokens."""
+    """`vllm serve` in steps of at most 256 tokens."""
     return _serve(paths, plan, name, services.vllm(paths, *VLLM_SMALL_STEPS))
 
 

@@ -1,4 +1,4 @@
-"""How much of a step is Python: its time less the time inside torch and C++ operations."""
+"""The share of Python in a step: its time less the time inside torch and C++ operations."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _STEPS, _ROUNDS = 32, 5
 class PythonShare:
     """Milliseconds of a batch-1 step, of the fastest rounds.
 
-    `operations` is the time inside outermost operations, as torch's profiler saw it; the profiler
-    also times their children, so this is a little too long and `python` a little too short.
-    `profiled` is the step while it watched: against it, Python is too long. The truth is between.
+    `operations` is the time inside outermost operations, as torch's profiler measures it. The
+    profiler also times their children, so this time is a little too long. `profiled` is the step
+    under the profiler, in which Python takes longer. Python's true share is between `low` and
+    `high`.
     """
 
     step: float
     profiled: float
     operations: float
-    by_operation: dict[str, float]
 
     @property
     def low(self) -> float:
@@ -43,21 +43,17 @@ def measure(bench: EngineBench, prompt: int) -> PythonShare:
     bench.prefill(sequence)
     bench.decode([sequence], _STEPS)
     steps, profiles, operations = [], [], []
-    # In turn, so that both meet the same machine; the fastest round of each counts, as whatever
-    # else runs there only adds.
+    # In turn, so that both see the same machine. The fastest round of each counts, because other
+    # processes only add time.
     for _ in range(_ROUNDS):
         steps.append(bench.decode([sequence], _STEPS) * 1e3 / _STEPS)
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             profiles.append(bench.decode([sequence], _STEPS) * 1e3 / _STEPS)
-        operations.append(_by_name(profiler.events()))
-    fastest = min(operations, key=lambda found: sum(found.values()))
-    return PythonShare(min(steps), min(profiles), sum(fastest.values()), fastest)
+        operations.append(_outermost_ms(profiler.events()))
+    return PythonShare(min(steps), min(profiles), min(operations))
 
 
-def _by_name(events: Any) -> dict[str, float]:
-    """Milliseconds a step of the outermost operations, the longest first."""
-    totals: dict[str, float] = {}
-    for event in events:
-        if event.cpu_parent is None:
-            totals[event.name] = totals.get(event.name, 0.0) + event.cpu_time_total / 1e3 / _STEPS
-    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+def _outermost_ms(events: Any) -> float:
+    """Milliseconds of a step inside outermost operations."""
+    outermost = (event.cpu_time_total for event in events if event.cpu_parent is None)
+    return sum(outermost) / 1e3 / _STEPS

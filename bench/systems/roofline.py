@@ -1,4 +1,4 @@
-"""What the machine could do at best: its memory, its matrix product, and what follows from them.
+"""The limits of the machine: its memory, its matrix product, and the rates that follow.
 
 On a shared host both change from minute to minute, so they are measured again and again during a
 run, and the best ever seen is the limit.
@@ -22,9 +22,9 @@ _BF16 = 2
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Measured: bytes read per second and operations per second, with all threads.
+    """The measured limits: bytes read and operations per second, with all threads.
 
-    Those of bfloat16, or of float32 where the processor has none for bfloat16.
+    The operations are in bfloat16, or in float32 if the processor has none for bfloat16.
     """
 
     bandwidth: Spread
@@ -41,7 +41,7 @@ class Roofline:
         return batch / self._seconds(read, work)
 
     def prefill(self, shape: ModelShape, tokens: int) -> float:
-        """The same for a prompt of that many tokens; only the last one needs logits."""
+        """Tokens per second of a prompt of that many tokens; only the last one needs logits."""
         read = _BF16 * (shape.layer_parameters + shape.head_parameters) + tokens * shape.kv_bytes
         work = tokens * (2 * shape.layer_parameters + _attention(shape, tokens / 2))
         return tokens / self._seconds(read, work + 2 * shape.head_parameters)
@@ -51,7 +51,7 @@ class Roofline:
 
 
 class Meter:
-    """Takes samples of both whenever it is asked to."""
+    """Takes samples of both limits."""
 
     def __init__(self, repeats: int = 5) -> None:
         self._repeats = repeats
@@ -61,17 +61,17 @@ class Meter:
         self._work: list[float] = []
 
     def sample(self) -> None:
-        """Measure both now."""
+        """Measure both limits once."""
         self._read += _rates(_READ_BYTES, self._repeats, self._values.sum)
         self._work += _rates(2 * _PRODUCT**3, 4 * self._repeats, self._multiply)
 
     def limits(self) -> Roofline:
-        """Of all samples."""
+        """The limits of all samples."""
         return Roofline(Spread(tuple(self._read)), Spread(tuple(self._work)))
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
-    """Their product as a linear layer, with the weights in oneDNN's own order where it has one."""
+    """The product as a linear layer, with weights in oneDNN's own order where it has one."""
     mkldnn = torch.backends.mkldnn
     if not (mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return lambda: left @ right

@@ -1,4 +1,4 @@
-"""Starting a server, waiting until it answers, and ending it with all that it started."""
+"""Starts a server, waits until it answers, and ends it with all its children."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def running(server: ServerProcess, log: Path) -> Iterator[int]:
-    """Run the server while the block runs, which gets its id; raises NotReady or OSError."""
+    """Run the server while the block runs; yields its process id. Raises NotReady or OSError."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             server.command,
@@ -59,12 +59,12 @@ def running(server: ServerProcess, log: Path) -> Iterator[int]:
 
 
 def freeze(pid: int) -> None:
-    """Stop a server and all that it started; the parents first, or they would start others."""
+    """Stop a server and its children. Parents stop first, so that they start no others."""
     _signal_all(pid, signal.SIGSTOP)
 
 
 def thaw(pid: int) -> None:
-    """Have them go on."""
+    """Continue a frozen server and its children."""
     _signal_all(pid, signal.SIGCONT)
 
 
@@ -75,7 +75,7 @@ def _signal_all(pid: int, number: signal.Signals) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to end; whatever is left of the group that it leads is ended, too."""
+    """Terminate the process, and then kill the rest of its process group."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -91,7 +91,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now."""
+    """A port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How Tandem, vLLM and transformers are started as servers, and how each is asked."""
+"""Starts Tandem, vLLM and transformers as servers, and names their targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _USAGE: Mapping[str, object] = {"stream_options": {"include_usage": True}}
 
 @dataclass(frozen=True, slots=True)
 class CliPaths:
-    """Where things are: the model, the peers' environments, Tandem's command, logs."""
+    """The paths of the model, the peers' environments, Tandem's command, and logs."""
 
     model: Path
     peers: Path
@@ -32,7 +32,7 @@ class CliPaths:
 
     @property
     def gguf(self) -> Path:
-        """The same weights for llama.cpp."""
+        """The weights for llama.cpp."""
         return self.model.with_suffix(".gguf")
 
     def peer(self, name: str, program: str) -> str:
@@ -44,7 +44,7 @@ class CliPaths:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server, and how it is asked; Tandem's listens for gRPC, too."""
+    """A server, and its target; Tandem's server also listens for gRPC."""
 
     process: ServerProcess
     target: ServerTarget
@@ -52,7 +52,7 @@ class Service:
 
     @contextlib.contextmanager
     def running(self, logs: Path) -> Iterator[ServerTarget]:
-        """While the block runs, so does the server; raises NotReady or OSError."""
+        """Run the server while the block runs; raises NotReady or OSError."""
         with running(self.process, logs / f"{Path(self.process.command[0]).name}.log"):
             yield self.target
 
@@ -80,15 +80,15 @@ def tandem(paths: CliPaths, prefill: int = 1, decode: int = 1, more: str = "") -
 
 
 def vllm(paths: CliPaths, *extra: str, dtype: str = DTYPE) -> Service:
-    """`vllm serve`, with the allocator and the OpenMP that its documentation asks for."""
+    """`vllm serve`, with the allocator and the OpenMP of its documentation."""
     port = free_port()
     command = (paths.peer("vllm", "vllm"), "serve", str(paths.model), "--port", str(port))
     options = ("--dtype", dtype, "--host", "127.0.0.1", "--no-enable-log-requests", *extra)
     environment = {
         "LD_PRELOAD": _preloaded(paths.peers / "vllm"),
         "VLLM_CPU_KVCACHE_SPACE": _KV_GIB,
-        # By default it binds its threads and keeps a core free for its server, one of two here;
-        # bound to both they lose more, as they wait for the one that shares its core.
+        # By default vLLM binds its threads and keeps one core free for its server, here one of
+        # two. Threads bound to both cores are slower: they wait for the one on a shared core.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(os.cpu_count()),
     }

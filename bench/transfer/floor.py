@@ -1,4 +1,4 @@
-"""What moving KV could cost at best: each part of it alone, timed in the same run.
+"""The floor of moving KV: each part of it alone, timed in the same run.
 
 The parts are those of a hand-over: gather into frames, the link, a checksum, scatter from frames.
 """
@@ -27,13 +27,13 @@ from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import SENDER_RANK, Wait
 
 MESSAGES = 32
-# On each side of a plain copy and of a channel. Copied from and to one buffer again and again,
-# what is measured is the cache: TCP is a third faster so.
+# Buffers on each side of a plain copy and of a channel. With a single buffer the data would stay in
+# the processor's cache, and TCP would be a third faster.
 BUFFERS = 3
-# Until the processor has both sides in its cache; a channel took ten messages for that.
+# Messages until the processor has both sides in its cache.
 WARM = 16
 Tell = Callable[..., None]  # an order for the other process
-Hear = Callable[[], object]  # waits until it has done it
+Hear = Callable[[], object]  # waits until the other process has carried the order out
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Parts:
     bytes: int
 
     def floor_s(self, link_rate: float | None) -> float:
-        """Of all four, one after the other; without a link of the others."""
+        """The seconds of all parts one after the other; of three parts without a link."""
         link_s = self.bytes / link_rate if link_rate else 0.0
         return self.gather_s + self.checksum_s + self.scatter_s + link_s
 
 
 def median_parts(rounds: Sequence[Parts]) -> Parts:
-    """Each part's median over some rounds."""
+    """The median of each part over some rounds."""
     return Parts(
         statistics.median(each.gather_s for each in rounds),
         statistics.median(each.checksum_s for each in rounds),
@@ -62,7 +62,7 @@ def median_parts(rounds: Sequence[Parts]) -> Parts:
 
 
 def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
-    """Once over all frames of these blocks, on one thread as in a replica."""
+    """Time the parts over all frames of these blocks, on one thread as in a replica."""
     whole = Extent(0, len(cache.layers), 0, len(blocks))
     plan = plan_frames(cache.layout, whole, frame_size(cache.layout, whole, FRAME_BYTES))
     staging = torch.empty(FRAME_BYTES, dtype=torch.uint8)
@@ -90,7 +90,7 @@ def time_parts(cache: KvCache, blocks: list[int]) -> Parts:
 
 
 def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
-    """The same of borrowed blocks: one copy of these blocks into those of another cache."""
+    """Time one copy of borrowed blocks into the blocks of another cache."""
     lender = BlockLender(cache)
     extent, loan = lender.extent(), lender.lend(blocks)
     if extent is None or loan is None:
@@ -104,7 +104,7 @@ def time_copy(cache: KvCache, target: KvCache, blocks: list[int]) -> Parts:
 
 
 def time_memcpy() -> float:
-    """Bytes per second of copying frames in one process, from memory as a channel's."""
+    """Bytes per second of copying frames in one process, from memory like a channel's."""
     sources = [_staging("shared_memory") for _ in range(BUFFERS)]
     targets = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(BUFFERS)]
 
@@ -117,7 +117,7 @@ def time_memcpy() -> float:
 
 
 def time_tcp(tell: Tell, hear: Hear, *, answered: bool) -> float:
-    """Bytes per second over plain TCP; each frame answered with a byte, or only the last."""
+    """Bytes per second over plain TCP; each frame or only the last is answered with a byte."""
     payloads = [bytes(bytearray(FRAME_BYTES)) for _ in range(BUFFERS)]
     with socket.create_server((HOST, 0)) as server:
         server.settimeout(20)
@@ -158,14 +158,14 @@ def time_channel(transport: str, ahead: int, tell: Tell, hear: Hear) -> float:
 
 
 class Ahead:
-    """Posts messages in order, so many at a time, as the channel thread of a link does."""
+    """Posts messages in order, `ahead` at a time, as the channel thread of a link does."""
 
     def __init__(self, post: Callable[[int], Wait], ahead: int) -> None:
         self._post = post
         self._ahead = ahead
 
     def post(self, messages: int) -> None:
-        """Post that many and wait for the last."""
+        """Post that many messages and wait for the last."""
         waits: deque[Wait] = deque()
         for index in range(messages):
             if len(waits) == self._ahead:
@@ -182,7 +182,7 @@ def _staging(transport: str) -> torch.Tensor:
 
 
 def _rate(move: Callable[[int], None]) -> float:
-    """Of what moves that many frames."""
+    """Bytes per second of a function that moves that many frames."""
     move(WARM)
     started = time.perf_counter()
     move(MESSAGES)

@@ -25,18 +25,18 @@ FLIGHT_TOKENS = 1024
 EARLY_PROMPTS = (2048, 4096, 8192)
 BLOCKS = max(PROMPTS) // LAYOUT.block_size
 ROUNDS = 9
-# What the engine does by itself, see `bench/REPORT.md`, and how the prefill loop cuts it.
+# The speed of the engine alone (`bench/REPORT.md`), and the slices of the prefill loop.
 CHUNK, TOKENS_PER_S, SLICE_S = 512, 2800, 0.02
 _LISTENS_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class HandOverLoad:
-    """So many requests of one length at once, round by round.
+    """Several requests of one length at once, round by round.
 
-    Seconds until the receiver has committed all of them, of an early one from the end of the
-    computing; and, timed between these, the parts of the floor and the link (bytes per second), if
-    it goes over one.
+    It has the seconds until the receiver has committed all of them; an early hand-over counts from
+    the end of the computing. The parts of the floor, and the link if there is one (bytes per
+    second), are timed in between.
     """
 
     transport: str
@@ -49,19 +49,19 @@ class HandOverLoad:
 
     @property
     def title(self) -> str:
-        """What was moved."""
+        """A title of the moved KV."""
         if self.early:
             return f"{self.transport}, {self.tokens:,} tokens while computed"
         return f"{self.transport}, {self.requests} x {self.tokens:,} tokens"
 
     @property
     def floor_s(self) -> float:
-        """Gather, link, checksum and scatter one after the other; medians."""
+        """The median seconds of gather, link, checksum and scatter one after the other."""
         return median_parts(self.parts).floor_s(self.link.median if self.link else None)
 
     @property
     def of_floor(self) -> float:
-        """How many times the floor."""
+        """The time over the floor."""
         return self.seconds.median / self.floor_s
 
 
@@ -76,13 +76,13 @@ class ReceivingProcess:
         self.hear()
 
     def tell(self, **order: Any) -> None:
-        """Give it something to do."""
+        """Send an order to the process."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """Wait until it is done; RuntimeError when it has ended instead."""
+        """Wait until the order is carried out; raises RuntimeError if the process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -91,7 +91,7 @@ class ReceivingProcess:
         return answer
 
     def close(self) -> None:
-        """Let it end."""
+        """Let the process end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -160,7 +160,7 @@ class Sending:
         await asyncio.sleep(_LISTENS_S)
 
     async def _last_commit(self) -> float:
-        """When the other process had its last one, by the clock that both share."""
+        """The time of the other process's last commit, by the clock of both."""
         answer = await asyncio.to_thread(self._other.hear)
         return float(max(answer["committed_s"]))
 
@@ -172,7 +172,7 @@ async def measure(
     cache: KvCache,
     other: ReceivingProcess,
 ) -> list[HandOverLoad]:
-    """One prompt alone, many at once, and one that is being computed; by turns with the floor."""
+    """Measure one prompt, many prompts, and one being computed, in turn with the floor."""
     sending = Sending(transport, cache, other)
     await sending.start()
     found = []
@@ -201,6 +201,6 @@ async def measure(
 def _kv(index: int, tokens: int, first_token: int | None) -> OutgoingKv:
     """The index-th range of blocks, under a name of its own."""
     blocks = tokens // LAYOUT.block_size
-    held = tuple(range(index * blocks, (index + 1) * blocks))
+    owned = tuple(range(index * blocks, (index + 1) * blocks))
     name = f"{time.monotonic_ns()}-{index}"
-    return OutgoingKv(name, "bench-decode", held, tokens, first_token)
+    return OutgoingKv(name, "bench-decode", owned, tokens, first_token)

@@ -1,4 +1,4 @@
-"""`make bench-transfer`: one link between two processes here, against what it could do."""
+"""`make bench-transfer`: one link between two processes, against its floor."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from engine import kernels
 from kv_transfer.transports.gloo import GlooChannel
 from kv_transfer.transports.shared_memory import SharedMemoryChannel
 
-# With as many messages as a link posts before it waits for the first.
+# With the number of messages that a link posts before it waits for the first.
 TRANSPORTS = {"shared_memory": SharedMemoryChannel.ahead, "gloo": GlooChannel.ahead}
 
 
 def plain_copies(other: ReceivingProcess) -> dict[str, Callable[[], float]]:
-    """By name, what times a plain copy of large messages: bytes per second."""
+    """Functions by name that time a plain copy of large messages, in bytes per second."""
     return {
         "memcpy": time_memcpy,
         "TCP, each frame answered": partial(time_tcp, other.tell, other.hear, answered=True),
@@ -35,7 +35,7 @@ def plain_copies(other: ReceivingProcess) -> dict[str, Callable[[], float]]:
 
 
 def measure_channels(other: ReceivingProcess) -> list[ChannelFigures]:
-    """The channels alone, beside plain copies of the same frames, by turns."""
+    """Measure the channels alone, in turn with plain copies of the same frames."""
     rates: dict[str, list[float]] = {}
     plain = plain_copies(other)
     ways = dict(plain)
@@ -53,7 +53,7 @@ def measure_channels(other: ReceivingProcess) -> list[ChannelFigures]:
 
 
 async def measure_borrowed(other: ReceivingProcess) -> list[HandOverLoad]:
-    """Hand-overs without a channel; none where this machine cannot build what copies them."""
+    """Measure hand-overs without a channel; none if the copy kernels cannot be built here."""
     if kernels.why_not_loaded() is not None:
         return []
     cache, target = cache_for(BLOCKS, BORROWED), cache_for(BLOCKS, BORROWED)
@@ -62,7 +62,7 @@ async def measure_borrowed(other: ReceivingProcess) -> list[HandOverLoad]:
 
 async def run() -> None:
     """Measure, print, and keep the figures."""
-    # As on the threads of a replica that copy: a second thread would share the other's core.
+    # One thread, as on a replica's copy thread; a second thread would share the other's core.
     torch.set_num_threads(1)
     other = ReceivingProcess()
     try:

@@ -1,6 +1,6 @@
-"""The other process of `bench.transfer.main`: receives KV and raw messages, as told by JSON lines.
+"""The other process of `bench.transfer.main`: receives KV and raw messages, by JSON orders.
 
-Says one line for each thing done, and ends with its standard input.
+It prints one line for each finished order, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kv_transfer.transports.transport import RECEIVER_RANK, Receipt, Wait
 
 
 def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
-    """Take that many frames from the parent's port; each answered with a byte, or the last."""
+    """Receive frames from the parent's port; each or only the last is answered with a byte."""
     buffers = [memoryview(bytearray(FRAME_BYTES)) for _ in range(BUFFERS)]
     with socket.create_connection((HOST, port), timeout=20) as connection:
         for left in (*range(warm - 1, -1, -1), *range(messages - 1, -1, -1)):
@@ -40,7 +40,7 @@ def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
 def receive_channel(
     transport: str, port: int, prefix: str, warm: int, messages: int, ahead: int
 ) -> None:
-    """Take that many frames from a channel, into a few buffers by turns."""
+    """Receive that many frames from a channel, into a few buffers in turn."""
     channel = open_channel(channel_spec(transport, port, prefix, RECEIVER_RANK))
     buffers = [torch.zeros(FRAME_BYTES, dtype=torch.uint8) for _ in range(BUFFERS)]
 
@@ -55,7 +55,7 @@ def receive_channel(
 
 
 def _take(receipt: Receipt, staging: torch.Tensor, timeout_s: float) -> None:
-    """Until the message is here; what is read in place is copied, as by `time_memcpy`."""
+    """Wait for the message; copies a message that is read in place, as `time_memcpy` does."""
     arrived = receipt(timeout_s)
     if arrived.data.data_ptr() != staging.data_ptr():
         memmove(staging.data_ptr(), arrived.data.data_ptr(), FRAME_BYTES)
@@ -69,7 +69,7 @@ class Receiving:
         self._receiver = KvReceiver("bench-decode", HOST, cache, transfer_config(transport))
 
     async def receive(self, address: str, names: list[str]) -> list[float]:
-        """All of these at once; when each was committed, by `time.perf_counter`."""
+        """Receive all of these at once; returns the time of each commit (`time.perf_counter`)."""
         peer = Peer("bench-prefill", address)
 
         async def one(index: int, name: str) -> float:
@@ -88,9 +88,9 @@ class Receiving:
 
 
 async def obey(blocks: int) -> None:
-    """Do what the lines say, one after the other."""
+    """Carry the orders out, one after the other."""
     torch.set_num_threads(1)
-    kernels.why_not_loaded()  # and so loads them, which copy borrowed blocks
+    kernels.why_not_loaded()  # loads the operations that copy borrowed blocks
     receiving: dict[str, Receiving] = {}
     print(json.dumps({"done": "start"}), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):

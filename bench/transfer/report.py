@@ -1,4 +1,4 @@
-"""What was measured of moving KV: tables for the terminal, and figures to be kept. Pure."""
+"""The measurements of moving KV: tables for the terminal, and figures for the results. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GIGABYTE = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ChannelFigures:
-    """Bytes per second of one transport's channel, and of the plain copy it is held against."""
+    """Bytes per second of one transport's channel, and of the plain copy it is compared with."""
 
     transport: str
     rate: Spread
@@ -34,7 +34,7 @@ class ChannelFigures:
 def as_markdown(
     channels: Sequence[ChannelFigures], hand_overs: Sequence[HandOverLoad], machine: str
 ) -> str:
-    """Three tables, and what belongs to them."""
+    """Three tables, with notes below them."""
     header = ["data channel alone, GB/s, median [range]", "channel", "plain copy", "of it"]
     rows = [
         [
@@ -64,7 +64,7 @@ def as_series(
     hand_overs: Sequence[HandOverLoad],
     machine: dict[str, str],
 ) -> Series:
-    """Rates, times and their floors, to be kept."""
+    """The series of rates, times and their floors."""
     figures: dict[str, Figure | None] = {}
     for one in channels:
         plain = f"{one.transport}: plain copy ({one.raw_name})"
@@ -88,7 +88,7 @@ def as_series(
 
 
 def parts_alone(hand_overs: Sequence[HandOverLoad]) -> str:
-    """What each part costs by itself, of the longest prompt."""
+    """The rate of each part alone, for the longest prompt."""
     framed = [each for each in hand_overs if each.transport != BORROWED]
     parts = median_parts(max(framed, key=lambda each: each.tokens).parts)
 

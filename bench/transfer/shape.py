@@ -1,4 +1,4 @@
-"""What `bench.transfer.main` moves: KV of the 135 M shape, by the frame size that replicas use."""
+"""The KV that `bench.transfer.main` moves: of the 135 M shape, in frames as replicas use."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BORROWED = "borrowed blocks"
 
 
 def transfer_config(transport: str) -> TransferConfig:
-    """As a replica has it; a peer that is slow because the machine is busy is not given up."""
+    """A replica's configuration, with a longer silence because the machine may be busy."""
     name = "shared_memory" if transport == BORROWED else transport
     return TransferConfig(transport=name, silence_s=10.0)
 
 
 def cache_for(blocks: int, transport: str) -> KvCache:
-    """A cache whose pages have all been touched, in the order that is handed over so."""
+    """A cache with all pages touched, in the block order of this transport."""
     kv_format: KvFormat = "pairs" if transport == BORROWED else "plain"
     cache = KvCache(LAYOUT, blocks, torch.device("cpu"), kv_format)
     for layer in cache.layers:

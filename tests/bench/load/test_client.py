@@ -8,7 +8,7 @@ import json
 import pytest
 
 from bench.core.engine_plan import Figures, Measurement
-from bench.load.client import Target, ask
+from bench.load.client import Target, send_request
 from bench.load.closed_loop import ServerTarget, figures
 from bench.load.http_recording import BadAnswer, RecordedAnswer
 
@@ -109,7 +109,7 @@ async def test_a_silent_server_meets_the_deadline():
     async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
         with pytest.raises(TimeoutError):
             target = Target.local(server.sockets[0].getsockname()[1])
-            await ask(target, target.post({}), 0.05)
+            await send_request(target, target.post({}), 0.05)
         await released.wait()
 
 
