@@ -10,15 +10,15 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PEERS ?= .venv-peers
 BENCH_CACHE ?= .bench
-# A GPU image may have all that these need; our own environment has pytest once it is set up for tests.
+# A GPU image may have all packages for these targets; .venv has pytest once it is set up for tests.
 WITH_GPU = $(if $(wildcard $(VENV)/.installed-dev),$(BIN)/python,python3)
 ACCELERATOR ?= cpu
 TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-# What takes minutes by itself, and is kept out of `make test`.
+# Tests that take minutes, and are not part of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py \
 	tests/e2e/test_sleep.py
-# Two tests at a time, those with a real cluster first; one at a time where ARGS says which.
+# Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.
 SERVICES := $(shell grep -l '^service ' protos/*.proto)
@@ -52,7 +52,7 @@ protos: .venv-protos/.installed  ## generate the code of protos/*.proto
 	.venv-protos/bin/python $(GENERATE) --python_out=. --pyi_out=. protos/*.proto
 	.venv-protos/bin/python $(GENERATE) --grpc_python_out=. $(SERVICES)
 
-protos-check: .venv-protos/.installed  ## the generated code is what the protos say
+protos-check: .venv-protos/.installed  ## the generated code matches the protos
 	@folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && \
 	.venv-protos/bin/python $(GENERATE) --python_out=$$folder --pyi_out=$$folder protos/*.proto && \
 	.venv-protos/bin/python $(GENERATE) --grpc_python_out=$$folder $(SERVICES) && \
@@ -65,13 +65,13 @@ docs-check: $(VENV)/.installed-dev  ## links, generated pages, words and sentenc
 tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
 	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS)) $(BESIDE) $(ARGS)
 
-coverage:  ## the same, and which lines they reach: Python takes twice as long
+coverage:  ## all tests with line coverage; Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
 test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
-test-gpu:  ## what only a CUDA device shows; skips where there is none
+test-gpu:  ## tests for a CUDA device; skipped without one
 	$(WITH_GPU) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
 		tests/engine/model/test_ops.py tests/engine/model/test_forward_selection.py \
 		tests/engine/model/test_attention_flashinfer.py tests/bench/gpu/test_varlen_attention.py \
@@ -86,7 +86,7 @@ test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldes
 demo-model: $(VENV)/.installed  ## train models/demo anew (about ten minutes)
 	$(BIN)/python -m models.train_demo
 
-constraints: $(VENV)/.installed-dev  ## pin what .venv holds now
+constraints: $(VENV)/.installed-dev  ## pin the packages of .venv
 	@(sed -n '1p' constraints.txt; $(PIP) freeze --all --exclude pip --exclude wheel --exclude-editable | sed 's/+cpu//') > constraints.new
 	@mv constraints.new constraints.txt
 
@@ -126,7 +126,7 @@ bench-itl: $(VENV)/.installed  ## inter-token latency of running streams while f
 	$(BIN)/python -m bench.systems.install_peers --to $(PEERS) --only vllm
 	$(BIN)/python -m bench.compare.burst --itl --peers $(PEERS) --cache $(BENCH_CACHE) $(ARGS)
 
-bench-claims: $(VENV)/.installed  ## what is often claimed about serving, measured here
+bench-claims: $(VENV)/.installed  ## measure common claims about serving
 	$(BIN)/python -m bench.compare.claims --cache $(BENCH_CACHE) $(ARGS)
 
 bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
@@ -138,7 +138,7 @@ bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its f
 bench-report: $(VENV)/.installed  ## write bench/REPORT.md from bench/results/
 	$(BIN)/python -m bench.report.main $(ARGS)
 
-soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then the accounts
+soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then a check for leaks
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 clean:  ## remove the environments

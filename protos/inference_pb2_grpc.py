@@ -68,14 +68,14 @@ class InferenceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """The log-probabilities of given texts. Prompts are computed, nothing is generated.
+        """The log-probabilities of given texts. Prompts are computed, and no answer is generated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a running request, wherever it is. Unknown ids are reported, not an error.
+        """Cancels a running request in any phase. Unknown ids are reported, not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

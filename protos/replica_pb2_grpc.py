@@ -45,7 +45,7 @@ class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def TakeRole(self, request, context):
-        """The role from now on; what runs in the old one goes on to its end.
+        """Sets the role from now on. Running work of the old role goes on to its end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class ReportsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Watch(self, request, context):
-        """A report at once, then at most every 50 ms where something changed and at least every 250 ms.
+        """A report at once, then at least every 250 ms, and at most every 50 ms while the load changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

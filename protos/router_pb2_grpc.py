@@ -66,21 +66,21 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Ends the cluster that `tandem serve` started; refused where something else started it.
+        """Ends the cluster that `tandem serve` started; refused if it was started otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rollout(self, request, context):
-        """Has the `tandem serve` that started this cluster put another configuration in its place.
+        """Has the `tandem serve` that started this cluster roll another configuration out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GiveRole(self, request, context):
-        """Gives a replica another role while it runs; refused where a pool would be left empty.
+        """Gives a replica another role while it runs; refused if a pool would be empty then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,7 +9,7 @@
 {{- toYaml $data -}}
 {{- end -}}
 
-{{/* It as text. Values have no order, but the first endpoint is the default one. */}}
+{{/* The configuration as text. Values have no order, but the first endpoint is the default. */}}
 {{- define "tandem.applicationText" -}}
 {{- $endpoints := .Values.application.endpoints | default dict -}}
 {{- if .Values.applicationFile -}}{{- .Values.applicationFile -}}
@@ -54,7 +54,7 @@ endpoints:
 {{- else -}}{{- printf "redis://%s-redis:6379/0" (include "tandem.name" .) -}}{{- end -}}
 {{- end -}}
 
-{{/* Pods of a pool: given, or so many that application.<pool>.replicas have room. */}}
+{{/* Pods of a pool: given, or enough for application.<pool>.replicas. */}}
 {{- define "tandem.pods" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- if not (kindIs "invalid" $pool.pods) -}}{{- int $pool.pods -}}
@@ -65,7 +65,7 @@ endpoints:
 {{- end -}}
 {{- end -}}
 
-{{/* The fewest and the most pods of a pool: given, or those of application.scaling; else as many. */}}
+{{/* The least and the most pods of a pool: given, or from application.scaling, or fixed. */}}
 {{- define "tandem.podBounds" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $application := include "tandem.application" .root | fromYaml -}}
@@ -84,12 +84,12 @@ max: {{ int $most }}
 scales: {{ $scales }}
 {{- end -}}
 
-{{/* What names this version in the Redis that it shares with the one it replaces. */}}
+{{/* The namespace of this version in the Redis that it shares with the version before. */}}
 {{- define "tandem.namespace" -}}
 {{- printf "%s%s" (include "tandem.applicationText" .) (toJson .Values.image) | sha256sum | trunc 12 -}}
 {{- end -}}
 
-{{/* What a replica gets of its pod: cluster/config/deployment.py, ShareConfig. */}}
+{{/* The share of a replica in its pod: cluster/config/deployment.py, ShareConfig. */}}
 {{- define "tandem.share" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $each := int $pool.replicasPerPod -}}
@@ -110,7 +110,7 @@ per_device: {{ $each }}
 resources: {tandem_{{ .name }}: 1}
 {{- end -}}
 
-{{/* What the chart knows and the user's configuration cannot: laid over it by the builder. */}}
+{{/* The overrides that only the chart knows; the builder lays them over the configuration. */}}
 {{- define "tandem.overrides" -}}
 {{- $application := include "tandem.application" . | fromYaml -}}
 directory.url: {{ include "tandem.redisAddress" . }}

@@ -7,7 +7,7 @@
 {{- $on -}}
 {{- end -}}
 
-{{/* The groups that have pods, or may have: without prefill replicas there is one pool. */}}
+{{/* The groups that may have pods. Without prefill replicas there is one pool. */}}
 {{- define "tandem.groups" -}}
 {{- $groups := list -}}
 {{- range $name := list "router" "prefill" "decode" -}}
@@ -20,7 +20,7 @@
 {{- join " " $groups -}}
 {{- end -}}
 
-{{/* The application's YAML, Serve's configuration of it, and the preStop hook. */}}
+{{/* The application's YAML, its configuration for Serve, and the preStop hook. */}}
 {{- define "tandem.configData" -}}
 tandem.yaml: |2
   {{- include "tandem.applicationText" . | nindent 2 }}
@@ -30,7 +30,7 @@ drain.sh: |
   {{- .Files.Get "files/drain.sh" | nindent 2 }}
 {{- end -}}
 
-{{/* One worker group: root, name. Nothing of ours travels through Ray's object store. */}}
+{{/* One worker group: root, name. Tandem sends no data through Ray's object store. */}}
 {{- define "tandem.group" -}}
 {{- $pool := include "tandem.pool" . | fromYaml -}}
 {{- $pods := int (include "tandem.pods" .) -}}

@@ -23,7 +23,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Fetches the weights; what is there already is not fetched again. */}}
+{{/* Fetches the weights, except files that are there already. */}}
 {{- define "tandem.modelFetch" -}}
 {{- $model := .Values.model -}}
 {{- $store := $model.objectStore -}}

@@ -27,7 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (default $tag .Values.image.tag) -}}
 {{- end -}}
 
-{{/* A pool's values; a key that it does not have is that of all pools. */}}
+{{/* A pool's values, over the defaults of all pools. */}}
 {{- define "tandem.pool" -}}
 {{- include "tandem.over" (dict "defaults" .root.Values.poolDefaults "own" (get .root.Values.pools .name | default dict)) -}}
 {{- end -}}
