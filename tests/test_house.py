@@ -50,15 +50,19 @@ def test_no_file_is_long():
     assert not {str(path): count for path, count in lines.items() if count > MOST_LINES}
 
 
-def test_a_room_has_three_to_eighteen_files():
-    rooms = Counter(path.parent for path in sources(*PACKAGES) if path.name != "__init__.py")
-    inner = {room: count for room, count in rooms.items() if room.parent != ROOT}
-    assert not {str(room): count for room, count in inner.items() if not 2 <= count <= MOST_FILES}
+def test_a_package_has_three_to_eighteen_files():
+    packages = Counter(path.parent for path in sources(*PACKAGES) if path.name != "__init__.py")
+    inner = {package: count for package, count in packages.items() if package.parent != ROOT}
+    assert not {
+        str(package): count for package, count in inner.items() if not 2 <= count <= MOST_FILES
+    }
 
 
-def test_every_room_says_what_it_is():
-    rooms = {path.parent for path in sources(*PACKAGES)}
-    assert not [str(room) for room in rooms if not ast.get_docstring(tree(room / "__init__.py"))]
+def test_every_package_has_a_docstring():
+    packages = {path.parent for path in sources(*PACKAGES)}
+    assert not [
+        str(package) for package in packages if not ast.get_docstring(tree(package / "__init__.py"))
+    ]
 
 
 def private_accesses(module: ast.Module) -> Iterator[int]:
@@ -88,7 +92,7 @@ def called(call: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def test_tests_look_inside_seldom_and_wait_for_events():
+def test_tests_seldom_use_private_names_and_wait_for_events():
     looks = Counter({path: len([*private_accesses(tree(path))]) for path in sources("tests")})
     waits = Counter({path: len([*sleeps(tree(path))]) for path in sources("tests")})
     assert looks.total() <= MOST_PRIVATE_ACCESSES, looks.most_common(9)

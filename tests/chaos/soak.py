@@ -174,13 +174,13 @@ class Soak:
         try:
             received = await self.pair.receiver.receive(self.pair.peer, name, admit, 3.0)
             assert received.first_token == count
-            assert holds(self.pair.target, self.targets.blocks_of(name), value), "a wrong byte"
+            assert has_bytes(self.pair.target, self.targets.blocks_of(name), value), "a wrong byte"
         except (TandemError, asyncio.CancelledError):
-            held = self.targets.blocks_of(name)
-            if held:
-                fill(self.pair.target, held, MARK)
+            owned = self.targets.blocks_of(name)
+            if owned:
+                fill(self.pair.target, owned, MARK)
                 await asyncio.sleep(0.02)
-                assert holds(self.pair.target, held, MARK), "a late write"
+                assert has_bytes(self.pair.target, owned, MARK), "a late write"
             raise
         finally:
             self.blocks.free(self.targets, name)
@@ -191,7 +191,7 @@ def fill(cache, blocks, value):
         layer[:, list(blocks)] = value
 
 
-def holds(cache, blocks, value):
+def has_bytes(cache, blocks, value):
     return bool(blocks) and all((layer[:, list(blocks)] == value).all() for layer in cache.layers)
 
 

@@ -44,7 +44,7 @@ def census(*members: ReplicaRecord, left: tuple[str, ...] = (), born: str | None
     return Census(members, frozenset(left), born)
 
 
-def test_the_roster_reports_who_joined_and_who_left() -> None:
+def test_the_roster_reports_joined_and_lost_replicas() -> None:
     roster = Roster(grace_s=1)
     assert roster.update(census(record("a"), record("b")), now=0).joined == (
         record("a"),
@@ -67,7 +67,7 @@ def test_the_roster_keeps_members_through_an_outage_and_a_grace_after_it() -> No
     assert roster.get("a") is None
 
 
-def test_who_left_on_purpose_is_not_kept_by_an_outage() -> None:
+def test_a_replica_that_left_on_purpose_is_not_kept_by_an_outage() -> None:
     roster = Roster(grace_s=30)
     roster.update(census(record("a"), record("b"), record("c")), now=0)
     roster.unreadable(now=1)

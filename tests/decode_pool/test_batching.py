@@ -35,7 +35,7 @@ class Watched(Formed):
         if not over:
             assert due_s is None and set(joining) <= set(self.batch)
         elif joining:
-            # The oldest, as many as there is room for, and not before their time.
+            # The oldest, as many as there is capacity for, and not before their time.
             assert joining == tuple(owners[: max(1, queue.capacity)])
             assert now >= ends_s or len(owners) >= queue.capacity
             self.batch = joining
@@ -200,16 +200,18 @@ def test_a_batch_is_due_when_the_first_window_of_the_waiting_requests_has_ended(
     st.integers(0, 8),
 )
 def test_a_batch_forms_when_full_or_when_a_window_of_the_waiting_requests_is_over(
-    waiting, window_s, room
+    waiting, window_s, capacity
 ):
     """Of each its age and its own window."""
     now = 16.0
     aged = sorted(waiting, key=lambda one: -one[0])
-    queue = Queue([Candidate(str(n), now - age, own) for n, (age, own) in enumerate(aged)], room)
+    queue = Queue(
+        [Candidate(str(n), now - age, own) for n, (age, own) in enumerate(aged)], capacity
+    )
     left_s = min((own or window_s) - age for age, own in waiting)
     policy = Formed(window_s)
     due_s = policy.form(queue, now)
-    assert due_s == (left_s if left_s > 0 and len(waiting) < room else None)
+    assert due_s == (left_s if left_s > 0 and len(waiting) < capacity else None)
     assert policy.may_join("0") == (due_s is None)
     if due_s is not None:
         assert policy.form(queue, now + due_s / 2) == due_s / 2
@@ -229,15 +231,15 @@ def test_where_there_are_no_windows_that_of_a_request_means_nothing():
 def test_everybody_joins_once_in_order_and_a_batch_never_grows(arrivals, window_s):
     """Without a scheduler: some arrive, a batch forms, its members end after so many looks."""
     policy, waiting, running, joined, now = Formed(window_s), [], [], [], 0.0
-    for number, (room, pause_s, looks) in enumerate([*arrivals, *[(6, 1.0, 1)] * 90]):
+    for number, (capacity, pause_s, looks) in enumerate([*arrivals, *[(6, 1.0, 1)] * 90]):
         now += pause_s
         if number < len(arrivals):
             waiting.append((str(number), now))
         if waiting:
-            policy.form(Queue([Candidate(*one) for one in waiting], room), now)
+            policy.form(Queue([Candidate(*one) for one in waiting], capacity), now)
         new = [name for name, _ in waiting if policy.may_join(name)]
         if new:
-            assert not running and len(new) <= room
+            assert not running and len(new) <= capacity
             joined += new
             running = [(name, looks) for name in new]
             waiting = [one for one in waiting if one[0] not in new]

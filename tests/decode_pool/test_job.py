@@ -104,7 +104,7 @@ async def test_what_another_replica_has_sent_is_not_sent_again():
     await rest.drained
 
 
-async def test_who_listens_late_is_told():
+async def test_a_late_listener_is_called_for_earlier_tokens():
     job = new_job()
     sample(job, 6, 7)
     assert Listener(job).now

@@ -161,7 +161,7 @@ def interval_s(urgency, step_s=STEP_S):
 
 
 @pytest.mark.parametrize("urgency", [Urgency.PROMPTS, Urgency.PRESSED, Urgency.URGENT])
-async def test_slices_are_as_long_as_the_urgency_of_their_prompts_asks(monkeypatch, urgency):
+async def test_the_length_of_slices_follows_the_urgency_of_their_prompts(monkeypatch, urgency):
     async with running(monkeypatch, 2.0) as (subject, engine):
         streaming = asyncio.create_task(stream(subject, "s", 100))
         while engine.now < 0.3:

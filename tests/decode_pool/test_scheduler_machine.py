@@ -147,9 +147,9 @@ class DecodeMachine(RuleBasedStateMachine):
     def remove(self, data):
         owner = data.draw(st.sampled_from(sorted(self.alive)))
         in_step = {span.sequence.owner for span in self.spans}
-        held = self.pool.blocks_of(owner)
+        before = self.pool.blocks_of(owner)
         self._remove(owner)
-        assert self.pool.blocks_of(owner) == (held if owner in in_step else ())
+        assert self.pool.blocks_of(owner) == (before if owner in in_step else ())
 
     @precondition(lambda self: not self.spans)
     @rule()

@@ -34,7 +34,7 @@ def blocks(page: Page, *languages: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.path))
-def test_settings_are_good(page: Page) -> None:
+def test_settings_are_valid(page: Page) -> None:
     if page.path.stem not in ABOUT_THE_CHART:
         for text in blocks(page, "yaml"):
             parse_config(yaml.safe_load(text), text)

@@ -17,10 +17,10 @@ async def crowd(
     client: Client, cases: Sequence[Case], at_once: int, timeout_s: float = 300
 ) -> list[Answer]:
     """The answers to all cases, `at_once` at a time; raises what any of them raises."""
-    slots = asyncio.Semaphore(at_once)
+    limit = asyncio.Semaphore(at_once)
 
     async def one(case: Case) -> Answer:
-        async with slots:
+        async with limit:
             return await answer(client, case, timeout_s)
 
     return await asyncio.gather(*(one(case) for case in cases))

@@ -225,7 +225,7 @@ async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
         role: [line for line in lines() if f" replica={role}#" in line]
         for role in ("router", "prefill", "decode")
     }
-    for role, said in (
+    for role, expected in (
         (
             "router",
             ("request accepted", "request assigned", "first token passed on", "request ended"),
@@ -233,8 +233,8 @@ async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
         ("prefill", ("prefill waits", "prefill started", "first token sampled", "KV handed over")),
         ("decode", ("decode waits", "decode started", "decode ended")),
     ):
-        assert len(told[role]) == len(said), told[role]
-        for message in said:
+        assert len(told[role]) == len(expected), told[role]
+        for message in expected:
             assert sum(f" {message} " in line for line in told[role]) == 1, (message, told[role])
 
 

@@ -167,24 +167,24 @@ async def two_rollouts(serving, expected, folder, new_folder):
             group.create_task(load.over_http_again(serving.http))
             await eventually(lambda: load.count("old") >= 10)
             again = ("rollout", "--config", write(folder / "new.yaml"), "--model", str(new_folder))
-            code, said = await command(serving, *again)
-            assert code == 0, said
+            code, output = await command(serving, *again)
+            assert code == 0, output
             switched_s = time.monotonic()
             # All that begins from here on is the new version's: the old one takes nothing new.
             await eventually(lambda: load.count("new") >= 10)
             await load.one(client, SHORT)
             assert load.answered[-1].version == "new"
             other = write(folder / "other.yaml", max_batch=16)
-            code, said = await command(
+            code, output = await command(
                 serving, "rollout", "--config", other, "--model", str(new_folder)
             )
-            assert code == 0, said
+            assert code == 0, output
         bad = folder / "bad"
         bad.mkdir()
         (bad / "config.json").write_text('{"model_type": "t5", "architectures": ["T5Model"]}')
-        code, said = await command(serving, "rollout", "--config", other, "--model", str(bad))
+        code, output = await command(serving, "rollout", "--config", other, "--model", str(bad))
         assert code == 2
-        assert "rollout failed" in said
+        assert "rollout failed" in output
         await load.one(client, LONG)
     new_text, _ = await load.over_http(serving.http)
     assert {text for text, *_ in load.texts} <= {old_text, new_text}

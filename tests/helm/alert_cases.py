@@ -21,7 +21,7 @@ class Case:
     also: tuple[str, ...] = ()
 
 
-def held(*phases: tuple[float | None, int]) -> list[float | None]:
+def steady(*phases: tuple[float | None, int]) -> list[float | None]:
     """Each value for so many minutes; None: no sample."""
     return [value for value, minutes in phases for _ in range(minutes)]
 
@@ -78,7 +78,7 @@ def batch(requests: tuple[float, float], running: tuple[float, float]) -> Sample
     return {
         **workers("tandem_decode_batch_requests_sum", rising((before, 70), (after, 15))),
         **workers("tandem_decode_batch_requests_count", rising((600, 85))),
-        name("tandem_router_running_requests", WorkerId="c3"): held(
+        name("tandem_router_running_requests", WorkerId="c3"): steady(
             (running[0], 71), (running[1], 15)
         ),
     }
@@ -87,7 +87,7 @@ def batch(requests: tuple[float, float], running: tuple[float, float]) -> Sample
 def blocks(**states: float) -> Samples:
     where = {"role": "decode", "replica": "decode#1"}
     return {
-        name("tandem_kv_blocks", **where, state=state): held((count, 40))
+        name("tandem_kv_blocks", **where, state=state): steady((count, 40))
         for state, count in states.items()
     }
 
@@ -96,7 +96,7 @@ def losses(lost: list[float | None], replicas: float) -> Samples:
     """Two routers that see the same."""
     return {
         **workers("tandem_replicas_lost_total", lost, role="decode"),
-        **workers("tandem_replicas", held((replicas, len(lost))), role="decode"),
+        **workers("tandem_replicas", steady((replicas, len(lost))), role="decode"),
     }
 
 
@@ -154,13 +154,13 @@ CASES = (
     ),
     Case(
         "TandemStepsFail",
-        {name("tandem_prefill_step_failures_total", WorkerId="a1"): held((None, 10), (1, 3))},
-        {name("tandem_prefill_step_failures_total", WorkerId="a1"): held((3, 60))},
+        {name("tandem_prefill_step_failures_total", WorkerId="a1"): steady((None, 10), (1, 3))},
+        {name("tandem_prefill_step_failures_total", WorkerId="a1"): steady((3, 60))},
     ),
     Case(
         "TandemStepsFail",
         workers("tandem_decode_step_failures_total", rising((0, 10), (1, 3))),
-        workers("tandem_decode_step_failures_total", held((3, 60))),
+        workers("tandem_decode_step_failures_total", steady((3, 60))),
     ),
 )
 

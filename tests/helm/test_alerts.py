@@ -112,7 +112,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "text"), list(expressions()))
-def test_expressions_ask_for_series_and_labels_that_exist(where: str, text: str) -> None:
+def test_expressions_use_series_and_labels_that_exist(where: str, text: str) -> None:
     assert check(parser.parse(text)), f"{where} asks for nothing"
 
 
@@ -156,7 +156,7 @@ def test_the_dashboard_s_file_is_what_the_code_makes() -> None:
     assert file.read_text() == chart_dashboard.text(), "run `make helm-dashboard`"
 
 
-def test_a_panel_cannot_ask_for_a_label_that_a_metric_lacks() -> None:
+def test_a_panel_cannot_use_a_label_that_a_metric_lacks() -> None:
     with pytest.raises(ValueError, match="no label tenant"):
         per_second(decode_metrics.TOKENS, "tenant")
 

@@ -24,7 +24,7 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize("values", SNIPPETS, ids=lambda values: "+".join(values))
-def test_a_snippet_is_good_values(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_snippet_is_valid_values(values: dict[str, Any], tmp_path: Path) -> None:
     found = objects(values)
     for item in found:
         if not is_custom(item):

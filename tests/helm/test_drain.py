@@ -59,13 +59,13 @@ def drain(called: Path, processes: Path, seconds: int) -> subprocess.Popen[str]:
     )
 
 
-def test_it_asks_ray_and_ends_when_no_replica_is_left(called: Path, processes: Path) -> None:
+def test_the_drain_hook_ends_when_ray_has_no_replica_left(called: Path, processes: Path) -> None:
     with drain(called, processes, 30) as hook:
         assert hook.communicate(timeout=20)[0] == ""
     assert hook.returncode == 0
-    said = called.read_text().split()
-    assert said[0] == "drain-node"
-    assert said[said.index("--deadline-remaining-seconds") + 1] == "30"
+    command = called.read_text().split()
+    assert command[0] == "drain-node"
+    assert command[command.index("--deadline-remaining-seconds") + 1] == "30"
 
 
 def test_it_waits_for_a_replica(

@@ -20,7 +20,7 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"aplication": {}}, "aplication"),
         ({"application": {"decode": {"max_bach": 1}}}, "max_bach"),
@@ -44,6 +44,6 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
         ),
     ],
 )
-def test_bad_values_are_refused_by_name(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(helm_python.HelmError, match=said):
+def test_bad_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=message):
         render(values)

@@ -127,7 +127,7 @@ def test_secrets_are_in_no_object_but_by_reference() -> None:
         }
 
 
-def test_doors_do_not_buffer_and_wait_for_the_longest_request() -> None:
+def test_ingresses_do_not_buffer_and_wait_for_the_longest_request() -> None:
     for item in example_objects("2p4d-two-gpu-types"):
         if item["kind"] == "Ingress":
             notes = item["metadata"]["annotations"]
@@ -140,7 +140,7 @@ def test_doors_do_not_buffer_and_wait_for_the_longest_request() -> None:
     assert rule["timeouts"] == {"request": "660s", "backendRequest": "660s"}
 
 
-def test_a_locked_down_release_names_everybody_who_may_reach_it() -> None:
+def test_a_locked_down_release_names_all_its_clients() -> None:
     for item in example_objects("locked-down"):
         if item["kind"] == "NetworkPolicy":
             for rule in item["spec"]["ingress"]:
@@ -148,7 +148,7 @@ def test_a_locked_down_release_names_everybody_who_may_reach_it() -> None:
                 assert {"namespaceSelector": {}} not in rule["from"]
 
 
-def doors_of(values: Object, port: str) -> list[Object]:
+def ingresses_of(values: Object, port: str) -> list[Object]:
     """The rules of all policies by which somebody reaches the routers at that port."""
     return [
         rule
@@ -160,21 +160,21 @@ def doors_of(values: Object, port: str) -> list[Object]:
 
 
 @pytest.mark.parametrize("port", ["http", "grpc"])
-def test_who_may_reach_the_routers_is_nobody_but_who_was_named(port: str) -> None:
+def test_only_named_clients_may_reach_the_routers(port: str) -> None:
     named = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateway"}}}]
-    assert doors_of({}, port)[0].get("from") is None  # anybody
-    rules = doors_of({"networkPolicy": {"clients": named}}, port)
+    assert ingresses_of({}, port)[0].get("from") is None  # anybody
+    rules = ingresses_of({"networkPolicy": {"clients": named}}, port)
     assert [rule["from"] for rule in rules] == [named]
 
 
-def test_who_reads_the_routers_metrics_is_named_where_clients_are() -> None:
+def test_monitoring_must_be_named_where_clients_are() -> None:
     prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
     clients = [{"podSelector": {}}]
     values = {"networkPolicy": {"clients": clients}, "monitoring": {"serviceMonitor": True}}
     with pytest.raises(helm_python.HelmError, match=r"networkPolicy\.monitoring"):
         objects(values)
     values["networkPolicy"]["monitoring"] = prometheus
-    assert [rule["from"] for rule in doors_of(values, "http")] == [clients, prometheus]
+    assert [rule["from"] for rule in ingresses_of(values, "http")] == [clients, prometheus]
 
 
 def test_a_dashboard_is_json_with_a_uid() -> None:

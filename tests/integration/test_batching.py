@@ -62,7 +62,7 @@ async def test_a_request_that_loses_its_blocks_stays_a_member(config):
 
 
 @pytest.mark.parametrize("prefill", [0, 1])
-async def test_who_comes_while_a_batch_runs_waits_for_its_end(config, prefill):
+async def test_a_request_during_a_batch_waits_for_its_end(config, prefill):
     async with cluster(batched(config, "static", prefill)) as local:
         seen = []
 

@@ -12,7 +12,7 @@ from cluster.deploy.launcher import Launcher
 from tests.integration.local import cluster
 
 
-async def test_front_ends_on_free_ports_are_found_by_the_router_s_record(config):
+async def test_front_ends_on_free_ports_are_found_by_the_routers_record(config):
     router = replace(config.router, http_port=0, grpc_port=0)
     config = replace(config, router=router, ray=RayConfig(address="head:6379"))
     launcher = Launcher(config)

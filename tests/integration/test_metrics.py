@@ -143,7 +143,7 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
     assert wait_s != 1.0 and max(0.05, before.total_s) <= wait_s < before.total_s + 0.5
 
 
-async def test_a_full_router_tells_the_batch_lane_when_there_is_room_for_it(config, monkeypatch):
+async def test_a_full_router_tells_the_batch_lane_when_it_has_capacity_for_it(config, monkeypatch):
     """More have to end for it, as it may fill three quarters; who was refused tells nothing."""
     asked, ended = [], []
 

@@ -194,14 +194,14 @@ async def test_hits_are_counted_by_pool(config):
         hits = counts.values.get((engine_metrics.PREFIX_HIT_TOKENS.name, pool), 0)
         assert (lookups, hits) == (looked_up[pool], hit[pool])
     assert counts.values[engine_metrics.PREFIX_EVICTIONS.name, "decode"] > 0
-    lent = [one for one in (again, next_turn) if one.prefill_replica == "decode-0"]
-    assert next_turn in lent
-    assert counts.values[decode_metrics.LOCAL_PREFILLS.name,] == len(lent)
+    computed_locally = [one for one in (again, next_turn) if one.prefill_replica == "decode-0"]
+    assert next_turn in computed_locally
+    assert counts.values[decode_metrics.LOCAL_PREFILLS.name,] == len(computed_locally)
     assert counts.values[router_metrics.GENERATED.name,] == 3 * NEW_TOKENS
 
 
 @pytest.mark.parametrize("prefill_replicas", [1, 0])
-async def test_warm_prefixes_are_cached_before_anybody_asks(
+async def test_warm_prefixes_are_cached_before_the_first_request(
     config, model, caplog, prefill_replicas
 ):
     config = replace(config, prefill=replace(config.prefill, replicas=prefill_replicas))
@@ -218,12 +218,12 @@ async def test_warm_prefixes_are_cached_before_anybody_asks(
         _, foreign = await ask(local, prefix + "What is KV?", tenant="other")
         assert foreign.cached_tokens == 0
         await local.idle()
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "kv.warm_prefixes[0] is cached: 39 tokens"
-    assert "[1] was not computed: it has 5 tokens; a block has 16" in said[1]
-    assert "[2] was not computed: it has 100000 tokens" in said[2]
-    assert "[3] was not computed:" in said[3]
-    assert "125 KV blocks" in said[3]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0] == "kv.warm_prefixes[0] is cached: 39 tokens"
+    assert "[1] was not computed: it has 5 tokens; a block has 16" in messages[1]
+    assert "[2] was not computed: it has 100000 tokens" in messages[2]
+    assert "[3] was not computed:" in messages[3]
+    assert "125 KV blocks" in messages[3]
 
 
 def _ids(local, text):

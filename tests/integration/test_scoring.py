@@ -121,7 +121,7 @@ async def test_a_text_may_fill_the_context_and_no_more(config):
             await local.client.score([("a", [1])])
 
 
-async def test_cancelled_and_abandoned_texts_hold_nothing(config):
+async def test_cancelled_and_abandoned_texts_keep_no_blocks(config):
     async with cluster(scoring(config, 1)) as local:
         texts = [[number] * 1500 for number in range(20)]
         running = asyncio.create_task(local.client.score(texts))

@@ -122,7 +122,7 @@ async def test_a_request_wakes_the_pools_and_idle_ones_sleep_again(config, model
             assert router.pools.starts.usual_s("decode") < SCALING.start_s
 
 
-async def test_who_cannot_wait_so_long_is_told_when_to_come_back(config, model):
+async def test_a_request_that_cannot_wait_for_a_start_is_told_when_to_retry(config, model):
     async with sleeping(sleepy(config)) as (serve, _, client):
         try:
             await ask(client, endpoint="hasty")

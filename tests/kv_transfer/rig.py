@@ -209,9 +209,9 @@ async def eventually(condition, timeout_s: float = 5.0) -> None:
 def wait_until(condition, timeout_s: float = 10.0) -> bool:
     """Wait on this thread until it holds; False if it does not in time."""
     deadline = time.monotonic() + timeout_s
-    while not (held := condition()) and time.monotonic() < deadline:
+    while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.002)
-    return held
+    return met
 
 
 async def loop_turns(count: int) -> None:

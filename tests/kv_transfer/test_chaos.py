@@ -86,7 +86,7 @@ class Storm:
 
         try:
             await self.pair.receiver.receive(self.pair.peer, name, admit, TIMEOUT_S)
-            assert holds(self.pair.target, self.targets.blocks_of(name), value)
+            assert has_bytes(self.pair.target, self.targets.blocks_of(name), value)
         except TandemError:
             await self.check_for_late_writes(name)
             raise
@@ -97,11 +97,11 @@ class Storm:
             self.blocks.free(self.targets, name)
 
     async def check_for_late_writes(self, name):
-        held = self.targets.blocks_of(name)
-        if held:
-            fill(self.pair.target, held, MARK)
+        owned = self.targets.blocks_of(name)
+        if owned:
+            fill(self.pair.target, owned, MARK)
             await asyncio.sleep(0.3)
-            assert holds(self.pair.target, held, MARK)
+            assert has_bytes(self.pair.target, owned, MARK)
 
 
 def fill(cache, blocks, value):
@@ -109,7 +109,7 @@ def fill(cache, blocks, value):
         layer[:, list(blocks)] = value
 
 
-def holds(cache, blocks, value):
+def has_bytes(cache, blocks, value):
     return bool(blocks) and all((layer[:, list(blocks)] == value).all() for layer in cache.layers)
 
 

@@ -206,10 +206,10 @@ class HandOverMachine(RuleBasedStateMachine):
             if isinstance(result, Exception):
                 assert isinstance(result, TandemError), result
         received = one.taking is not None and not isinstance(results[-1], BaseException)
-        assert not received or holds(self.pair.target, one.blocks, one.value), "a wrong byte"
+        assert not received or has_bytes(self.pair.target, one.blocks, one.value), "a wrong byte"
         fill(self.pair.target, one.blocks, MARK)
         await loop_turns(20)
-        assert holds(self.pair.target, one.blocks, MARK), "a late write"
+        assert has_bytes(self.pair.target, one.blocks, MARK), "a late write"
 
     @invariant()
     def nothing_is_in_blocks_that_nobody_took(self):
@@ -218,7 +218,7 @@ class HandOverMachine(RuleBasedStateMachine):
             if one is not None and one.taking is not None:
                 continue
             blocks = list(range(slot * BLOCKS, (slot + 1) * BLOCKS))
-            assert one is None or holds(self.pair.target, blocks, MARK)
+            assert one is None or has_bytes(self.pair.target, blocks, MARK)
 
     def teardown(self):
         for one in list(self.live.values()):
@@ -234,7 +234,7 @@ def fill(cache, blocks, value):
         layer[:, blocks] = value
 
 
-def holds(cache, blocks, value):
+def has_bytes(cache, blocks, value):
     return all((layer[:, blocks] == value).all() for layer in cache.layers)
 
 

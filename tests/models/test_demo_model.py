@@ -111,7 +111,7 @@ def test_the_chat_template_refuses_an_unknown_role(tokenizer: PreTrainedTokenize
         tokenizer.apply_chat_template([{"role": "judge", "content": "?"}], tokenize=False)
 
 
-def test_each_fact_is_told_apart_by_its_key_words() -> None:
+def test_each_fact_is_distinguished_by_its_key_words() -> None:
     facts = load_facts()
     for fact in facts:
         matching = [other.id for other in facts if is_answered(other.answer, fact.keys)]
@@ -174,5 +174,5 @@ def test_a_second_turn_is_answered(
     assert answer.endswith(tokenizer.eos_token)
 
 
-def test_the_folder_holds_nothing_else() -> None:
+def test_the_folder_has_no_other_files() -> None:
     assert {path.name for path in Path(MODEL_FOLDER).iterdir()} == set(FILES)

@@ -120,7 +120,7 @@ async def test_parts_of_a_pass_take_no_cores_from_pressed_prompts(pressed, cores
         engine.go_on()
         await asyncio.wait_for(job.first_token, 30)
         # Of a whole pass once its KV is there, and once more when its end is answered.
-        assert [said for said in told if said[1] is None] == [
+        assert [report for report in told if report[1] is None] == [
             (0, None),
             *[(CHUNK, None)] * 2,
             *[(2 * CHUNK, None)] * 2,

@@ -78,7 +78,7 @@ def test_batch_work_gives_way_between_two_layers():
     assert [span.sequence.owner for span in subject.schedule(0.0)] == ["chat"]
 
 
-def test_a_chunk_holds_several_prompts_and_cuts_the_last():
+def test_a_chunk_has_several_prompts_and_cuts_the_last():
     subject = scheduler(BlockPool(100), chunk=8)
     subject.submit(sequence("a", 3), now=1)
     subject.submit(sequence("b", 9), now=2)
@@ -254,10 +254,10 @@ class PrefillMachine(RuleBasedStateMachine):
     def remove(self, data):
         owner = data.draw(st.sampled_from(sorted(self.alive)))
         in_step = {span.sequence.owner for span in self.spans}
-        held = self.pool.blocks_of(owner)
+        before = self.pool.blocks_of(owner)
         self.subject.remove(owner)
         # Blocks that a step is writing stay taken until the step has ended.
-        assert self.pool.blocks_of(owner) == (held if owner in in_step else ())
+        assert self.pool.blocks_of(owner) == (before if owner in in_step else ())
         del self.alive[owner]
         self.parked.discard(owner)
 

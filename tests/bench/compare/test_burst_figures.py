@@ -71,7 +71,7 @@ def test_ratios_are_of_pairs_and_the_best_peer_counts():
     assert (itl.low, itl.high) == (0.5, 0.75)
 
 
-def test_who_returned_is_counted():
+def test_returned_requests_are_counted():
     share = as_series(RUNS, "burst").figures["pools: returned, then within goals"]
     assert (share.value, share.n) == (0.75, 8)
 
@@ -86,7 +86,7 @@ def test_a_series_is_named_by_its_load_and_its_conditions():
     assert shrunk.name == "burst, lengths / 2"
 
 
-def test_itl_beside_long_prompts_is_held_against_that_before():
+def test_itl_beside_long_prompts_is_compared_with_itl_before_them():
     counts = {RUNNING: {"requests": 4, "failed": 0}, LONG: {"requests": 4, "failed": 1}}
     values = {"before": [0.01, 0.01], "during": [0.015, 0.02], "ttft": [1.0, 2.0]}
     run = Measured(POOLS, 1, ITL, 1, counts, values, about="a load", at="2026-01-02 03:04")

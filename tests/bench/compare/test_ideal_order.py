@@ -26,7 +26,7 @@ def at(at_s, tokens, phase="burst"):
     return Arrival(at_s, phase, tokens, 32)
 
 
-def test_the_shortest_goes_first_and_who_would_be_late_is_refused():
+def test_the_shortest_goes_first_and_a_late_request_is_refused():
     asked = [at(0, 100), at(0.01, 900), at(0.02, 300), at(0.03, 500)]
     found = ideal(asked, lambda tokens: tokens / 1000, 1.0)
     # 0.1, then 0.4 and 0.9 s; 900 more would take until 1.8.

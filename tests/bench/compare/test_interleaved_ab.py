@@ -37,7 +37,7 @@ def series(outcomes):
     return as_series("a load", outcomes, {"load": "a load"}, "c", "2026-01-02")
 
 
-def test_a_request_is_held_against_itself():
+def test_a_request_is_compared_with_itself_in_both_modes():
     figures = series(
         [
             *(outcome(POOLS, index, True, 0.010) for index in range(3)),

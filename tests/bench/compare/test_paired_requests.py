@@ -32,7 +32,7 @@ OURS = _run(POOLS, 1, [0.010, 0.014, None, 0.020, None], [True, True, False, Tru
 THEIRS = _run(SINGLE, 1, [0.012, 0.011, 0.005, 0.025, None], [True, True, True, False, True])
 
 
-def test_each_request_is_held_against_itself():
+def test_each_request_is_compared_with_itself():
     found = one_by_one([OURS], [THEIRS])
     # By the median request they are ahead, of the same requests we are in two of three.
     ours, theirs = (median(filter(None, one.each_itl)) for one in (OURS, THEIRS))

@@ -34,7 +34,7 @@ def test_tokens_have_the_moment_at_which_their_event_was_complete():
     assert answer.first_token_s() == 2.0
 
 
-def test_an_event_may_span_chunks_and_a_chunk_hold_several_events():
+def test_an_event_may_span_chunks_and_a_chunk_have_several_events():
     first, second = _event("w3"), _event(" w4")
     answer = _answer(
         _HEAD + _chunk(first + second[:9]), _chunk(second[9:]), _chunk(b"data: [DONE]\n\n")

@@ -115,7 +115,7 @@ def test_the_drain_ends_with_the_last_that_came_before_the_bursts_end():
     assert figures(_LOAD, [], _BUDGETS).drain_s == 0.0
 
 
-def test_refusals_and_those_who_came_back():
+def test_refusals_and_returned_requests_are_counted():
     outcomes = [
         _refused(11, named=4.0),
         _refused(12, named=6.0),

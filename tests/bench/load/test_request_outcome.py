@@ -72,8 +72,8 @@ def test_or_the_ids_that_came():
 
 def test_a_chats_role_is_no_token():
     role = _chunk({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-    said = [_chunk({"choices": [{"delta": {"content": text}}]}) for text in ("w3", " w4 w5")]
-    reads = [(12.8, _HEAD + role), (13.0, said[0]), (14.0, said[1] + _usage(3))]
+    pieces = [_chunk({"choices": [{"delta": {"content": text}}]}) for text in ("w3", " w4 w5")]
+    reads = [(12.8, _HEAD + role), (13.0, pieces[0]), (14.0, pieces[1] + _usage(3))]
     found = _read([*reads, (14.0, b"0\r\n\r\n")], count_tokens)
     assert found.messages == ((3.0, 1), (4.0, 2))
     assert found.ttfmt_s == 1.0

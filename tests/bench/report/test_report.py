@@ -46,7 +46,7 @@ def test_the_kept_report_is_what_the_results_say(monkeypatch, tmp_path):
     assert main(["--check"]) == 0
 
 
-def test_every_goal_is_held_against_figures_that_are_kept():
+def test_every_goal_is_compared_with_kept_figures():
     kept = read_all(ROOT / "bench/results")
     of = {(each.benchmark, name) for each in kept for s in each.series for name in s.figures}
     for goal in GOALS:

@@ -67,8 +67,11 @@ def test_a_server_is_ended_with_its_children(tmp_path):
 
 
 def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path):
-    server = ServerProcess((sys.executable, "-c", "raise SystemExit('no room')"), free_port())
-    with pytest.raises(NotReady, match=r"ended with 1: no room"), running(server, tmp_path / "log"):
+    server = ServerProcess((sys.executable, "-c", "raise SystemExit('no memory')"), free_port())
+    with (
+        pytest.raises(NotReady, match=r"ended with 1: no memory"),
+        running(server, tmp_path / "log"),
+    ):
         pass
 
 

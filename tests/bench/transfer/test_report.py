@@ -38,7 +38,7 @@ def test_a_run_gives_every_figure_that_a_goal_needs():
     assert series.figures["gloo, 1 x 1,024 tokens: of the floor"].value == pytest.approx(1.5)
 
 
-def test_the_tables_have_complete_and_early_hand_overs_apart():
+def test_complete_and_early_hand_overs_have_separate_tables():
     text = as_markdown(CHANNELS, HAND_OVERS, "a machine")
     assert "| gloo, 32 x 1,024 tokens | 10.0 | 15.0 [10.0 to 20.0] | 0.67 | 10.0 | 1.50 |" in text
     assert "| gloo, 2,048 tokens while computed | 10.0 | 15.0 [10.0 to 20.0] |" in text

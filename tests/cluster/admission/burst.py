@@ -244,16 +244,16 @@ class Burst:
         self._step_done_s = self.now + took_s
 
     def report(self) -> None:
-        holds, batch = self.placement.load_tracker, len(self.streams)
+        tracker, batch = self.placement.load_tracker, len(self.streams)
         step_s = self.step_s[0] + self.step_s[1] * batch if batch else 0.0
         tokens = round(sum(call.remaining for call in self.prompts))
         self.placement.costs.learn_step("d0", batch, step_s)
-        holds.report(
+        tracker.report(
             "p0", ReplicaLoad(prompt_tokens_due=tokens, waiting=len(self.prompts)), self.now
         )
         running = len(self.prompts) + batch
         promised = sum(call.prompt // 16 + 3 for call in (*self.prompts, *self.streams))
-        holds.report("d0", ReplicaLoad(running=running, blocks_promised=promised), self.now)
+        tracker.report("d0", ReplicaLoad(running=running, blocks_promised=promised), self.now)
 
     @property
     def in_goals(self) -> int:

@@ -39,7 +39,7 @@ async def test_a_near_miss_waits_and_is_admitted_when_there_is_capacity(queue, p
     assert placement.load_tracker.requests(assigned.plan.pair.decode) == 0
 
 
-async def test_who_waits_in_vain_is_told_when_it_was_decided(queue):
+async def test_a_refusal_after_a_wait_has_its_decision_time(queue):
     """No sooner than it must be: until then there could have been capacity."""
     first = (await queue.enter(request()))[0]
     with pytest.raises(Refused) as refused:
@@ -49,7 +49,7 @@ async def test_who_waits_in_vain_is_told_when_it_was_decided(queue):
     first.release()
 
 
-async def test_who_has_gone_uses_nothing(queue, placement, pools):
+async def test_a_cancelled_waiting_request_takes_no_load(queue, placement, pools):
     first = (await queue.enter(request()))[0]
     waiting = enter(queue, 4800)
     await eventually(lambda: queue.waiting == 1)
@@ -61,7 +61,7 @@ async def test_who_has_gone_uses_nothing(queue, placement, pools):
     assert placement.load_tracker.requests(pools.records["decode"][0]) == 0
 
 
-async def test_who_is_admitted_and_gone_at_once_uses_nothing(queue, placement, pools):
+async def test_a_request_cancelled_at_its_admission_takes_no_load(queue, placement, pools):
     """Its client cancels after the decision, and before the task goes on."""
     first = (await queue.enter(request(14000, batch=True)))[0]
     waiting = enter(queue, 14000, batch=True)
@@ -86,7 +86,7 @@ async def test_batch_work_waits_for_blocks_in_its_order_within_the_bound(queue):
     (await waiting[1])[0].release()
 
 
-async def test_whoever_is_behind_a_crowd_is_decided_in_time_all_the_same(pools, placement):
+async def test_a_request_behind_a_crowd_is_decided_in_time(pools, placement):
     queue = AdmissionQueue(pools, placement, max_waiting=99)
     light = (await queue.enter(request(10, tenant="light")))[0]
     heavy = (await queue.enter(request(11000, batch=True, tenant="heavy")))[0]
@@ -160,7 +160,7 @@ async def test_the_queued_prefill_is_told_whole_wherever_prompts_wait(pools, pla
     first.release()
 
 
-async def test_a_backlog_of_the_batch_lane_is_told_by_itself(queue):
+async def test_unserved_batch_requests_are_counted_separately(queue):
     """It waits for blocks; no request of the other lanes waits for a pool."""
     first = (await queue.enter(request(14000, batch=True)))[0]
     waiting = [enter(queue, 14000, batch=True) for _ in range(2)]

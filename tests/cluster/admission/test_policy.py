@@ -1,4 +1,4 @@
-"""The policy: what is predicted late is refused early, and a refusal names a time that holds."""
+"""The policy: what is predicted late is refused early, and a refusal names a time at which a retry is admitted."""
 
 import itertools
 
@@ -64,7 +64,7 @@ def test_a_replica_without_requests_takes_any():
     assert Admission().judge(request(), found, 0.0) == Admit()
 
 
-def test_the_batch_lane_waits_for_room_and_never_for_being_late():
+def test_the_batch_lane_waits_for_capacity_and_is_never_refused_as_late():
     admission = Admission()
     late = forecast(50.0, work_s=49.0)
     assert admission.judge(request(batch=True), late, 10.0) == Admit()
@@ -163,11 +163,11 @@ def test_those_refused_in_a_burst_succeed_when_they_return():
 
 def test_all_load_is_given_back():
     burst = Burst(seed=2, returning=True).run()
-    holds = burst.placement.load_tracker
+    tracker = burst.placement.load_tracker
     prefill, decode = burst.records()
-    assert holds.backlog(prefill.id).remaining() == []
+    assert tracker.backlog(prefill.id).remaining() == []
     burst.report()
-    assert holds.requests(decode) == 0 and holds.blocks(decode) == 0
+    assert tracker.requests(decode) == 0 and tracker.blocks(decode) == 0
     assert len(burst.finished) == len(burst.calls)
 
 

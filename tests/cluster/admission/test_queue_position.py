@@ -16,7 +16,7 @@ def often(monkeypatch):
     monkeypatch.setattr(queue_position, "TELL_S", 0.01)
 
 
-async def test_who_waits_is_told_where_and_for_how_long(pools, placement):
+async def test_a_waiting_request_is_told_its_position_and_wait(pools, placement):
     queue = AdmissionQueue(pools, placement, max_waiting=3)
     placement.costs.learn_stream("d0", 3.0)
     first = (await queue.enter(request(14000, batch=True)))[0]
@@ -48,7 +48,7 @@ async def test_no_wait_is_made_up_before_a_request_has_ended(queue):
     (await waiting)[0].release()
 
 
-async def test_who_is_admitted_at_once_is_told_nothing(queue):
+async def test_a_request_admitted_at_once_is_told_no_position(queue):
     told: list[Progress] = []
     (await queue.enter(request(100), told.append))[0].release()
     assert not told

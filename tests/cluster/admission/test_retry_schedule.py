@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cluster.admission.retry_schedule import RetrySchedule
 
 
-def test_times_are_as_far_apart_as_the_work_is_long():
+def test_retry_times_are_spaced_by_their_work():
     retries = RetrySchedule()
     times = [retries.promise(number, 0.2, 0.5, 1.0, 0.0) for number in range(5)]
     assert times[0] == 1.0
@@ -59,7 +59,7 @@ def test_nobody_is_sent_behind_a_crowd_that_does_not_come():
     assert retries.promise("newer", 1.0, 0.5, 60.1, 60.0) < 60.0 + 2.0
 
 
-def test_who_is_told_between_others_keeps_the_order():
+def test_retries_promised_between_others_keep_the_order():
     retries = RetrySchedule()
     for number in range(100):
         retries.promise(number, 1.0, 0.5, 0.1, 0.0)

@@ -1,4 +1,4 @@
-"""A refusal's time holds: a request that returns then is served, and none waits for nothing."""
+"""A request that returns at its retry time is served, and no request waits in vain."""
 
 from functools import cache
 from statistics import median
@@ -64,7 +64,7 @@ def test_more_work_in_front_makes_no_fewer_late(promised, begin_s, seconds, more
 
 @settings(deadline=None)
 @given(st.lists(work, min_size=1, max_size=12))
-def test_who_is_done_before_the_first_returns_makes_nobody_late(promised):
+def test_work_done_before_the_first_promised_retry_makes_none_late(promised):
     retries = RetrySchedule()
     times = [
         retries.promise(key, takes_s, slack_s, 1.0, 0.0)

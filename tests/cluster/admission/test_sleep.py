@@ -47,9 +47,7 @@ async def test_a_replica_that_is_back_is_told_from_a_new_one(queue, asleep) -> N
         assert (asleep.starts.usual_s("decode") < 30) is learned
 
 
-async def test_work_of_the_batch_lane_waits_for_a_start_and_is_told(
-    queue, asleep, monkeypatch
-) -> None:
+async def test_batch_work_waits_for_a_start_and_is_told_so(queue, asleep, monkeypatch) -> None:
     monkeypatch.setattr(queue_position, "TELL_S", 0.0)
     told = []
     waiting = enter(queue, 100, batch=True, tell=told.append)
@@ -78,7 +76,7 @@ async def test_requests_that_wait_for_a_start_are_offered_load_when_it_is_over(
     assert len(came) == 1 and came[0] > 0
 
 
-async def test_who_may_not_wait_so_long_is_told_when_to_come(queue, asleep) -> None:
+async def test_a_request_that_may_not_wait_for_a_start_gets_a_retry_time(queue, asleep) -> None:
     with pytest.raises(Refused) as refused:
         await queue.enter(request(100, budget_s=10.0))
     assert refused.value.reason == "starting"

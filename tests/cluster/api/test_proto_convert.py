@@ -168,7 +168,7 @@ def test_any_text_of_tokens_becomes_valid(odd):
         ("logprobs", 2**33),
     ],
 )
-def test_sampling_that_has_no_place_on_the_wire(field, value):
+def test_sampling_that_the_wire_cannot_carry_is_refused(field, value):
     with pytest.raises(InvalidRequest) as caught:
         sampling_to_proto(SamplingParams(**{field: value}))
     assert caught.value.field == field
@@ -178,14 +178,14 @@ def test_sampling_that_has_no_place_on_the_wire(field, value):
     ("field", "value"),
     [("n", -1), ("n", "two"), ("request_id", 5), ("model", "\ud800"), ("endpoint", None)],
 )
-def test_a_request_that_has_no_place_on_the_wire(field, value):
+def test_a_request_that_the_wire_cannot_carry_is_refused(field, value):
     with pytest.raises(InvalidRequest) as caught:
         request_to_proto(GenerateRequest(TextPrompt("a"), **{field: value}))
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("prompt", [TextPrompt("\ud800"), TokenPrompt((2**32,)), TextPrompt(3)])
-def test_a_prompt_that_has_no_place_on_the_wire(prompt):
+def test_a_prompt_that_the_wire_cannot_carry_is_refused(prompt):
     with pytest.raises(InvalidRequest) as caught:
         request_to_proto(GenerateRequest(prompt))
     assert caught.value.field == "prompt"

@@ -151,8 +151,10 @@ ENDPOINTS = {
 
 async def prepared(prompt, **options):
     endpoints = options.pop("endpoints", ENDPOINTS)
-    front_end = Preprocessor(CARD, Letters(), endpoints, 1, lambda tenant: Chain(tenant, "x", 16))
-    return await front_end.prepare(GenerateRequest(prompt, ONE, **options), "id", None)
+    preprocessor = Preprocessor(
+        CARD, Letters(), endpoints, 1, lambda tenant: Chain(tenant, "x", 16)
+    )
+    return await preprocessor.prepare(GenerateRequest(prompt, ONE, **options), "id", None)
 
 
 @pytest.mark.parametrize(
@@ -204,10 +206,10 @@ def test_a_prefill_replica_takes_it_alone():
     plan = placement.plan([prefill], [], ask, 0.0)
     assert plan.pair.prefill_only and not plan.pair.local
     assert plan.pair.prefill is prefill
-    held = placement.add_load(plan, ask, 0.0)
+    shares = placement.add_load(plan, ask, 0.0)
     assert placement.load_tracker.requests(prefill) == 0
     assert placement.queue_s("p", 0.0) > 0
-    for one in held:
+    for one in shares:
         one.release()
     assert placement.queue_s("p", 0.0) == 0
     # Of what is cached that before the first scored token alone is of use.

@@ -91,7 +91,7 @@ def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch,
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(False, 0.0), (True, 1.0)])
-def test_a_backlog_of_the_batch_lane_is_no_lack_of_a_pool(counted, expected):
+def test_a_batch_backlog_is_no_pressure_on_a_pool(counted, expected):
     members = [decode(), router(unserved_batch=7)]
     assert pressure("decode", members, LoadLimits(batch=counted)) == expected
 

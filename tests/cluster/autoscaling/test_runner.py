@@ -70,7 +70,7 @@ async def keep(config, board, until, router="router-a", members=None, identity=N
 
 
 @pytest.mark.parametrize(("router", "asks"), [("router-a", True), ("router-b", False)])
-async def test_one_router_lends_and_goes_on_after_a_refusal(monkeypatch, router, asks):
+async def test_one_router_flips_roles_and_goes_on_after_a_refusal(monkeypatch, router, asks):
     asked, twice = [], asyncio.Event()
 
     async def refuse(record, role):

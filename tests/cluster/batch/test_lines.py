@@ -1,4 +1,4 @@
-"""The lines and the pace of a batch: each request once, bad ones said, never too many at a time."""
+"""The lines and the concurrency of a batch: each request once, and bad lines are reported."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_requests_come_out_in_order_without_those_that_are_done():
         (line("a"), None, "custom_id 'a' is that of line 1"),
     ],
 )
-def test_a_bad_line_is_said_and_costs_the_others_nothing(wrong, custom_id, reason):
+def test_a_bad_line_is_reported_and_the_others_are_read(wrong, custom_id, reason):
     first, bad, last = read_input([line("a"), wrong, line("b")], ())
     assert (first.custom_id, last.custom_id) == ("a", "b")
     assert isinstance(bad, BadLine)
@@ -77,7 +77,7 @@ RESULTS = st.one_of(
 
 
 @given(st.lists(RESULTS), st.integers(0, 60))
-def test_only_good_results_are_kept_and_each_once(tmp_path_factory, lines, cut):
+def test_only_successful_results_are_kept_and_each_once(tmp_path_factory, lines, cut):
     path = tmp_path_factory.mktemp("batch") / "out.jsonl"
     whole = b"".join(lines)
     path.write_bytes(whole[: len(whole) - cut] if cut else whole)
@@ -117,26 +117,26 @@ def test_one_batch_writes_to_a_file(tmp_path):
 
 
 @given(st.integers(1, 64), st.lists(st.tuples(st.booleans(), st.floats(0, 5)), max_size=200))
-def test_the_pace_stays_within_its_bounds(most, events):
-    pace, now = BatchConcurrency(most), 0.0
+def test_the_concurrency_stays_within_its_bounds(most, events):
+    concurrency, now = BatchConcurrency(most), 0.0
     for answered, passed in events:
-        before, now = pace.limit, now + passed
+        before, now = concurrency.limit, now + passed
         if answered:
-            pace.answered()
-            assert before <= pace.limit <= before + 1
+            concurrency.answered()
+            assert before <= concurrency.limit <= before + 1
         else:
-            pace.refused(now)
-            assert pace.limit <= before
-        assert 1 <= pace.limit <= most
+            concurrency.refused(now)
+            assert concurrency.limit <= before
+        assert 1 <= concurrency.limit <= most
 
 
-def test_the_pace_halves_once_for_refusals_at_one_time_and_recovers():
-    pace = BatchConcurrency(32)
+def test_the_concurrency_halves_once_for_simultaneous_refusals_and_recovers():
+    concurrency = BatchConcurrency(32)
     for _ in range(2000):
-        pace.answered()
-    assert pace.limit == 32
+        concurrency.answered()
+    assert concurrency.limit == 32
     for _ in range(10):
-        pace.refused(5.0)
-    assert pace.limit == 16
-    pace.refused(7.0)
-    assert pace.limit == 8
+        concurrency.refused(5.0)
+    assert concurrency.limit == 16
+    concurrency.refused(7.0)
+    assert concurrency.limit == 8

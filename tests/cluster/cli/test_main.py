@@ -286,7 +286,7 @@ def test_generate_streams_and_passes_the_sampling(
     assert list(asked.sampling.stop) == ["a", "b"]
 
 
-def test_chat_asks_once(capsys: pytest.CaptureFixture[str], router: Router) -> None:
+def test_chat_answers_a_prompt_once(capsys: pytest.CaptureFixture[str], router: Router) -> None:
     code, out, _ = run(capsys, "chat", "Hi", "--system", "Be kind.", "--address", router.address)
     assert (code, out) == (0, "Good day\n")
     turns = [(turn.role, turn.content) for turn in router.inference.asked[0].chat.messages]
@@ -350,7 +350,7 @@ def test_status_exits_1_when_a_pool_is_missing(
     assert out.endswith("replicas are missing: decode\n")
 
 
-def test_stop_asks_or_is_refused(capsys: pytest.CaptureFixture[str], router: Router) -> None:
+def test_stop_is_requested_or_refused(capsys: pytest.CaptureFixture[str], router: Router) -> None:
     assert run(capsys, "stop", "--address", router.address)[:2] == (
         0,
         "stop requested; `tandem serve` ends when its replicas have\n",

@@ -177,7 +177,7 @@ def test_tenants_and_lanes_are_checked():
 
 
 @pytest.mark.parametrize("batching", ["static", "window"])
-def test_no_first_token_is_promised_to_who_must_wait_for_a_batch(batching):
+def test_a_request_that_waits_for_a_batch_is_promised_no_first_token(batching):
     document = {"endpoints": {"chat": {"ttft_budget_ms": 200.0}}, "decode": {"batching": batching}}
     config = parse_config(document)
     patient_ms = 1000 * config.router.request_timeout_s

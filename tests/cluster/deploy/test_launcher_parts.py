@@ -78,7 +78,7 @@ def test_a_free_port_is_none_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> 
     assert not set(given) & set(taken)
 
 
-def test_what_stops_it_is_said_with_an_address_of_ones_own() -> None:
+def test_the_stop_command_names_an_address_other_than_the_default() -> None:
     assert stop_command(DEFAULT_ADDRESS) == "tandem stop"
     assert stop_command("127.0.0.1:7000") == "tandem stop --address 127.0.0.1:7000"
 
@@ -197,7 +197,7 @@ def test_a_line_names_the_replica_that_it_comes_from() -> None:
     assert another.endswith(" another replica=prefill#2")
 
 
-def test_an_exception_is_one_line_with_its_place() -> None:
+def test_an_exception_is_one_line_with_file_and_line() -> None:
     out = io.StringIO()
     configure_logging("warning", out)
     try:

@@ -123,7 +123,7 @@ def test_the_builder_refuses_what_it_does_not_know() -> None:
         application({"confg": "tandem.yaml"})
 
 
-def test_a_deployment_asks_for_its_own_share() -> None:
+def test_a_deployment_requests_its_own_share() -> None:
     own = ShareConfig(threads=3, gpus=0.5, per_device=2, resources={"tandem_decode": 1})
     config = TandemConfig(
         directory=DirectoryConfig(url="redis://x"),
@@ -189,7 +189,7 @@ def test_the_builder_waits_for_the_file_that_is_meant(
 
 
 @pytest.mark.parametrize(
-    ("prefill", "gpus", "transport", "said"),
+    ("prefill", "gpus", "transport", "expected"),
     [
         (1, 0, "auto", None),
         (0, 1, "auto", None),
@@ -200,9 +200,9 @@ def test_the_builder_waits_for_the_file_that_is_meant(
         (1, 2, "gloo", None),
     ],
 )
-def test_who_serves_two_pools_on_gpus_is_told_what_to_know(prefill, gpus, transport, said):
+def test_two_pools_on_gpus_give_a_hint(prefill, gpus, transport, expected):
     config = load_config(
         None, {"prefill.replicas": prefill, "decode.replicas": 1, "kv.transport": transport}
     )
     hint = gpu_hint(config, gpus)
-    assert (hint is None) if said is None else said in str(hint)
+    assert (hint is None) if expected is None else expected in str(hint)

@@ -197,7 +197,7 @@ async def test_a_join_and_a_leave_outlast_a_missed_deadline(
     assert "prefill#a" in (await directory.census()).left
 
 
-async def test_data_that_are_lost_between_two_readings_cost_nobody_its_place(
+async def test_data_lost_between_two_readings_keep_all_members(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
     changes: list[Change] = []

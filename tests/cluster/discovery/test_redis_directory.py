@@ -87,7 +87,7 @@ async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
     assert not await directory.stop_requested()
 
 
-async def test_who_left_stays_away_though_its_last_beat_comes_late(directory: Directory) -> None:
+async def test_a_removed_replica_stays_away_despite_a_late_heartbeat(directory: Directory) -> None:
     await directory.register(record())
     await directory.remove("prefill#a")
     await directory.renew(record())

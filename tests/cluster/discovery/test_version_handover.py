@@ -47,7 +47,7 @@ def test_a_version_is_whole_with_both_pools_of_one_layout() -> None:
     assert not whole(leaving(*OLD))
 
 
-def test_who_leaves_is_given_work_only_where_nobody_else_is() -> None:
+def test_a_leaving_replica_gets_work_only_without_another() -> None:
     staying = Roster(*leaving(*OLD), record("p3"), record("d3", "decode"))
     assert names(HealthyReplicas(staying, identity="w"), "prefill") == ["p3"]
     alone = Roster(*leaving(*OLD), record("p3"))

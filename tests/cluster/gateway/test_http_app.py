@@ -150,13 +150,13 @@ async def test_an_error_in_a_stream_ends_it_without_done(client, generator):
 
 async def test_a_refusal_behind_a_heartbeat_says_when_to_come_back(client, generator):
     generator.heartbeats, generator.after = 1, 2  # behind Started and the heartbeat
-    generator.error = Overloaded("no room", retry_after_s=0.2501)
+    generator.error = Overloaded("no capacity", retry_after_s=0.2501)
     response = await client.post(CHAT, json=HELLO | {"stream": True})
     assert response.status_code == 200 and "retry-after-ms" not in response.headers
     heartbeat, last = response.text.removesuffix("\n\n").split("\n\n")
     assert heartbeat == ": heartbeat"
     assert json.loads(last.removeprefix("data: "))["error"] == {
-        "message": "no room",
+        "message": "no capacity",
         "type": "rate_limit_error",
         "param": None,
         "code": "overloaded",
@@ -176,7 +176,7 @@ async def test_one_of_several_prompts_fails(client, generator, stream, after):
         sent = 0
         async for event in fine(request):
             if request.request_id == "r-1" and sent == after:
-                raise Overloaded("no room")
+                raise Overloaded("no capacity")
             yield event
             sent += 1
 
@@ -186,7 +186,7 @@ async def test_one_of_several_prompts_fails(client, generator, stream, after):
     response = await client.post(TEXT, json=body)
     begun = stream and after > 0
     assert response.status_code == (200 if begun else 429)
-    assert "no room" in response.text
+    assert "no capacity" in response.text
     assert "[DONE]" not in response.text
     await eventually(lambda: len(generator.closed) == len(generator.started), 1.0)
 

@@ -213,7 +213,10 @@ async def test_bodies_too_large(client, generator):
 
 async def test_a_body_that_does_not_come(generator, monkeypatch):
     monkeypatch.setattr("cluster.gateway.json_body.READ_S", 0.1)
-    async with front_end(generator) as port, opened(port, CHAT, HELLO, length=1000) as (reader, _):
+    async with (
+        front_end(generator) as port,
+        opened(port, CHAT, HELLO, length=1000) as (reader, _),
+    ):
         assert (await reader.readline()).startswith(b"HTTP/1.1 408")
 
 

@@ -314,7 +314,7 @@ async def test_bad_parameters_are_named(client, generator, given, param):
     assert not generator.started
 
 
-async def test_what_asks_for_nothing_is_accepted(client):
+async def test_unsupported_fields_with_neutral_values_are_accepted(client):
     await client.chat.completions.create(
         model="demo",
         messages=HELLO,

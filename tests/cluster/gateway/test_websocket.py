@@ -247,7 +247,7 @@ documents = values | st.dictionaries(names, values | st.sampled_from(["chat", "c
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-async def test_whatever_is_said_gets_an_answer(socket, document):
+async def test_every_message_gets_an_answer(socket, document):
     await say(socket, json.dumps(document))
     (messages,) = (await until_ends(socket)).values()
     assert messages[-1]["type"] == "end" or messages[-1]["status"] in (400, 404)

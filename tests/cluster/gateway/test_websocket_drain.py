@@ -100,7 +100,7 @@ async def test_a_message_while_the_socket_closes_is_no_fault(generator):
     assert not generator.started
 
 
-async def test_a_client_that_goes_away_meanwhile_holds_up_nothing(generator):
+async def test_a_client_that_leaves_meanwhile_delays_no_drain(generator):
     generator.endless = True
     server, address = await serving(generator)
     socket = await connect(f"ws://{address}{PATH}")

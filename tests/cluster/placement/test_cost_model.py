@@ -150,7 +150,7 @@ def test_a_long_prompt_that_short_ones_pass_is_not_taken_for_a_cheap_one():
     assert cost.seconds(64) < 0.15
 
 
-def test_what_a_prompt_costs_beside_others_is_known_apart():
+def test_the_cost_of_a_prompt_beside_others_is_learned_separately():
     cost, now = PrefillCost(), 0.0
     token_s = dict(zip(Urgency, (0.0006, 0.0012, 0.0009, 0.0007), strict=True))
     for place, tokens in enumerate(lengths(240)):

@@ -64,7 +64,7 @@ def test_choices_may_go_to_all_replicas():
     assert not capacity.is_full(pool[0], request(choices=4))
 
 
-def test_what_its_part_could_never_hold_may_have_what_is_free_of_the_whole():
+def test_a_batch_request_larger_than_its_part_may_use_the_free_whole():
     """Or a large request of the batch lane, and all behind it, would wait until nobody is there."""
     capacity, busy = DecodeCapacity(ReplicaLoadTracker()), record(running=1, blocks_promised=1)
     assert capacity.slots_shortfall([busy], request(choices=7, batch=True)) == 0

@@ -41,11 +41,11 @@ def test_least_loaded_wins_and_ties_rotate():
     decode = [replica("d0", "decode", running=5), replica("d1", "decode")]
     placement = Placement()
     first = placement.choose(pool, decode, 10, 20)
-    held = placement.add_prompt(first.prefill, 10)
+    shares = placement.add_prompt(first.prefill, 10)
     second = placement.choose(pool, decode, 10, 20)
     assert {first.prefill.id, second.prefill.id} == {"p0", "p1"}
     assert first.decode.id == "d1"
-    for share in (*held, *held):
+    for share in (*shares, *shares):
         share.release()
     assert placement.choose(pool, decode, 10, 20).prefill.id == second.prefill.id
 

@@ -41,7 +41,7 @@ def test_what_decode_has_cached_is_not_computed_where_its_answer_has_no_capacity
     assert not (found.forecast.slots_shortfall or found.forecast.blocks_shortfall)
 
 
-def test_a_replica_that_does_both_must_hold_the_answer_too():
+def test_a_replica_of_role_both_must_have_capacity_for_the_answer():
     prefill, both = replica("p0", "prefill"), replica("b0", "both", blocks=10)
     decode = replica("d0", "decode")
     placement = Placement()

@@ -72,7 +72,7 @@ def test_prompts_that_wait_together_share_their_urgency(cost):
     assert seconds(queue, cost, 10.0) == pytest.approx([0.4, 0.5, 0.3], abs=0.03)
 
 
-def test_the_batch_lane_is_in_nobodys_way_but_its_own(cost):
+def test_batch_prompts_delay_only_batch_prompts(cost):
     queue = PrefillBacklog()
     queue.add(PlacedPrompt(400, batch=True, urgency=Urgency.PROMPTS), 10.0)
     queue.add(PlacedPrompt(100), 10.0)

@@ -34,7 +34,7 @@ def test_what_a_report_does_not_have_was_computed_oldest_first():
     assert others(tracker) == 0
 
 
-def test_each_lane_has_done_what_its_own_reports_lack():
+def test_each_lane_computed_the_tokens_missing_in_its_reports():
     tracker = ReplicaLoadTracker()
     batch, other = PlacedPrompt(500, batch=True), PlacedPrompt(100)
     tracker.prompt("r0", batch, 0.0)
@@ -101,7 +101,7 @@ def test_what_a_report_has_more_belongs_to_others():
     assert tracker.backlog("r0").others_of(ReplicaLoad(prompt_tokens_due=30)) == 30
 
 
-def test_what_was_placed_just_before_a_report_is_counted_once():
+def test_a_prompt_placed_just_before_a_report_counts_once():
     """It may be in it or not: were it another's, too, much would be refused until the next one."""
     tracker = ReplicaLoadTracker()
     tracker.prompt("r0", PlacedPrompt(100), 1.0)

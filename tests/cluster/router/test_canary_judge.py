@@ -97,7 +97,7 @@ def failing(canaries):
         yield
 
 
-def test_a_bad_canary_is_rolled_back_for_good_and_the_other_routers_follow(caplog):
+def test_a_bad_canary_is_rolled_back_in_all_routers_and_stays_so(caplog):
     clock = [0.0]
     here, there = (CanaryRouting(ENDPOINTS, "", lambda: clock[0]) for _ in range(2))
     assert {route.served_as for route in routes(here)} == {"chat", "next"}
@@ -130,7 +130,7 @@ def test_what_is_a_fault_and_what_is_not():
 
 
 @pytest.mark.parametrize(
-    ("canary", "said"),
+    ("canary", "message"),
     [
         ("{endpoint: none}", "no endpoint 'none'"),
         ("{endpoint: chat}", "another endpoint"),
@@ -141,11 +141,11 @@ def test_what_is_a_fault_and_what_is_not():
         ("{share: 0.5}", "endpoint"),
     ],
 )
-def test_a_wrong_canary_is_refused_by_name(tmp_path, canary, said):
+def test_a_wrong_canary_is_refused_by_name(tmp_path, canary, message):
     file = tmp_path / "tandem.yaml"
     others = "next: {}, both: {canary: {endpoint: next}}"
     file.write_text(f"endpoints: {{chat: {{canary: {canary}}}, {others}}}")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         load_config(file)
 
 

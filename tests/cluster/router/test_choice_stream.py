@@ -107,7 +107,7 @@ async def test_tokens_of_decode_wait_for_the_first_one():
 
 
 @pytest.mark.parametrize("index", [1, 3])
-async def test_a_token_in_the_wrong_place_is_a_fault(index):
+async def test_a_token_out_of_order_is_a_fault(index):
     rig = await begun()
     rig.prefill.first(10)
     rig.decode.tokens(1, 11)
@@ -138,8 +138,8 @@ async def test_the_echo_of_a_failure_waits_for_the_failure():
     rig = await begun()
     rig.prefill.end(TransferFailed("the receiver gave up"))
     assert not rig.run._outcome.done()
-    rig.decode.end(Overloaded("no room", retry_after_s=1.0))
-    with pytest.raises(Overloaded, match="no room"):
+    rig.decode.end(Overloaded("no capacity", retry_after_s=1.0))
+    with pytest.raises(Overloaded, match="no capacity"):
         await rig.outcome()
     assert rig.prefilled
 
@@ -206,7 +206,7 @@ class Observations:
         return lambda value, labels: None
 
 
-async def test_the_time_to_cancel_ends_when_both_replicas_hold_nothing():
+async def test_the_time_to_cancel_ends_when_both_replicas_are_free():
     backend = Observations()
     telemetry.install(backend)
     try:

@@ -191,7 +191,7 @@ async def test_a_failover_counts_once_and_by_what_was_lost(rig, monkeypatch):
 
 async def test_a_full_replica_is_the_answer_to_what_was_not(rig):
     prefill, _ = await rig.start()
-    prefill.end(Overloaded("no room", retry_after_s=1.0))
+    prefill.end(Overloaded("no capacity", retry_after_s=1.0))
     with pytest.raises(Overloaded):
         await rig.task
 

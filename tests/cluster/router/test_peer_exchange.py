@@ -63,12 +63,12 @@ async def routers(directory):
 
 
 async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directory):
-    said = 0
+    exchanges = 0
 
     class Counting:
         async def exchange(self, router, state):
-            nonlocal said
-            said += 1
+            nonlocal exchanges
+            exchanges += 1
             return await directory.exchange(router, state)
 
         def __getattr__(self, name):
@@ -80,8 +80,8 @@ async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directo
         if busy:
             router.fairness.start("acme", 10, 100)
         # The first says that something changed, or that nothing does any more.
-        before = said
-        await eventually(lambda before=before: said >= before + 2)
+        before = exchanges
+        await eventually(lambda before=before: exchanges >= before + 2)
         assert router.exchange.pause_s == pause_s
     await router.exchange.stop()
 
@@ -103,15 +103,15 @@ async def test_two_routers_fill_a_cap_together_and_never_exceed_it(routers):
     assert first.running == 6 and second.fairness.cap("acme", NEED) is not None
 
 
-async def test_who_leaves_gives_all_back(routers, directory):
+async def test_a_leaving_router_gives_its_shares_back(routers, directory):
     await eventually(lambda: all(one.shares.routers == 2 for one in routers))
     await routers[1].exchange.stop()
     await eventually(lambda: routers[0].shares.limit(("acme", "concurrent"), 6) == 6)
-    said = await directory.exchange("x", PeerState(PeerCapUse()).to_json())
-    assert PeerState.from_json(said["s"]).cap_use.left
+    states = await directory.exchange("x", PeerState(PeerCapUse()).to_json())
+    assert PeerState.from_json(states["s"]).cap_use.left
 
 
-async def test_what_a_router_left_that_died_holds_the_next_one_up_for_a_moment_only(directory):
+async def test_the_state_of_a_dead_router_delays_the_next_router_briefly(directory):
     whole = PeerCapUse(5, 1, {("acme", "concurrent"): (6, 6)})
     await directory.exchange("died@1", PeerState(whole).to_json())
     router = Router(directory, "r")
@@ -136,9 +136,9 @@ async def test_an_outage_leaves_an_even_share_and_ends(routers, server, caplog):
         os.kill(server.pid, signal.SIGCONT)
     await eventually(lambda: not any(one.shares.alone for one in routers))
     assert all(one.shares.routers == 2 for one in routers)
-    said = [record.message for record in caplog.records]
-    assert any("no longer shared" in line for line in said)
-    assert any("shared again" in line for line in said)
+    messages = [record.message for record in caplog.records]
+    assert any("no longer shared" in line for line in messages)
+    assert any("shared again" in line for line in messages)
 
 
 async def test_a_peer_state_that_cannot_be_read_is_passed_over(routers, directory):
@@ -151,6 +151,6 @@ async def test_a_peer_state_that_cannot_be_read_is_passed_over(routers, director
 
 
 def test_a_peer_state_survives_the_wire():
-    said = PeerCapUse(3, 2, {("a", "kv_tokens"): (5, 7)})
-    full = PeerState(said, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
+    cap_use = PeerCapUse(3, 2, {("a", "kv_tokens"): (5, 7)})
+    full = PeerState(cap_use, {"a": 1.5}, frozenset({"a"}), {"chat": "why"})
     assert PeerState.from_json(full.to_json()) == full

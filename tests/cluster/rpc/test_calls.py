@@ -126,13 +126,13 @@ async def test_a_call_that_is_cancelled_with_its_beginning_never_begins():
 
 async def test_a_failure_arrives_as_what_was_raised():
     async with rig() as (steps, streams, address, _):
-        steps.error = Overloaded("no room", retry_after_s=2.5)
+        steps.error = Overloaded("no capacity", retry_after_s=2.5)
         taker = Taker()
         streams.to(address).begin(DecodeRequest(transfer="x"), taker)
         await eventually(lambda: taker.ended)
         error = error_from_failure(taker.events[-1].ended.failure)
         assert isinstance(error, Overloaded)
-        assert (error.message, error.retry_after_s) == ("no room", 2.5)
+        assert (error.message, error.retry_after_s) == ("no capacity", 2.5)
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("secret"), KeyError("secret")])
@@ -243,7 +243,7 @@ async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
     await server.stop()
 
 
-async def test_a_call_that_does_not_end_holds_no_replica_up(monkeypatch):
+async def test_a_call_that_does_not_end_delays_no_stop(monkeypatch):
     monkeypatch.setattr(call_server, "_STOP_S", 0.1)
     async with rig() as (steps, streams, address, server):
         taker = Taker()

@@ -28,7 +28,7 @@ def often(monkeypatch):
     monkeypatch.setattr(prompt_reports, "EVERY_S", 0.005)
 
 
-async def said(queue, within_s=2.0):
+async def next_events(queue, within_s=2.0):
     async with asyncio.timeout(within_s):
         return [event.progress for event in await queue.next()]
 
@@ -37,42 +37,42 @@ async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
     prompt, positions = sequence(), {"a": QueuePosition(3, 1.5)}
     reports, queue = PromptReports(lambda: positions), SendQueue()
     reports.begin(prompt, queue.queue(1))
-    (first,) = await said(queue)
+    (first,) = await next_events(queue)
     assert (first.queued, first.position, first.wait_s) == (True, 3, 1.5)
     positions["a"] = QueuePosition(1, None)
-    (second,) = await said(queue)
+    (second,) = await next_events(queue)
     assert (second.queued, second.position, second.HasField("wait_s")) == (True, 1, False)
     prompt.cached_tokens = prompt.computed = 32
-    (third,) = await said(queue)
+    (third,) = await next_events(queue)
     assert (third.queued, third.computed) == (False, 32)
     prompt.tokens.append(5)
     with pytest.raises(TimeoutError):
-        await said(queue, 0.05)
+        await next_events(queue, 0.05)
 
 
-async def test_what_was_said_is_not_said_again_and_the_end_is_the_end():
+async def test_progress_is_not_repeated_and_stops_at_the_end():
     prompt = sequence()
     prompt.cached_tokens = 0
     reports, queue = PromptReports(dict), SendQueue()
     reports.begin(prompt, queue.queue(1))
-    await said(queue)
+    await next_events(queue)
     with pytest.raises(TimeoutError):
-        await said(queue, 0.05)
+        await next_events(queue, 0.05)
     reports.end(prompt)
     reports.end(prompt)
     prompt.computed = 50
     with pytest.raises(TimeoutError):
-        await said(queue, 0.05)
+        await next_events(queue, 0.05)
     assert reports._timer is None
 
 
-async def test_nobody_asks_for_places_when_nobody_waits():
+async def test_positions_are_not_computed_without_waiting_prompts():
     asked = []
     prompt = sequence()
     prompt.cached_tokens = 0
     reports, queue = PromptReports(lambda: asked.append(1) or {}), SendQueue()
     reports.begin(prompt, queue.queue(1))
-    await said(queue)
+    await next_events(queue)
     assert not asked
     reports.end(prompt)
 
@@ -83,7 +83,7 @@ async def test_tokens_of_the_same_call_come_first_and_are_never_lost():
     reports, queue = PromptReports(dict), SendQueue()
     sink = queue.queue(1)
     collect = reports.begin(prompt, sink, lambda: CallEvent(tokens=made.pop()) if made else None)
-    await said(queue)
+    await next_events(queue)
     prompt.computed = 100
     made.append(Tokens(ids=[1]))
     sink.ready(collect)
@@ -99,7 +99,7 @@ def turns(token_s=0.01):
     return PromptQueue(order)
 
 
-def test_a_place_counts_those_that_go_before_in_the_lane_and_the_wait_all_their_tokens():
+def test_a_position_counts_earlier_prompts_of_the_lane_and_the_wait_all_tokens():
     subject = turns()
     for owner, tokens in (("long", 400), ("short", 100), ("mid", 200)):
         subject.add(sequence(owner, tokens), 0.0)
@@ -109,7 +109,7 @@ def test_a_place_counts_those_that_go_before_in_the_lane_and_the_wait_all_their_
     assert waits == pytest.approx([0.0, 1.0, 3.0])
 
 
-def test_one_that_is_being_computed_has_no_place_but_is_waited_for():
+def test_a_prompt_being_computed_has_no_position_but_counts_in_the_wait():
     subject = turns()
     running = sequence("running", 50)
     running.cached_tokens = 0
@@ -136,7 +136,7 @@ def test_no_wait_is_made_up_before_there_was_a_prompt():
     assert subject.positions(0.0) == {"a": QueuePosition(1, None)}
 
 
-def test_a_crowd_has_places_too():
+def test_a_crowd_has_positions_too():
     subject = turns()
     for number in range(200):
         subject.add(sequence(str(number), 10), float(number))
@@ -144,11 +144,11 @@ def test_a_crowd_has_places_too():
     assert sorted(place.position for place in positions.values()) == list(range(1, 201))
 
 
-async def test_nothing_is_said_of_a_prompt_that_has_its_first_token():
+async def test_no_progress_is_reported_after_the_first_token():
     prompt = sequence()
     reports, queue = PromptReports(dict), SendQueue()
     reports.begin(prompt, queue.queue(1))
     prompt.tokens.append(3)
     with pytest.raises(TimeoutError):
-        await said(queue, 0.05)
+        await next_events(queue, 0.05)
     assert reports._timer is None

@@ -49,7 +49,7 @@ def test_configured_tenants_come_first() -> None:
     ]
 
 
-def test_with_no_tenants_to_tell_apart_all_are_other() -> None:
+def test_without_metric_tenants_all_tenants_are_other() -> None:
     assert found(labels(most=0))["tenant"] == "other"
 
 

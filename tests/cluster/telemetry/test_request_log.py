@@ -38,9 +38,9 @@ def test_what_is_not_known_is_left_out(caplog) -> None:
 
 def test_a_refusal_says_when_it_was_decided(caplog) -> None:
     refused = RequestRow(
-        "r-1", "chat", "3f9a1c02", "Refused", "acme", reason="no room", decided_s=0.45
+        "r-1", "chat", "3f9a1c02", "Refused", "acme", reason="no capacity", decided_s=0.45
     )
-    assert line(refused, caplog).endswith('tenant=acme reason="no room" decided_s=0.45')
+    assert line(refused, caplog).endswith('tenant=acme reason="no capacity" decided_s=0.45')
 
 
 def test_nothing_is_written_below_its_level(caplog) -> None:

@@ -105,7 +105,7 @@ def test_a_wrong_file_is_refused_at_the_start(tmp_path, text):
         FileKeys(tmp_path / "absent.yaml")
 
 
-async def test_over_http_the_key_says_who_it_is_and_a_header_does_not(keys):
+async def test_over_http_the_key_and_no_header_names_the_tenant(keys):
     generator = ScriptedGenerator()
     async with (
         front_end(generator, keys=keys) as port,
@@ -123,7 +123,7 @@ async def test_over_http_the_key_says_who_it_is_and_a_header_does_not(keys):
         assert [request.tenant for request in generator.requests] == ["acme", "acme"]
 
 
-async def test_over_grpc_the_key_says_who_it_is_and_the_request_does_not(keys):
+async def test_over_grpc_the_key_and_no_request_field_names_the_tenant(keys):
     generator = ScriptedGenerator()
     server = await start(generator, keys=keys)
     address = f"127.0.0.1:{server.port}"

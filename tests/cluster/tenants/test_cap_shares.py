@@ -105,7 +105,7 @@ def test_a_cap_is_never_exceeded_while_exchanges_come_through_in_time(whole, cou
 
 
 @given(st.integers(1, 40), st.lists(st.integers(0, 50), min_size=1, max_size=4))
-def test_what_is_free_goes_to_whoever_wants_it_within_a_few_exchanges(whole, wants):
+def test_a_free_share_goes_to_a_wanting_router_within_a_few_exchanges(whole, wants):
     store = Store()
     routers = settled(NAMES[: len(wants)], whole, store)
     for router, wanted in zip(routers, wants, strict=True):
@@ -119,7 +119,7 @@ def test_what_is_free_goes_to_whoever_wants_it_within_a_few_exchanges(whole, wan
 
 
 @given(st.integers(1, 20), st.integers(2, 4), st.data())
-def test_who_is_cut_off_exceeds_it_by_no_more_than_its_own(whole, count, data):
+def test_an_isolated_router_exceeds_a_cap_by_its_own_share_at_most(whole, count, data):
     """The bound that the module's text gives, with one router cut off from all others."""
     store, now = Store(), 0.0
     routers = settled(NAMES[:count], whole, store)
@@ -202,7 +202,7 @@ def test_one_router_has_it_all_and_needs_no_exchange_for_that():
     assert router.shares.limit(("other", "concurrent"), 7) == 7
 
 
-def test_who_leaves_gives_its_share_back_at_once_and_who_dies_after_a_while():
+def test_a_leaving_router_frees_its_share_at_once_and_a_dead_one_later():
     store = Store()
     a, b, c = settled("abc", 9, store)
     b.waiting = c.waiting = 1

@@ -24,7 +24,7 @@ def test_the_one_that_had_less_goes_first_by_weight():
     assert fairness.served("b") == 120
 
 
-def test_who_was_away_has_saved_up_nothing_and_who_left_owes_still():
+def test_an_absent_tenant_saves_up_no_service_and_keeps_its_charges():
     fairness = FairShare({})
     for tenant in ("a", "b"):
         fairness.wait(tenant, Need(tokens=1))
@@ -130,7 +130,7 @@ def test_what_may_be_used_here_is_the_limit_and_not_the_cap():
     assert [bool(fairness.publish()[0]) for _ in range(10)] == [True] * 9 + [False]
 
 
-def test_what_is_used_and_wanted_is_said():
+def test_the_used_and_wanted_amounts_are_published():
     fairness = FairShare({})
     fairness.start("a", 10, 60)
     fairness.wait("a", Need(2, 30, 80))
@@ -159,7 +159,7 @@ def test_a_tenant_that_is_served_elsewhere_has_been_served():
 
 
 @given(st.data())
-def test_who_sends_through_two_routers_is_not_served_twice(data):
+def test_a_tenant_of_two_routers_is_not_served_twice(data):
     """Tenant `both` waits at each of two routers, `one` at the first only.
 
     Served by turns, an exchange after each `every`-th: the difference stays within the largest

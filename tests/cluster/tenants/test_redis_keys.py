@@ -57,7 +57,7 @@ async def command(*arguments):
     return await asyncio.to_thread(cli.main, ["keys", *arguments])
 
 
-async def test_a_key_of_the_command_opens_the_door_until_it_is_removed(
+async def test_a_key_of_the_command_is_accepted_until_it_is_removed(
     keys, directory, server, capsys
 ):
     generator = ScriptedGenerator()

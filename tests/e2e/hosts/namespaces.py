@@ -56,8 +56,8 @@ def missing() -> str | None:
         with tempfile.TemporaryDirectory() as folder, Switch(("probe",), Path(folder)):
             return None
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        return f"network namespaces cannot be used here: {str(said).strip()}"
+        reason = getattr(error, "stderr", None) or str(error)
+        return f"network namespaces cannot be used here: {str(reason).strip()}"
 
 
 class Room:

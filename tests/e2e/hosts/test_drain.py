@@ -86,8 +86,8 @@ async def drained(cluster, name):
     """Ends the node of a host as Kubernetes ends a pod: first the hook, then what is left."""
     hook = cluster.start_hook(name)
     assert await asyncio.to_thread(hook.wait, HOOK_ENDS_S) == 0
-    said = (cluster.host(name).folder / HOOK_LOG).read_text()
-    assert "not drained" not in said and "still run" not in said
+    text = (cluster.host(name).folder / HOOK_LOG).read_text()
+    assert "not drained" not in text and "still run" not in text
     await asyncio.to_thread(
         cluster.until, lambda: name not in cluster.alive(), NODE_ENDS_S, "the node to be gone"
     )

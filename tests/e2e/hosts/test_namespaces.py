@@ -67,7 +67,7 @@ def listens(address):
         return False
 
 
-def test_hosts_are_apart_and_reach_each_other_by_name(tmp_path):
+def test_hosts_are_separate_and_reach_each_other_by_name(tmp_path):
     with Switch(("one", "two"), tmp_path) as switch:
         server = switch["two"].start(sys.executable, "-c", SERVER, log="server.log")
         wait_until(lambda: listens(switch["two"].address))

@@ -60,9 +60,9 @@ class PoolMachine(RuleBasedStateMachine):
         blocks = self.pool.match(digests)
         assert blocks == [self.names[digest] for digest in digests[: len(blocks)]]
         assert len(blocks) == len(digests) or digests[len(blocks)] not in self.names
-        room = len(self._free()) + len(set(self.cached) - set(blocks))
-        assert self.pool.can_allocate(room, keeping=set(blocks))
-        assert not self.pool.can_allocate(room + 1, keeping=set(blocks))
+        available = len(self._free()) + len(set(self.cached) - set(blocks))
+        assert self.pool.can_allocate(available, keeping=set(blocks))
+        assert not self.pool.can_allocate(available + 1, keeping=set(blocks))
         self.pool.share(owner, blocks)
         self.cached = [block for block in self.cached if block not in blocks]
         self._hold(owner, blocks)

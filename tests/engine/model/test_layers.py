@@ -335,7 +335,7 @@ def test_logits(kind, rows, biased):
         close(kind, got, linear(rms(x, model.final_norm, model), model.head))
 
 
-def test_what_the_c_operations_cannot_do_is_said():
+def test_why_the_c_operations_cannot_serve_a_model_is_reported():
     assert why_not(decoder(), 16) is None
     assert "block size, 10" in why_not(decoder(), 10)
     assert "heads of 16" in why_not(decoder(size=16), 16)

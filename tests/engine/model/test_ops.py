@@ -77,7 +77,7 @@ def test_attention_over_scattered_blocks(kind, shape):
         kind.close(torch.cat(parts), attention(qkv, model.layers[0], model))
 
 
-def test_what_the_triton_operations_cannot_do_is_said():
+def test_why_the_triton_operations_cannot_serve_a_model_is_reported():
     if importlib.util.find_spec("triton") is None:
         assert why_not_triton(decoder()) == "triton is not installed"
         return

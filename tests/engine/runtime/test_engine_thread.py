@@ -66,18 +66,18 @@ async def test_it_pauses_when_it_is_asked_to_and_goes_on_where_it_was(worker):
 
 async def test_another_step_waits_for_one_slice(worker):
     order = []
-    held = threading.Event()
+    released = threading.Event()
 
-    class Held(Scripted):
+    class Blocked(Scripted):
         def advance(self, for_s=None):
-            assert held.wait(30)
+            assert released.wait(30)
             return super().advance(for_s)
 
-    run = Held(order)
+    run = Blocked(order)
     first = worker.pursue(run, 0.0, lambda: False, lambda: None)
     step = worker.step([])
     step.add_done_callback(lambda _: order.append("step"))
-    held.set()
+    released.set()
     assert await first is None
     await step
     await asyncio.sleep(0)

@@ -97,7 +97,7 @@ def test_batch_work_under_way_gives_way_to_any_chat():
     ]
 
 
-def test_a_prompt_that_finds_no_room_is_passed_over():
+def test_a_prompt_without_capacity_is_passed_over():
     chunk = order().chunk(
         [due("a", 10), due("b", 20)], 0.0, lambda due: 0 if due.owner == "a" else 15
     )
@@ -124,7 +124,7 @@ def test_each_lane_that_wants_more_gets_its_share(shares, size):
         assert total[lane] >= fair - CHUNK * (1 + len(lanes))
 
 
-def test_a_lane_that_rested_has_saved_up_nothing():
+def test_an_idle_lane_saves_up_no_share():
     subject = order(token_s=1e-4)
     for _ in range(100):
         turn(subject, [due("a", CHUNK)])
@@ -187,11 +187,11 @@ def by_key(work, key):
         if not active:
             now = work[coming][0]
             continue
-        room, chunk = 512, []
+        left_tokens, chunk = 512, []
         for index in sorted(active, key=lambda index: key(work[index], left[index])):
-            chunk.append((index, min(room, left[index])))
-            room -= chunk[-1][1]
-        now += PASS_S + (512 - room) / TOKENS_PER_S
+            chunk.append((index, min(left_tokens, left[index])))
+            left_tokens -= chunk[-1][1]
+        now += PASS_S + (512 - left_tokens) / TOKENS_PER_S
         for index, count in chunk:
             left[index] -= count
             if not left[index]:

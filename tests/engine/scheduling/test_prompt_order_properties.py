@@ -27,24 +27,24 @@ def dues(drawn):
 @settings(deadline=None)
 @given(prompts, st.floats(0, 30), st.none() | st.floats(1e-4, 0.1), st.none() | st.integers(1, 200))
 def test_whatever_can_run_runs_and_no_cap_is_exceeded(drawn, now, token_s, most):
-    """`admit` gives some room for all of their tokens, some for a part, some for none."""
+    """`admit` gives some capacity for all of their tokens, some for a part, some for none."""
     subject = PromptOrder(CHUNK)
     if token_s is not None:
         subject.learn(1000, 1000 * token_s)
-    room = {str(n): min(left, can) for n, (_, left, _, can) in enumerate(drawn)}
-    chunk = subject.chunk(dues(drawn), now, lambda due: room[due.owner], None, most)
+    capacity = {str(n): min(left, can) for n, (_, left, _, can) in enumerate(drawn)}
+    chunk = subject.chunk(dues(drawn), now, lambda due: capacity[due.owner], None, most)
     # Work conserved: with nothing under way there is a pass if anybody can run.
-    assert bool(chunk) == any(room.values())
+    assert bool(chunk) == any(capacity.values())
     assert sum(count for _, count in chunk) <= min(CHUNK, most or CHUNK)
     assert len({due.owner for due, _ in chunk}) == len(chunk)
     assert len({due.lane for due, _ in chunk}) <= 1
     for due, count in chunk:
-        assert 1 <= count <= room[due.owner]
+        assert 1 <= count <= capacity[due.owner]
 
 
 @settings(deadline=None)
 @given(prompts, st.sampled_from(LANES), st.integers(1, CHUNK))
-def test_what_overtakes_is_of_an_earlier_lane_or_much_shorter(drawn, lane, tokens):
+def test_an_overtaking_prompt_is_of_an_earlier_lane_or_much_shorter(drawn, lane, tokens):
     under_way = UnderWay({"0"}, lane, tokens)
     chunk = PromptOrder(CHUNK).chunk(dues(drawn), 0.0, lambda due: due.length, under_way)
     assert all(due.owner != "0" for due, _ in chunk)

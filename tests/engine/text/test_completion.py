@@ -99,7 +99,7 @@ def test_a_long_run_of_bytes_is_cut_between_characters_also_behind_a_replacement
 
 @settings(max_examples=200, deadline=None)
 @given(NAMES, TEXTS)
-def test_no_piece_but_the_last_holds_half_a_character(name, text):
+def test_only_the_last_piece_may_have_an_incomplete_character(name, text):
     tokenizer = TOKENIZERS[name]
     ids = tokenizer.encode(text.replace("\ufffd", ""))
     pieces = stream(start(tokenizer, ignore_eos=True), ids)

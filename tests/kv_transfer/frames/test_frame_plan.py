@@ -105,7 +105,7 @@ def test_small_transfers_are_one_frame():
     assert len(plan_frames(LAYOUT, Extent(0, 4, 0, 2), 8192)) == 1
 
 
-def test_a_frame_must_hold_a_block():
+def test_a_frame_must_be_large_enough_for_a_block():
     with pytest.raises(ConfigError, match=r"1000 cannot hold a block of 1024 bytes"):
         check_frame_bytes(make_cache(1).layout, 1000)
 

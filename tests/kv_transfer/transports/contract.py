@@ -40,14 +40,14 @@ class ChannelContract:
         assert torch.equal(data, filled(sender, 5000, 2)[:3000].cpu())
 
     def test_a_message_stays_unchanged_until_it_is_read(self, channels):
-        """Two messages are read in turn while both are held, as by a thread that copies."""
+        """Two messages are read in turn while both are kept, as by a thread that copies."""
         sender, receiver = channels
         with ThreadPoolExecutor(1) as thread:
             messages = [(sender.send, filled(sender, 5000, n)) for n in (1, 2)]
             sending = thread.submit(two_ahead, messages)
             receipts = [receiver.receive(blank(receiver, 5000), 5000) for _ in range(2)]
-            held = [receipt(5.0) for receipt in receipts]
-            for number, arrived in enumerate(held, 1):
+            arrivals = [receipt(5.0) for receipt in receipts]
+            for number, arrived in enumerate(arrivals, 1):
                 assert torch.equal(arrived.data.cpu(), filled(sender, 5000, number).cpu())
                 arrived.taken()
             sending.result()
