@@ -56,4 +56,4 @@ def measure(bench: EngineBench, prompt: int) -> PythonShare:
 def _outermost_ms(events: Any) -> float:
     """Milliseconds of a step inside outermost operations."""
     outermost = (event.cpu_time_total for event in events if event.cpu_parent is None)
-    return sum(outermost) / 1e3 / _STEPS
+    return float(sum(outermost)) / 1e3 / _STEPS

@@ -1,8 +1,8 @@
 """The WebSocket front end: several generations on one socket, each with the client's id.
 
 Each generation waits for the socket by itself. So the router merges the unread events of each
-generation (`cluster/router/event_buffer.py`). The end of the socket cancels
-all of them.
+generation (`cluster/router/event_buffer.py`). The end of the socket cancels all
+generations.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _UNSEEN_S = 1.5
 class Replica:
     """Serves, answers for its health, drains and stops. `Replica.start` makes one.
 
-    Its parts, its servers and its heartbeat are attributes, so that tests can inspect them.
+    Its parts, its servers and its heartbeat are public, so that a running replica can be observed.
     """
 
     def __init__(

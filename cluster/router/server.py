@@ -46,8 +46,8 @@ _POOLS_POLL_S = 0.1
 class RouterServer:
     """One router that listens on the configured ports. `RouterServer.start` makes one.
 
-    `router`, `pools`, `placement` and `fairness` are attributes, so that tests can inspect them.
-    `node` is this host's address for other hosts, if the router listens on all of its addresses.
+    `router`, `pools`, `placement` and `fairness` are public, so that a running server can be
+    observed. `node` is this host's address for other hosts, if the router listens on all addresses.
     `wake` starts the first replica of a pool that sleeps.
     """
 

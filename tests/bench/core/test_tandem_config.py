@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from bench.compare.claim_modes import MODES, STATIC_MODE
-from bench.compare.claims import _CHUNKS, _UNHELD
+from bench.compare.claims import _CHUNKS, _EACH_TOKEN
 from bench.core.tandem_config import WIDE, server_config
-from bench.systems.contenders import TANDEM_CONFIG_UNHELD, BurstShape
+from bench.systems.contenders import TANDEM_CONFIG_EACH_TOKEN, BurstShape
 from cluster.config.schema import load_config
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        *("", TANDEM_CONFIG_UNHELD, _UNHELD, _CHUNKS.format(256) + _UNHELD),
-        *(WIDE, WIDE + _UNHELD, STATIC_MODE, *MODES.values()),
+        *("", TANDEM_CONFIG_EACH_TOKEN, _EACH_TOKEN, _CHUNKS.format(256) + _EACH_TOKEN),
+        *(WIDE, WIDE + _EACH_TOKEN, STATIC_MODE, *MODES.values()),
     ],
 )
 def test_every_setting_loads(tmp_path, more):

@@ -1,4 +1,4 @@
-"""The policy: what is predicted late is refused early, and a refusal names a time at which a retry is admitted."""
+"""The policy: late requests are refused early, with a time at which a retry is admitted."""
 
 import itertools
 

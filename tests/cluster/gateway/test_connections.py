@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 
 from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import uvicorn_server as http_server
-from cluster.router import event_buffer as outbox
+from cluster.router import event_buffer
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 
