@@ -28,11 +28,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _roll_out(address: str, config: TandemConfig) -> str:
-    asked = await request_rollout(address, document_of(config))
+    rollout_id = await request_rollout(address, document_of(config))
     until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
     while time.monotonic() < until_s:
         rollout = await _last_rollout(address)
-        if rollout is not None and rollout.id == asked:
+        if rollout is not None and rollout.id == rollout_id:
             if rollout.state == "serving":
                 return rollout.version
             if rollout.state == "failed":

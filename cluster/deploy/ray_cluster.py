@@ -153,12 +153,12 @@ def gpu_hint(config: TandemConfig, gpus: int) -> str | None:
     return _unverified_transport(config.kv.transport)
 
 
-def _unverified_transport(asked: str) -> str | None:
+def _unverified_transport(configured: str) -> str | None:
     # Imported here because the transports load torch.
     from kv_transfer.transports.registry import TRANSPORTS
     from kv_transfer.transports.selection import unverified
 
-    if not (names := unverified(asked)):
+    if not (names := unverified(configured)):
         return None
     general = list(TRANSPORTS)[-1]
     return f"{names[0]} between two GPUs is unverified; `kv.transport: {general}` is not"

@@ -155,21 +155,21 @@ class Rollouts:
         self.config = config
 
 
-def following(running: TandemConfig, asked: TandemConfig) -> TandemConfig:
+def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
     """The requested configuration, with the addresses that clients and replicas know."""
     router = replace(
-        asked.router,
+        requested.router,
         host=running.router.host,
         http_port=running.router.http_port,
         grpc_port=running.router.grpc_port,
     )
     ray = replace(
-        asked.ray,
+        requested.ray,
         address=running.ray.address,
         dashboard_host=running.ray.dashboard_host,
         dashboard_port=running.ray.dashboard_port,
     )
-    return replace(asked, directory=running.directory, router=router, ray=ray)
+    return replace(requested, directory=running.directory, router=router, ray=ray)
 
 
 def there(config: TandemConfig, version: str, members: Iterable[ReplicaRecord]) -> bool:

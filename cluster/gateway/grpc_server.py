@@ -72,11 +72,11 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with _answering(context):
-            asked = request_from_proto(_parsed(request))
-            tenant = identify(self._keys, _authorization(context), asked.tenant)
-            if tenant != asked.tenant:
-                asked = replace(asked, tenant=tenant)
-            events = self._generator.generate(asked)
+            parsed = request_from_proto(_parsed(request))
+            tenant = identify(self._keys, _authorization(context), parsed.tenant)
+            if tenant != parsed.tenant:
+                parsed = replace(parsed, tenant=tenant)
+            events = self._generator.generate(parsed)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:
@@ -94,8 +94,8 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
             name = check_request_id(wire.request_id) or uuid.uuid4().hex
             named = wire.tenant or DEFAULT_TENANT
             tenant = identify(self._keys, _authorization(context), named)
-            asked = score_requests_from_proto(wire, name, tenant)
-            found = await score_all(self._generator, asked)
+            requests = score_requests_from_proto(wire, name, tenant)
+            found = await score_all(self._generator, requests)
         texts = self._generator.token_text
         results = await asyncio.to_thread(lambda: [scored_to_proto(one, texts) for one in found])
         return inference_pb2.ScoreResponse(

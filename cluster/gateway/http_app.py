@@ -99,12 +99,12 @@ class HttpGateway:
         """`POST /v1/completions`."""
         tenant = self._tenant(request)
         body = await read_json(request, self._max_body_bytes)
-        asked = CompletionRequest.read(body)
-        call = asked.call(_request_id(request), tenant)
-        if not asked.echo:
+        completion = CompletionRequest.read(body)
+        call = completion.call(_request_id(request), tenant)
+        if not completion.echo:
             return await self._reply(request, COMPLETION, call)
-        longer = asked.max_tokens == 1
-        reply = EchoReply(call, self._generator, logprobs=asked.logprobs, longer=longer)
+        longer = completion.max_tokens == 1
+        reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
         whole = await unless(disconnected(request.receive), reply.whole())
         headers = {"x-request-id": call.request_id}

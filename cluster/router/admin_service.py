@@ -85,11 +85,11 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         last = await self._last_rollout()
         if last is not None and last.state in UNDER_WAY:
             raise Unavailable("another rollout is under way; ask again when it has ended")
-        asked = RolloutState(secrets.token_hex(8))
-        asking = RolloutRequest(asked.id, request.configuration)
-        if not await self._directory.request_rollout(asking.to_json(), asked.to_json()):
+        state = RolloutState(secrets.token_hex(8))
+        rollout = RolloutRequest(state.id, request.configuration)
+        if not await self._directory.request_rollout(rollout.to_json(), state.to_json()):
             raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
-        return router_pb2.RolloutResponse(id=asked.id)
+        return router_pb2.RolloutResponse(id=state.id)
 
     @answers_errors
     async def GiveRole(  # noqa: N802

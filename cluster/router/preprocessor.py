@@ -265,15 +265,15 @@ class Preprocessor:
             )
         return left
 
-    def _max_tokens(self, asked: int | None, endpoint: EndpointConfig, left: int) -> int:
+    def _max_tokens(self, requested: int | None, endpoint: EndpointConfig, left: int) -> int:
         """The `max_tokens` of the request, within the endpoint's cap and the context."""
-        if asked is not None and asked > self._card.context_tokens:
+        if requested is not None and requested > self._card.context_tokens:
             raise InvalidRequest(
-                f"max_tokens {asked} is more than the model's context of "
+                f"max_tokens {requested} is more than the model's context of "
                 f"{self._card.context_tokens} tokens",
                 field="max_tokens",
             )
-        return min(asked or endpoint.max_output_tokens, endpoint.max_output_tokens, left)
+        return min(requested or endpoint.max_output_tokens, endpoint.max_output_tokens, left)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -31,13 +31,13 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class _Followed:
-    """A replica and its last report; `merged` is the record `asked` with that report."""
+    """A replica and its last report; `merged` is the record `base` with that report."""
 
     record: ReplicaRecord
     task: asyncio.Task[None]
     report: report_pb2.Report | None = None
     ticks: int = 0
-    asked: ReplicaRecord | None = None
+    base: ReplicaRecord | None = None
     merged: ReplicaRecord | None = None
 
 
@@ -78,8 +78,8 @@ class LoadReports:
         if followed is None or followed.report is None or followed.ticks >= _STALE_TICKS:
             return record
         # Kept, because each request reads it several times, and it changes a few times a second.
-        if followed.merged is None or followed.asked is not record:
-            followed.asked = record
+        if followed.merged is None or followed.base is not record:
+            followed.base = record
             followed.merged = replace(record, load=_merged(record.load, followed.report))
         return followed.merged
 

@@ -49,7 +49,7 @@ def channel_class(name: str) -> type[Channel]:
     return found
 
 
-def candidates(asked: str) -> dict[str, type[Channel]]:
+def candidates(configured: str) -> dict[str, type[Channel]]:
     """The transports that a replica with that `kv.transport` may use, by preference."""
-    names = TRANSPORTS if asked == AUTO else (asked,)
+    names = TRANSPORTS if configured == AUTO else (configured,)
     return {name: channel_class(name) for name in names}

@@ -96,11 +96,11 @@ def choose(
     `separation` says why the two cannot share memory; None when a check has shown that they can.
     Raises LinkRefused with the need that the pair does not meet.
     """
-    asked = {side.transport for side in (sender, receiver)} - {AUTO}
-    if len(asked) > 1:
+    configured = {side.transport for side in (sender, receiver)} - {AUTO}
+    if len(configured) > 1:
         raise LinkRefused(f"transport: {sender.transport} here, {receiver.transport} there")
     pair = _Ends(sender, receiver, separation)
-    name = asked.pop() if asked else AUTO
+    name = configured.pop() if configured else AUTO
     refusals: list[str] = []
     for transport, channel in candidates(name).items():
         missing = pair.missing(channel.needs)
@@ -111,9 +111,9 @@ def choose(
     raise LinkRefused(f"transport: {'; '.join(refusals)}")
 
 
-def unverified(asked: str) -> list[str]:
+def unverified(configured: str) -> list[str]:
     """The transports that `kv.transport` may choose and that have not run as they should."""
-    return [name for name, channel in candidates(asked).items() if not channel.verified]
+    return [name for name, channel in candidates(configured).items() if not channel.verified]
 
 
 def open_channel(spec: ChannelSpec) -> Channel:

@@ -1,7 +1,7 @@
 // Attention over paired blocks: the online softmax of FlashAttention (Dao et al., 2022), in base 2,
-// over tiles of query rows that share a KV head. `Number` is what rows of queries and of weights are
-// kept as for their products with keys and values (attention_registers.h, attention_tiles.h): bfloat16,
-// or float where that is faster.
+// over tiles of query rows that share a KV head. `Number` is the type of query and weight rows in the
+// products with keys and values (attention_registers.h, attention_tiles.h): bfloat16, or float where
+// that is faster.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace {
 
 constexpr int kChunk = 128;  // keys per round of the online softmax
-constexpr int kMostRows = 32;  // of a tile, however its products are made
-constexpr int kFewRows = 4;    // of a tile that wait for memory rather than compute
+constexpr int kMostRows = 32;  // of a tile, for any kind of products
+constexpr int kFewRows = 4;    // of a tile whose products wait for memory
 constexpr int kMaxHead = 256;
 
 struct Span {
@@ -28,8 +28,8 @@ struct Shape {
   int64_t window;  // 0: none
 };
 
-// Rows r of a tile: query first + r / heads of the span, head first_head + r % heads of those that share
-// KV head `kv`. One of more heads than share it has those of the KV heads after it, too.
+// Row r of a tile: query first + r / heads of the span, and head first_head + r % heads of the heads that
+// share KV head `kv`. A tile of more heads has the heads of the next KV heads, too.
 struct Tile {
   int64_t kv, first, first_head, heads;
 };
@@ -70,14 +70,14 @@ void mask_group(Scratch<Number>& s, const Shape& shape, int rows, int64_t first_
     }
 }
 
-// Turns the chunk's scores into weights, and scales what was summed before to the new maximum.
+// Turns the chunk's scores into weights, and scales the earlier sums to the new maximum.
 template <typename Number>
 void soften(Scratch<Number>& s, const Shape& shape, int rows, int columns) {
   for (int r = 0; r < rows; ++r) {
     Vec top = Vec::load(s.scores[r]);
     for (int c = kLanes; c < columns; c += kLanes) top = larger(top, Vec::load(&s.scores[r][c]));
     const float highest = std::max(s.top[r], top.max());
-    if (highest == -INFINITY) {  // nothing seen so far
+    if (highest == -INFINITY) {  // no key was seen so far
       std::memset(s.weights[r], 0, columns * sizeof(Number));
       continue;
     }
@@ -96,13 +96,13 @@ void soften(Scratch<Number>& s, const Shape& shape, int rows, int columns) {
   }
 }
 
-// Few rows are done with a key before the next one has come from memory: ask for it early.
+// Few rows finish a key before the next key has come from memory, so it is prefetched.
 inline void prefetch(const uint16_t* const* groups, int count, int64_t elements) {
   for (int g = 0; g < count; ++g)
     for (int64_t i = 0; i < elements; i += 32) __builtin_prefetch(groups[g] + i);
 }
 
-// Rows of a tile over all the keys that they see; `by` makes their products.
+// Computes the rows of a tile over all keys that they see; `by` makes the products.
 template <typename Number, typename By>
 void attend_tile(const By& by, Scratch<Number>& s, const Shape& shape, const Span& span,
                  const uint16_t* keys, const uint16_t* values, const Tile& tile,
@@ -129,7 +129,7 @@ void attend_tile(const By& by, Scratch<Number>& s, const Shape& shape, const Spa
   const int64_t head_offset = tile.kv * shape.block_size * shape.head_size;
   const int64_t group_elements = kLanes * shape.head_size;
   const uint16_t *chunk_keys[kChunk / kLanes], *chunk_values[kChunk / kLanes];
-  // Chunks begin at multiples of their size, so that those of a key are the same for every tile.
+  // Chunks begin at multiples of their size, so that a key is in the same chunk for every tile.
   for (int64_t g = std::max<int64_t>(first_key, 0) / kChunk * (kChunk / kLanes); g < groups;) {
     const int64_t from = g;
     const int taken = static_cast<int>(std::min<int64_t>(kChunk / kLanes, groups - g));

@@ -1,5 +1,5 @@
-// Attention's products by vector instructions, of up to `kRegisterRows` rows at once with what they meet;
-// few rows of several KV heads, each with its own.
+// Attention's products by vector instructions, of up to `kRegisterRows` rows at once; or of few rows of
+// several KV heads, each with its own keys and values.
 
 #pragma once
 
@@ -23,7 +23,7 @@ void add_products(Vec (&sums)[R][C], const uint16_t (*rows)[N], int64_t i, Pairs
 
 #endif
 
-// The same of rows in float32.
+// As above, for rows in float32.
 template <int R, int C, int N, typename Pairs>
 void add_products(Vec (&sums)[R][C], const float (*rows)[N], int64_t i, Pairs pairs) {
   const auto add = [&](int64_t column, auto half_of) {
@@ -51,7 +51,7 @@ void score_groups(Scratch<Number>& s, const Shape& shape, const uint16_t* const*
       scaled(sum[r][g], shape).store(&s.scores[row + r][column + g * kLanes]);
 }
 
-// As many groups at once as there are registers for, then the rest by halves.
+// As many groups at once as the registers can hold, then the rest by halves.
 template <int R, int G, typename Number>
 void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, int count,
            int column) {
@@ -65,7 +65,7 @@ void score(Scratch<Number>& s, const Shape& shape, const uint16_t* const* keys, 
   }
 }
 
-// Groups of 16 values, and where the weights for them are.
+// Groups of 16 values, and the addresses of their weights.
 struct Weighed {
   const uint16_t* const* groups;
   int count, row, column;
@@ -135,7 +135,7 @@ constexpr auto kAttendTile = attend_tiles<Number>(std::make_integer_sequence<int
 
 #ifdef TANDEM_AVX512_BF16
 // Products of R rows of each of several KV heads. A block of 16 tokens has its heads one behind the other,
-// and they are read in that order: a core reads memory ahead where it is read on; one head's piece is short.
+// and they are read in that order, because a core prefetches memory that is read in order.
 template <int R>
 struct HeadsInRegisters {
   int kv_heads;

@@ -22,7 +22,7 @@ class InTiles {
     const bool lower = rows_ > kTileSide;
     tiles_.shape(rows_);
     for (int g = 0; g < count; g += 2) {
-      // Of the last of an odd number the right sums are nobody's.
+      // The right sums of the last of an odd number of groups are not used.
       const uint16_t *left = keys[g], *right = keys[g + 1 < count ? g + 1 : g];
       clear_sums();
       for (int64_t d = 0; d < shape.head_size; d += kTileInputs)
@@ -35,7 +35,7 @@ class InTiles {
         scaled(Vec::load(&s.scores[r][c]), shape).store(&s.scores[r][c]);
   }
 
-  // Groups of 16 tokens lie apart, so a tile has 16 of its 32 inputs here.
+  // Groups of 16 tokens are not adjacent, so a tile has 16 of its 32 inputs here.
   void weigh(Scratch<uint16_t>& s, const Shape& shape, const uint16_t* const* values,
              int count) const {
     const bool lower = rows_ > kTileSide;

@@ -1,4 +1,4 @@
-// Threads beside one that computes, for work that goes on without them.
+// Helper threads beside a computing thread, for work that does not depend on them.
 
 #pragma once
 
@@ -11,16 +11,16 @@
 
 namespace {
 
-// Whoever offers a job waits for no thread that has yet to begin it, as it would at the end of an
-// OpenMP region; a job that was missed is gone. What it uses must live as long as the job, or be
-// looked after by the job itself. The threads end with who owns this.
+// The caller of a job does not wait for threads that have not begun it, unlike at the end of an OpenMP
+// region. A thread that is late misses the job. The data of a job must live as long as the job, or be
+// owned by it. The threads end with their owner.
 class Helpers {
  public:
   using Job = std::function<void(int)>;
 
   ~Helpers() { offer(nullptr, 0, true); }
 
-  // Threads 1 to `count` call job with their number, once, soon.
+  // Has threads 1 to `count` call the job once with their number.
   void offer(Job job, int count) {
     for (; started_ < count; ++started_)
       std::thread([board = board_, me = started_ + 1] { help(*board, me); }).detach();

@@ -1,5 +1,5 @@
 // Decoder layers as one operation: the threads go through the phases together, and meet five times
-// in a layer. With few rows every thread norms them all for itself, which is cheaper than to meet.
+// in a layer. With few rows every thread norms all of them for itself, which is cheaper than a barrier.
 
 #pragma once
 
@@ -24,28 +24,28 @@ struct LayerWeights {
   int64_t window;
 };
 
-// The rows that the threads hand to each other.
+// The rows that the threads share.
 struct Rows {
   uint16_t *qkv, *query, *attended, *branch, *gated, *residual, *hidden;
 };
 
-// Room for that many numbers, kept from step to step: fresh memory would be faulted in anew.
+// A buffer for that many numbers, kept from step to step, because new memory causes page faults.
 inline uint16_t* workspace(int64_t numbers) {
-  static thread_local std::unique_ptr<uint16_t[]> room;
+  static thread_local std::unique_ptr<uint16_t[]> buffer;
   static thread_local int64_t size = 0;
   if (numbers > size) {
-    room.reset();  // before the larger one is asked for
-    room.reset(new uint16_t[numbers]);
+    buffer.reset();  // before the larger buffer is allocated
+    buffer.reset(new uint16_t[numbers]);
     size = numbers;
   }
-  return room.get();
+  return buffer.get();
 }
 
 enum Phase { kNorm, kQkv, kRotate, kAttend, kWanted, kOut, kMlpNorm, kGateUp, kDown, kPhases };
 
 class Step {
  public:
-  // `wanted`: the rows, in order, of which alone the stream behind the layers is asked for.
+  // `wanted`: the rows, in order, for which the stream behind the layers is needed.
   // The crew has `others` only for more than `kAlone` tokens.
   Step(std::vector<LayerWeights> layers, const Shape& shape, const Spans& spans, const Norm& norm,
        bool gelu, const Crew& crew, std::optional<std::vector<int64_t>> wanted)
@@ -76,8 +76,7 @@ class Step {
   static void run(std::shared_ptr<Step> step, const uint16_t* x, uint16_t* out) {
     Team& team = step->team_;
     if (step->shared_) {
-      // Helpers may look at the step, and at others' that it holds, when this has returned, but at
-      // nothing else.
+      // Helpers may read the step and its `others` when this has returned, but no other data.
       static thread_local Helpers helpers;
       helpers.offer([step, x, out](int me) { step->take_part(me, x, out); }, team.threads() - 1);
       step->take_part(0, x, out);
@@ -106,7 +105,7 @@ class Step {
     });
   }
 
-  // `x` is the first layer's input; the others' is what the layer before left.
+  // `x` is the first layer's input. The other layers use the output of the layer before.
   void layer(size_t index, int me, const uint16_t* x, uint16_t* residual, uint16_t* hidden) {
     const LayerWeights& w = layers_[index];
     const int phase = static_cast<int>(index * kPhases);
@@ -143,13 +142,13 @@ class Step {
     team_.wait();
   }
 
-  // Rows that a layer has behind its attention.
+  // The number of rows behind the attention of a layer.
   int64_t left(size_t layer) const {
     const bool narrow = wanted_ && layer + 1 == layers_.size();
     return narrow ? static_cast<int64_t>(wanted_->size()) : spans_.tokens;
   }
 
-  // The wanted rows come to the front; a thread with a copy of the stream of its own does its own.
+  // Moves the wanted rows to the front. A thread with its own copy of the stream moves its own rows.
   void keep_wanted(int phase, int me, uint16_t* residual) {
     const auto to_front = [&](uint16_t* numbers, int64_t width) {
       for (size_t i = 0; i < wanted_->size(); ++i)
@@ -162,7 +161,7 @@ class Step {
     });
   }
 
-  // Every thread does all rows in copies of its own, or the threads share them out and meet.
+  // Every thread computes all rows in its own copies, or the threads share the rows and meet.
   template <typename Row>
   void rows(int phase, int me, int64_t count, Row row) {
     if (alone_) {
@@ -195,7 +194,7 @@ class Step {
     const auto attend_to = [&](const Work& work) {
       attend(shape, spans_, work, w.blocks, rows_.query, rows_.attended);
     };
-    if (singles_) {  // nobody needs another's keys
+    if (singles_) {  // no row needs the keys of another
       const int64_t together = kv_heads_at_once(shape, spans_, team_.threads());
       const int64_t parts = shape.kv_heads / together;
       team_.share(phase + kAttend, me, spans_.count * parts, [&](int64_t i) {
@@ -227,7 +226,7 @@ class Step {
              });
   }
 
-  // A panel has 16 of the gate and the same 16 of what it lets through.
+  // A panel has 16 outputs of the gate and the same 16 of the up projection.
   void gate_up(int phase, int me, const uint16_t* x, int64_t count, const LayerWeights& w) {
     const int64_t width = w.down.inputs;
     multiply(team_, phase, me, x, count, w.gate_up, &w.down,

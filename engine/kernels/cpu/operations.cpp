@@ -15,7 +15,7 @@
 
 namespace {
 
-// The tensors of a layer, in this order; those that it does not have are empty.
+// The tensors of a layer, in this order; missing tensors are empty.
 namespace part {
 enum {
   input_norm, mlp_norm, post_attention, post_mlp, query_norm, key_norm, cosine, sine,
@@ -32,7 +32,7 @@ Panels panels_of(const at::Tensor& t, int64_t outputs) { return {bits(t), output
 // each the last of its span; the KV of all goes into `caches`, each [2, blocks, block_size, kv_heads,
 // head_size]. `parts` has part::count tensors for each layer. See PackedBatch for the spans:
 // positions, slots [tokens], tables [spans, blocks], starts, firsts; and for `halted`, after which
-// anything is left in `caches` and in what is returned. With `others`, [2] each, see Beside in
+// `caches` and the result may have any content. With `others`, [2] each, see Beside in
 // engine/cpu/core_sharing.py: a prompt's pass, of more than a few tokens, gives way to their steps, and takes
 // `cores` where there are none.
 at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef windows,
@@ -79,7 +79,7 @@ at::Tensor layers(const at::Tensor& x, at::TensorList parts, at::IntArrayRef win
     rows.emplace(first, first + wanted->numel());
   }
   at::Tensor out = at::empty({wanted ? wanted->numel() : x.size(0), hidden}, x.options());
-  // Helpers may look at these when this has returned, too.
+  // Helpers may read these also after this has returned.
   const auto owner = std::make_shared<const std::vector<at::Tensor>>(others.begin(), others.end());
   Others beside{{}, owner, since};
   for (const at::Tensor& step : *owner) beside.steps.push_back(step.const_data_ptr<double>());

@@ -1,4 +1,4 @@
-// Other engines on the same cores: whether they compute, and waiting until one rests.
+// Other engines on the same cores: tells whether they compute, and waits until one rests.
 
 #pragma once
 
@@ -20,14 +20,14 @@
 
 namespace {
 
-// How long one sleeps that others' steps want the core of, until it looks again unasked.
+// How long a thread sleeps whose core the steps of other engines need, until it checks again.
 constexpr std::chrono::microseconds kDoze{1000};
 
 // Other engines' steps on the same cores, as engine/cpu/core_sharing.py writes them: when each one's last step
-// began and ended. What ended by `since` is over.
+// began and ended. A step that ended by `since` is over.
 struct Others {
   std::vector<const double*> steps;
-  std::shared_ptr<const void> owner;  // of the memory that those are in
+  std::shared_ptr<const void> owner;  // of the memory of the steps
   double since = 0;
 
   int busy() const {
@@ -36,7 +36,7 @@ struct Others {
     return found;
   }
 
-  // Sleeps until one that is busy rests, or for `kDoze`.
+  // Sleeps until a busy engine rests, or for `kDoze`.
   void wait() const {
 #if defined(__linux__)
     for (const double* step : steps) {
@@ -66,7 +66,7 @@ struct Others {
   }
 };
 
-// Whoever waits for the engine that writes this step looks again.
+// Wakes the threads that wait for the engine that writes this step.
 inline void wake([[maybe_unused]] const double* step) {
 #if defined(__linux__)
   syscall(SYS_futex, step + 1, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

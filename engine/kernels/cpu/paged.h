@@ -27,7 +27,7 @@ struct Work {
 // The most rows that a tile of attention has.
 inline int64_t most_rows() { return kProducts == Products::kTiles ? kMostRows : kRegisterRows; }
 
-// Heads of a KV head that a tile has; those beyond it are taken in rounds.
+// The heads of a KV head in a tile; further heads are computed in more rounds.
 inline int64_t heads_of(const Shape& shape) {
   return std::min<int64_t>(shape.heads / shape.kv_heads, most_rows());
 }
@@ -35,8 +35,8 @@ inline int64_t heads_of(const Shape& shape) {
 // With few heads a tile takes several queries.
 inline int64_t queries_of(const Shape& shape) { return most_rows() / heads_of(shape); }
 
-// KV heads that one query of a span is computed with at once: all, where its rows are few for each, these lie
-// one behind the other, there are spans enough for all threads, and it was measured (decision 8).
+// KV heads that are computed at once for one query of a span. It is all of them if each has few rows, they
+// are adjacent, and there are spans enough for all threads (measured in decision 8).
 inline int64_t kv_heads_at_once(const Shape& shape, const Spans& spans, int threads) {
   const bool few = shape.heads / shape.kv_heads <= kFewRows && shape.heads <= kMostRows;
   const bool shared_out = threads == 1 || spans.count >= 2 * threads;
@@ -44,7 +44,7 @@ inline int64_t kv_heads_at_once(const Shape& shape, const Spans& spans, int thre
   return few && shared_out && measured ? shape.kv_heads : 1;
 }
 
-// Calls add(tile) for those that begin with that query of a span.
+// Calls add(tile) for the tiles that begin with that query of a span.
 template <typename Add>
 void each_tile(const Shape& shape, int64_t kv, int64_t first, Add add) {
   const int64_t group = shape.heads / shape.kv_heads, heads = heads_of(shape);
@@ -67,7 +67,7 @@ inline std::vector<Work> cut(const Shape& shape, const Spans& spans) {
   return work;
 }
 
-// The same for these rows alone; each is the last of its span.
+// The attention of these rows alone; each is the last of its span.
 inline std::vector<Work> cut(const Shape& shape, const Spans& spans,
                              const std::vector<int64_t>& rows) {
   std::vector<Work> work;

@@ -1,5 +1,5 @@
 // Blocks in pairs, as the kernels read them, from and to the plain order in which they travel. Within a host
-// they are lent in pairs: another order of these is another PROTOCOL (kv_transfer/links/proto_convert.py).
+// blocks are borrowed in pairs, so another order of pairs is another PROTOCOL (kv_transfer/links/proto_convert.py).
 //
 //   plain   [block_size][kv_heads][head_size], keys and values alike
 //   keys    [kv_heads][block_size / 16][head_size / 2][16 tokens][2 dims]
@@ -15,7 +15,7 @@
 
 namespace {
 
-// How a block lies in the two orders.
+// The layout of a block in the two orders.
 struct Pairs {
   int64_t kv_heads, block_size, head_size;
 

@@ -28,7 +28,7 @@ constexpr int64_t kBlockRows = 96, kTiledBlockRows = 256;
 // The most rows in float32 whose sums with a whole panel the registers hold.
 constexpr int kWholeRows = fit(kRegisterRows, 2) ? kRegisterRows : 2;
 static_assert(fit(kWholeRows, 2) && (kWholeRows == kRegisterRows || !fit(kWholeRows + 1, 2)));
-// Where all rows are one tile of pairs, how far ahead its lines of weights are asked for (decision 8).
+// How far ahead lines of weights are prefetched if all rows are one tile of pairs (decision 8).
 constexpr int kNearRows = 4;
 constexpr int64_t kNearBytes = 4096, kFarBytes = 8192;  // with no more rows than that, and with more
 
@@ -45,8 +45,7 @@ struct Sums {
   alignas(64) float at[kRegisterRows][kPanel];
 };
 
-// Lines that will be read next, which are asked for meanwhile: into the first cache where that is `soon`,
-// else into the second.
+// Lines that will be read next and are prefetched: into the first cache if `soon`, else into the second.
 struct Ahead {
   const char* from;
   int64_t lines;
@@ -112,7 +111,7 @@ void multiply_vectors(const float* x, int64_t stride, const uint16_t* panel, int
     for (int v = 0; v < V; ++v) sum[r][v].store(sums + r * kPanel + v * kLanes);
 }
 
-// The same with all of a panel's outputs, at once or one half after the other.
+// As above, with all outputs of a panel, at once or one half after the other.
 template <int R>
 void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_t inputs,
                    const Ahead& ahead, Sums& sums) {
@@ -126,7 +125,7 @@ void multiply_tile(const float* x, int64_t stride, const uint16_t* panel, int64_
   }
 }
 
-// Rows of x as float32, in room that each thread keeps.
+// Rows of x as float32, in a buffer that each thread keeps.
 inline const float* widen(const uint16_t* x, int64_t numbers) {
   static thread_local std::vector<float> wide;
   wide.resize(std::max<size_t>(wide.size(), numbers));
@@ -145,7 +144,7 @@ template <typename In>
 constexpr auto kMultiplyTile = tiles_of<In>(std::make_integer_sequence<int, kRegisterRows>());
 
 // Panel p times `rows` rows of x, which is [rows, inputs]; finish(row, sums of that row) for each.
-// `next` is the panel that this thread will want after this one, and is asked for where rows are more than
+// `next` is the panel that this thread needs after this one. It is prefetched if the rows are more than
 // one tile of pairs.
 template <typename In, typename Finish>
 void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
@@ -174,8 +173,8 @@ void multiply_panel(const In* x, const Panels& weights, int64_t p, int64_t rows,
 }
 
 #ifdef TANDEM_AMX
-// The same in AMX's tiles. Rows are finished while the next ones are multiplied, which takes other
-// parts of a core.
+// The product in AMX's tiles. Rows are finished while the next rows are multiplied, because that uses
+// other units of a core.
 template <typename Finish>
 void multiply_panel(Tiles& tiles, const uint16_t* x, const Panels& weights, int64_t p, int64_t rows,
                     const uint16_t* next, Finish finish) {
@@ -206,7 +205,7 @@ void multiply_panel(Tiles& tiles, const uint16_t* x, const Panels& weights, int6
 #endif
 
 // x [rows, inputs] times all panels, shared out in blocks of rows: finish(row, first column, 32 sums).
-// `following` is multiplied next; its first panels are asked for at the end, as `next` is.
+// `following` is multiplied next; its first panels are prefetched at the end, as `next` is.
 template <typename Finish>
 void multiply(Team& team, int phase, int me, const uint16_t* x, int64_t rows, const Panels& weights,
               const Panels* following, Finish finish) {

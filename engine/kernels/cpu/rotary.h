@@ -15,7 +15,7 @@ inline float norm_scale(const uint16_t* x, int64_t size, float eps) {
   return 1.0f / std::sqrt(sum.sum() / size + eps);
 }
 
-// What turns one token's heads: cosine, sine [positions, half] float32; weights of a norm before
+// The rotation of one token's heads: cosine, sine [positions, half] float32; weights of a norm before
 // it, or null. The first 2 * half dims of a head turn.
 struct Rotary {
   const float *cosine, *sine;

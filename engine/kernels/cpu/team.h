@@ -17,7 +17,7 @@
 
 namespace {
 
-// How long a thread that waits keeps its core before it offers it to others.
+// How long a waiting thread keeps its core before it yields it.
 constexpr int kSpins = 4000;
 
 inline void pause() {
@@ -26,10 +26,10 @@ inline void pause() {
 #endif
 }
 
-// Who does the work. Once `*halted` is set nothing more is begun, and what was not done is left as it
-// is. With `others` the threads are as many as there are cores, and within a phase each comes and goes
-// as those leave it its share; the first one always stays. It waits for the work of each phase then,
-// and for no other thread.
+// The threads of a step. Once `*halted` is set they begin no more work, and undone work is left as it is.
+// With `others` there is a thread for each core. Within a phase each thread works only while the other
+// engines leave it a core; the first thread always works. It waits for the work of each phase, and not
+// for the other threads.
 struct Crew {
   int threads;
   const int32_t* halted = nullptr;
@@ -48,11 +48,11 @@ class Team {
 
   int threads() const { return threads_; }
 
-  // Every thread says first how many there are: OpenMP may give fewer than it was asked for.
+  // Every thread first sets the number of threads: OpenMP may start fewer than requested.
   void enter(int here) { present_.store(here, std::memory_order_relaxed); }
 
-  // Calls work(i) for each i below `count`, shared out: every thread takes those of its own range in
-  // order, then what others have left. Each phase is gone through once.
+  // Calls work(i) for each i below `count`. Every thread first takes its own range in order, and then
+  // the remaining items of other threads. Each phase is run once.
   template <typename Work>
   void share(int phase, int thread, int64_t count, Work work) {
     if (others_ && (over(phase, count) || !come(thread))) return;
@@ -78,18 +78,18 @@ class Team {
     spin([&] { return over(phase, count) || (!thread && halted()); });
   }
 
-  // Of the first thread of a crew with `others`, at the end: from here on no other one begins anything,
-  // or looks at what is the caller's.
+  // Called by the first thread of a crew with `others`, at the end: from here on no other thread begins
+  // any work, or reads the caller's data.
   void close() {
     closed_.store(true);
     for (int thread = 1; thread < threads_; ++thread)
       spin([&] { return !at_work_[thread].on.load(); });
   }
 
-  // The first of a thread's own range.
+  // The first index of a thread's own range.
   int64_t first(int thread, int64_t count) const { return count * thread / threads_; }
 
-  // Nobody goes on before all are here, and what each wrote is seen by all.
+  // A barrier: no thread goes on before all are here, and all see the writes of each.
   void wait() {
     if (others_) return;  // `share` has waited
     const int present = present_.load(std::memory_order_relaxed);
@@ -123,12 +123,12 @@ class Team {
     }
   }
 
-  // Whether a phase is gone through, for those that need not look at what is the caller's.
+  // Whether a phase is over, for threads that must not read the caller's data.
   bool over(int phase, int64_t count) const {
     return done_[phase].count.load(std::memory_order_acquire) == count || closed_.load();
   }
 
-  // A thread is at work from where it came until it leaves; false: too late.
+  // Counts a thread as working until it leaves; false: too late.
   bool come(int thread) {
     at_work_[thread].on.store(true);
     if (!closed_.load()) return true;
@@ -138,8 +138,8 @@ class Team {
 
   void leave(int thread) { at_work_[thread].on.store(false); }
 
-  // Sleeps while others' steps want this thread's core, and is not at work then; false: the phase was
-  // over first.
+  // Sleeps while other engines' steps need this thread's core, without being counted as working; false:
+  // the phase was over first.
   bool doze(int phase, int thread, int64_t count) {
     do {
       leave(thread);
@@ -149,7 +149,7 @@ class Team {
     return true;
   }
 
-  // Whether others' steps want this thread's core.
+  // Whether other engines' steps need this thread's core.
   bool away(int thread) const {
     return others_ && thread && thread >= threads_ / (1 + others_->busy());
   }

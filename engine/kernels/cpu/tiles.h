@@ -22,13 +22,13 @@ namespace {
 constexpr int kTileSide = 16;    // rows of a tile, and numbers of float32 in its row
 constexpr int kTwoTiles = 2 * kTileSide;
 
-// Whether Linux lets this process have tiles; it wants to be asked (ARCH_REQ_XCOMP_PERM).
+// Whether Linux lets this process use tiles, which must be requested (ARCH_REQ_XCOMP_PERM).
 inline bool ask_for_tiles() {
   constexpr int kRequest = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 
-// What the registers of a thread are, for 1 to 32 rows:
+// The use of the registers of a thread, for 1 to 32 rows:
 //   0 1   sums of the upper rows with left and right outputs
 //   2 3   of the lower rows
 //   4 5   upper and lower rows, `inputs` of each
@@ -55,7 +55,7 @@ constexpr std::array<TileShapes, sizeof...(N)> shapes_of(std::integer_sequence<i
 template <int inputs>
 constexpr auto kTileShapes = shapes_of(std::make_integer_sequence<int, kTwoTiles>(), inputs);
 
-// A thread's tiles, for as long as this lives.
+// The tiles of a thread, for the lifetime of this object.
 class Tiles {
  public:
   Tiles() = default;
@@ -65,7 +65,7 @@ class Tiles {
     if (now_) _tile_release();
   }
 
-  // For that many rows; what they had is lost unless they have that shape already.
+  // Sets the shape for that many rows. Their content is lost if the shape changes.
   template <int inputs = kTileInputs>
   void shape(int rows) {
     // The compiler does not know what tiles are loaded from: all that was written is in memory now.
@@ -104,7 +104,7 @@ inline void store_sums(float* to, int64_t stride, bool lower) {
   _tile_stored(3, to + kTileSide * stride + kTileSide, row);
 }
 
-// Adds to the sums what these rows, `stride` numbers apart, give with left and right weights, whose
+// Adds to the sums the products of these rows, `stride` numbers apart, with left and right weights, whose
 // pairs of inputs are `pair` numbers apart.
 inline void add_to_sums(const uint16_t* rows, int64_t stride, bool lower, const uint16_t* left,
                         const uint16_t* right, int64_t pair) {

@@ -1,6 +1,6 @@
 // 16 floats at a time, a Vec: in registers where the processor has them, see the files for each.
-// `kRegisterRows` is the most rows of a product that are made at once, and fit(rows, vectors) whether the
-// registers hold the sums of so many rows with so many vectors, beside what is multiplied.
+// `kRegisterRows` is the most rows of a product that are made at once. fit(rows, vectors) tells whether the
+// registers can hold the sums of so many rows and vectors, beside the factors.
 
 #pragma once
 

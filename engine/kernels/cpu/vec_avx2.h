@@ -79,7 +79,7 @@ inline Vec seconds_of(const uint16_t* pairs) {
           _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p + 1), upper))};
 }
 
-// What exp2 is made of, see vec.h: 0 below -126.5, infinity from 127.5 on.
+// The parts of exp2, see vec.h: 0 below -126.5, infinity from 127.5 on.
 inline Vec within_exponents(Vec x) {
   return {_mm256_min_ps(_mm256_max_ps(x.low, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(128.0f)),
           _mm256_min_ps(_mm256_max_ps(x.high, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(128.0f))};

@@ -46,7 +46,7 @@ inline Vec seconds_of(const uint16_t* pairs) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), high))};
 }
 
-// What exp2 is made of, see vec.h: 0 for all that is below -200, -infinity too.
+// The parts of exp2, see vec.h: 0 for all that is below -200, -infinity too.
 inline Vec within_exponents(Vec x) { return {_mm512_max_ps(x.v, _mm512_set1_ps(-200.0f))}; }
 inline Vec nearest(Vec x) { return {_mm512_roundscale_ps(x.v, 0)}; }
 inline Vec times_power(Vec p, Vec n) { return {_mm512_scalef_ps(p.v, n.v)}; }

@@ -66,7 +66,7 @@ inline Vec seconds_of(const uint16_t* pairs) {
   return r;
 }
 
-// What exp2 is made of, see vec.h: 0 for all that is below -200, -infinity too.
+// The parts of exp2, see vec.h: 0 for all that is below -200, -infinity too.
 inline Vec within_exponents(Vec x) { return larger(x, Vec::all(-200.0f)); }
 inline Vec nearest(Vec x) {
   for (int i = 0; i < kLanes; ++i) x.v[i] = std::nearbyint(x.v[i]);
