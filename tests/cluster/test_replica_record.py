@@ -92,7 +92,7 @@ def test_leases_that_all_end_at_once_are_no_mass_death() -> None:
 
 
 @pytest.mark.parametrize("first", [[], ["a"]], ids=["nobody yet", "one has beaten"])
-def test_a_directory_that_began_anew_between_two_readings_lost_nobody(first: list[str]) -> None:
+def test_a_directory_that_began_anew_keeps_the_members(first: list[str]) -> None:
     roster = Roster(grace_s=6.0)
     roster.update(census(record("a"), record("b"), born="1"), now=0.0)
     anew = census(*map(record, first), born="2" if first else None)

@@ -43,7 +43,7 @@ def start(subject: DecodeScheduler, new: Sequence) -> None:
 
 
 def step(subject: DecodeScheduler, kv: PaperKv | None = None) -> list[Sequence]:
-    """One step in which every span that reaches its end gains a token; returns who finished."""
+    """One step in which every span that reaches its end gains a token; returns the finished."""
     finished = []
     passes = subject.schedule(), subject.schedule_chunk(0.0)
     for span in (*passes[0], *passes[1]):

@@ -228,7 +228,7 @@ def test_where_there_are_no_windows_that_of_a_request_means_nothing():
     st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1), st.integers(1, 5)), max_size=40),
     st.floats(0, 0.5),
 )
-def test_everybody_joins_once_in_order_and_a_batch_never_grows(arrivals, window_s):
+def test_each_request_joins_once_in_order_and_a_batch_never_grows(arrivals, window_s):
     """Without a scheduler: some arrive, a batch forms, its members end after so many looks."""
     policy, waiting, running, joined, now = Formed(window_s), [], [], [], 0.0
     for number, (capacity, pause_s, looks) in enumerate([*arrivals, *[(6, 1.0, 1)] * 90]):

@@ -86,7 +86,7 @@ async def test_a_token_long_after_the_last_sent_one_is_sent_at_once(monkeypatch)
     assert listener.due == [NOW]
 
 
-async def test_what_another_replica_has_sent_is_not_sent_again():
+async def test_tokens_sent_by_another_replica_are_not_sent_again():
     tokenizer, sent = TOKENIZERS["byte_level"], [5, 6, 7]
     sampling = SamplingParams(max_tokens=5, ignore_eos=True)
 

@@ -172,7 +172,7 @@ def test_blocks_are_given_early_out_of_plenty_only():
     assert [span.sequence for span in subject.schedule()] == [early]
 
 
-def test_what_half_arrived_is_overwritten_before_anybody_gets_its_blocks():
+def test_partly_arrived_blocks_are_overwritten_before_reuse():
     """Some layers of a prompt whose numbers overflowed came before its first token was sampled."""
     pool = BlockPool(8)
     subject = scheduler(pool)

@@ -1,4 +1,4 @@
-"""The decode scheduler over long runs: nobody starves, room is used, and queues are bounded."""
+"""The decode scheduler over long runs: none starves, blocks are used, queues are bounded."""
 
 from __future__ import annotations
 

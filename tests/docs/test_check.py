@@ -51,7 +51,7 @@ def test_words_are_counted_without_decisions_and_generated_pages() -> None:
     assert len(list(too_many_words([page("README.md", "word " * (README_WORDS + 1))]))) == 1
 
 
-def test_a_long_sentence_is_told_with_its_line() -> None:
+def test_a_long_sentence_is_reported_with_its_line() -> None:
     text = "Short.\n\n" + "word " * 41 + "end.\n" + "Short. " * 4
     (fault,) = long_sentences([page("docs/a.md", text)])
     assert fault.startswith("docs/a.md:3: 42 words, 40 at most: word ")

@@ -11,7 +11,7 @@ def found(text: str) -> list[tuple[int, str, int]]:
     return [(one.line, one.text, one.words) for one in sentences(text)]
 
 
-def test_sentences_go_over_lines_and_are_told_by_the_line_they_begin_on() -> None:
+def test_sentences_span_lines_and_are_reported_by_their_first_line() -> None:
     text = "# A heading.\n\nThe router waits. It\nasks again, and\nagain. Then it ends.\n"
     assert found(text) == [
         (3, "The router waits.", 3),

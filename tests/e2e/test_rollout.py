@@ -1,4 +1,4 @@
-"""Versions that take over from each other under load, on real Ray clusters: nobody is dropped."""
+"""Versions that take over from each other under load, on real Ray clusters: none is dropped."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def two_rollouts(serving, expected, folder, new_folder):
     return load, switched_s
 
 
-def test_weights_and_settings_change_under_load_and_nobody_is_dropped(
+def test_weights_and_settings_change_under_load_without_a_lost_request(
     expected, model_folder, new_folder, tmp_path, capsys
 ):
     arguments = ("--model", str(model_folder), "--dtype", "float32")

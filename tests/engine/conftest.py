@@ -1,4 +1,4 @@
-"""Without a CUDA device, Triton's kernels are interpreted; it must be said before they load."""
+"""Without a CUDA device, Triton's kernels are interpreted; it must be set before they load."""
 
 import importlib.util
 import os

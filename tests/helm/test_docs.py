@@ -38,7 +38,7 @@ def test_a_snippet_is_valid_values(values: dict[str, Any], tmp_path: Path) -> No
                 assert getattr(getattr(config, section), key) == value
 
 
-def test_what_it_names_is_there() -> None:
+def test_named_files_exist() -> None:
     assert len(SNIPPETS) >= 10
     for path in re.findall(r"`((?:helm|docs|templates)/[\w./-]+)`", TEXT):
         place = CHART / path if path.startswith("templates/") else ROOT / path

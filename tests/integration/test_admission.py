@@ -1,4 +1,4 @@
-"""Admission on a real cluster: refused with a time, queued for room, nothing left behind."""
+"""Admission on a real cluster: refused with a time, queued for capacity, nothing left behind."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from tests.eventually import eventually
 from tests.integration.local import cluster
 
 
-async def test_those_refused_are_served_when_they_come_back(config):
+async def test_refused_requests_are_served_when_they_return(config):
     """The budget is so small that no two prompts can wait for each other."""
     endpoint = EndpointConfig(ttft_budget_ms=1, itl_budget_ms=60_000)
     hasty = replace(
@@ -43,7 +43,7 @@ async def test_those_refused_are_served_when_they_come_back(config):
     assert refusals
 
 
-async def test_promised_blocks_are_there_so_nobody_is_preempted(config):
+async def test_promised_blocks_are_free_so_no_request_is_preempted(config):
     endpoint = replace(config.endpoints["chat"], lane="batch")
     tight = replace(
         config,

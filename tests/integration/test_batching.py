@@ -1,4 +1,4 @@
-"""Batches that nobody may join, over a whole cluster: everyone is answered, and late ones wait."""
+"""Closed batches over a whole cluster: all requests are answered, and late ones wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad canary on a real cluster: it is rolled back, in every router, and nobody else is harmed."""
+"""A bad canary on a real cluster is rolled back in every router, and harms no other request."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ async def test_bad_input_costs_no_replica_anything(config):
         assert not any(in_use(replica) for replica in local.replicas)
 
 
-async def test_what_could_never_fit_is_refused_with_both_numbers(config):
+async def test_a_request_that_can_never_fit_is_refused_with_both_numbers(config):
     async with cluster(small_pool(config, 8)) as local:
         with pytest.raises(PromptTooLong, match=r"139 tokens do not fit.*128"):
             await local.client.complete([1] * 100, max_tokens=40)
@@ -307,9 +307,9 @@ def test_the_reference_is_not_degenerate(model):
 
 
 async def test_a_refusal_of_a_replica_reaches_the_client_as_such(config):
-    """With one in decode and room for two to wait, the others are told to come back.
+    """With one in decode and two waiting, the other requests get a retry time.
 
-    Where batches are formed of those who wait, the router lets more in than there is room for.
+    Where batches are formed of waiting requests, the router admits more than the batch has slots.
     """
     decode = replace(config.decode, batching="static", max_batch=1, max_waiting=2)
     async with cluster(replace(config, decode=decode)) as local:

@@ -91,7 +91,7 @@ async def test_turns_of_a_chat_may_come_from_either_version_and_their_kv_from_on
     assert cached > 0  # each version goes on from what it has itself
 
 
-async def test_shares_move_under_load_and_nobody_is_dropped(fleets, references):
+async def test_shares_move_under_load_without_a_lost_request(fleets, references):
     prompts = [[number, *range(20)] for number in range(8)]
     wanted = {
         name: [expected(reference, prompt, 8) for prompt in prompts]

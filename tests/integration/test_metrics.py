@@ -17,7 +17,7 @@ from tests.eventually import eventually
 from tests.integration.local import LocalCluster, cluster
 from tests.metrics_page import Recorded, recorded
 
-# What only a fault, a lack of room or another kind of request brings about.
+# Metrics that only a fault, a lack of capacity or another kind of request records.
 ONLY_THEN = {
     "tandem_prefill_step_failures_total",
     "tandem_decode_step_failures_total",
@@ -88,7 +88,7 @@ def check_names_and_labels(page: Recorded) -> None:
 
 def check_requests(page: Recorded) -> None:
     chat = {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
-    # There are no keys, so the name that was given counts for nobody.
+    # There are no keys, so the given name has no label of its own.
     batch = {"endpoint": "report", "lane": "batch", "tenant": "default"}
     assert page.value("tandem_requests_total", outcome="ok", **chat) == 4
     assert page.value("tandem_requests_total", outcome="ok", **batch) == 1
@@ -137,14 +137,14 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
     (row,) = (row for row in rows if row.request_id == "late")
     assert (row.endpoint, row.tenant, row.outcome) == ("chat", "default", "Overloaded")
     assert "the most there may" in row.reason
-    # One runs, so there is room when it has stayed as long as the one before.
+    # One runs, so there is capacity when it has stayed as long as the one before.
     (before,) = (row for row in rows if row.outcome == "ok")
     wait_s = refused.value.retry_after_s
     assert wait_s != 1.0 and max(0.05, before.total_s) <= wait_s < before.total_s + 0.5
 
 
 async def test_a_full_router_tells_the_batch_lane_when_it_has_capacity_for_it(config, monkeypatch):
-    """More have to end for it, as it may fill three quarters; who was refused tells nothing."""
+    """More must end for it, as it may fill three quarters; refused requests are not counted."""
     asked, ended = [], []
 
     class Noted(RouterCapacity):

@@ -28,7 +28,7 @@ class Lines(logging.Handler):
         self.records.append(record)
 
     def of(self, request_id: str, package: str = "") -> list[str]:
-        """What a package said of a request, in order."""
+        """The log lines of a package about a request, in order."""
         return [
             record.getMessage()
             for record in self.records

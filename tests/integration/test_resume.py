@@ -159,7 +159,7 @@ async def test_a_stream_waits_for_the_replica_that_replaces_the_only_one(config,
 
 
 @pytest.mark.parametrize("failover_timeout_s", [0, 0.3])
-async def test_without_another_replica_the_loss_is_told(config, failover_timeout_s):
+async def test_without_another_replica_the_loss_is_raised(config, failover_timeout_s):
     config = replace(
         config,
         decode=replace(config.decode, replicas=1),

@@ -98,7 +98,7 @@ async def test_a_crowd_in_pools_that_are_too_small_while_roles_go_round(config, 
         ("router-0", "decode", NotFound),
     ],
 )
-async def test_what_cannot_be_is_refused_and_changes_nothing(config, name, role, error):
+async def test_an_impossible_flip_is_refused_and_changes_nothing(config, name, role, error):
     async with cluster(config) as local:
         before = await roles(local)
         with pytest.raises(error):

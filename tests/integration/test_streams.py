@@ -86,7 +86,7 @@ async def test_each_token_comes_by_itself_to_a_reader_that_keeps_up(modes):
 
 
 @pytest.mark.parametrize("prefill_replicas", [1, 0])
-async def test_a_long_prompt_is_told_of_while_it_is_computed(modes, often, prefill_replicas):
+async def test_a_long_prompt_reports_progress_while_it_is_computed(modes, often, prefill_replicas):
     config = replace(
         modes, prefill=replace(modes.prefill, chunk_tokens=16, replicas=prefill_replicas)
     )
@@ -128,7 +128,7 @@ async def test_over_http_text_that_is_kept_comes_in_one_chunk(modes, often):
     assert len(texts["tokens"]) > 1
 
 
-async def test_nobody_is_told_anything_and_no_timer_runs_where_nobody_asked(modes, monkeypatch):
+async def test_without_progress_there_are_no_reports_and_no_timer(modes, monkeypatch):
     begun = []
     begin = prompt_reports.PromptReports.begin
     monkeypatch.setattr(

@@ -133,7 +133,7 @@ async def test_a_new_version_is_ready_when_all_of_it_is(config, other, other_mod
             await directory.close()
 
 
-async def test_a_first_version_waits_for_nobody(config):
+async def test_a_first_version_does_not_wait(config):
     directory = Directory.connect(config.directory)
     replica = await Replica.start(config, "prefill", "alone", HOST, directory)
     try:

@@ -2,7 +2,7 @@
 order.
 
 What is computed, offered, given and given up is chosen by hypothesis; the bytes, the answers and
-what is left are held to a model that knows only the rules.
+what is left are compared with a model that knows only the rules.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ async def test_an_idle_loop_yields_its_cores():
         assert engine.yields == before + 1
 
 
-async def test_how_far_a_pass_is_is_told_while_it_goes_on():
+async def test_the_progress_of_a_pass_is_reported_while_it_goes_on():
     async with running() as (subject, engine, *_):
         told, almost_whole = [], asyncio.Event()
 
@@ -144,7 +144,7 @@ async def test_kv_of_urgent_prompts_on_shared_cores_leaves_with_the_next_pass(
         assert told.count((CHUNK, None)) == times
 
 
-async def test_the_next_pass_is_begun_before_what_the_last_one_gave_is_told():
+async def test_the_next_pass_begins_before_the_results_of_the_last_are_sent():
     async with running() as (subject, engine, *_):
         told = []
         for owner in ("first", "second"):

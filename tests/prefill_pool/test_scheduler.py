@@ -45,7 +45,7 @@ def run_to_end(subject: PrefillScheduler) -> list[str]:
     return order
 
 
-def test_what_can_be_in_time_goes_before_what_cannot_and_short_before_long():
+def test_prompts_in_time_go_before_late_ones_and_short_before_long():
     subject = scheduler(BlockPool(100), chunk=3)
     subject.order.learn(1000, 1000.0)
     subject.submit(sequence("late", 3, ttft_budget_s=2), now=0)

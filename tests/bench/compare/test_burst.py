@@ -60,7 +60,7 @@ def bout(tmp_path, monkeypatch):
     return Bout([BURST_LOAD, RETRY_LOAD], 2, _SHORT, paths, tmp_path)
 
 
-async def test_every_system_has_its_turn_and_one_that_fails_is_told(bout, tmp_path, monkeypatch):
+async def test_every_system_has_its_turn_and_a_failure_is_reported(bout, tmp_path, monkeypatch):
     log = []
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
         server_target = ServerTarget(Target.local(server.sockets[0].getsockname()[1]), "m", 1000)

@@ -83,7 +83,7 @@ def test_the_report_names_all_and_what_failed():
     assert "| Tandem, 1 + 1 replicas | 120 [120 to 120] | 90 [84 to 100] |" in text
 
 
-def test_itl_are_told_to_a_tenth_with_their_mean():
+def test_itl_are_printed_to_a_tenth_with_their_mean():
     itls = {f"itl {CALM}": [0.01], f"itl {BURST}": [0.02, 0.03, 0.0612]}
     text = as_markdown([_measured(POOLS, 1, 1, 84, 20, 1.1, **itls)], {})
     assert "| 500 | 500 | 10.0 | 10.0 | 10.0 | 1,100 | 1,100 | 30.0 | 58.1 | 37.1 |" in text
@@ -98,7 +98,7 @@ def test_a_load_without_a_burst_has_no_phases():
     assert "| Tandem, 1 + 1 replicas | 200 | 200 | 12.3 | 12.3 | 12.3 |" in text
 
 
-def test_what_the_host_took_stands_beside_what_was_found():
+def test_the_cores_taken_by_the_host_stand_beside_the_figures():
     run, disturbed, quiet = (
         _measured(POOLS, 1, seed, 84, 20, 1.1, **{f"ttft {ALL}": [1.1]}, **host)
         for seed, host in enumerate(({}, {"host_cores": [0.62]}, {"host_cores": [0.02]}))
@@ -134,7 +134,7 @@ def test_a_record_survives_its_file():
         assert Measured(**json.loads(each.as_json())) == each
 
 
-def test_loads_are_those_of_the_issue():
+def test_loads_have_their_documented_shapes():
     load = burst_load(BurstShape(), 1)
     counts = [sum(one.phase == name for one in load.arrivals) for name in (CALM, BURST, DRAIN)]
     assert counts[0] == pytest.approx(55, abs=25)

@@ -1,4 +1,4 @@
-"""What is said of a histogram of cancels."""
+"""A histogram of cancels in words."""
 
 from __future__ import annotations
 

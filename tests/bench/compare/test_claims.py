@@ -30,7 +30,7 @@ from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import BadAnswer
 
 
-def test_nothing_is_told_that_was_not_measured():
+def test_only_measured_figures_are_printed():
     lines = claims_table({"batch": [8.0, 9.0, 7.0]}).splitlines()[2:]
     assert len(lines) == len(CLAIMS)
     assert sum(UNMEASURED in line for line in lines) == len(CLAIMS) - 1

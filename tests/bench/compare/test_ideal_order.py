@@ -1,4 +1,4 @@
-"""An ideal order: who is in time at a speed."""
+"""An ideal order: the requests in time at a speed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_shortest_goes_first_and_a_late_request_is_refused():
     assert found == Counter({"burst": 3})
 
 
-def test_time_in_which_nobody_waits_is_lost():
+def test_time_without_waiting_requests_is_lost():
     assert ideal([at(0, 500), at(10, 1000)], lambda tokens: tokens / 1000, 1.0).total() == 2
     assert ideal([at(0, 500), at(0.4, 950)], lambda tokens: tokens / 1000, 1.0).total() == 1
 

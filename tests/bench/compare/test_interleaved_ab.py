@@ -55,7 +55,7 @@ def test_a_request_is_compared_with_itself_in_both_modes():
     assert figures["pools over single: goodput"].value == 1.0
 
 
-def test_where_no_request_ended_in_both_modes_no_change_is_told():
+def test_without_a_request_in_both_modes_there_is_no_difference():
     figures = series([outcome(POOLS, 0, False, None), outcome(SINGLE, 0, True, 0.012)]).figures
     assert "pools less single: ITL of a request, p50" not in figures
     assert "pools over single: ITL p95" not in figures

@@ -1,4 +1,4 @@
-"""Requests of two runs held against themselves."""
+"""Requests of two runs, each compared with itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the machine that measures."""
+"""The description of the measuring machine."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def test_time_that_the_host_took_is_read_in_seconds(tmp_path, monkeypatch):
     assert stolen_s(stat) == 80.5
 
 
-def test_where_it_is_not_told_there_is_no_figure(tmp_path):
+def test_without_stolen_time_in_the_system_there_is_no_figure(tmp_path):
     (tmp_path / "old").write_text("cpu  10 20 30 40\n")
     assert stolen_s(tmp_path / "old") is None
     assert stolen_s(tmp_path / "missing") is None

@@ -26,6 +26,6 @@ def test_a_processor_has_a_short_name(processor, kind):
     assert machine_kind(processor) == kind
 
 
-def test_what_has_no_title_is_shown_by_its_name():
+def test_a_kind_without_a_title_is_shown_by_its_name():
     assert title_of("zen5") == "AMD Zen 5"
     assert title_of("h100") == "h100"

@@ -44,7 +44,7 @@ def test_repeats_become_their_median_and_range():
     assert alone.low is None and not alone.interval
 
 
-def test_what_is_written_can_be_read_again(tmp_path):
+def test_written_results_can_be_read_again(tmp_path):
     path = keep(tmp_path, "burst", ZEN_5, [_series("burst"), _series("slow", slow=2)])
     assert path.name == "burst-zen5.json"
     results = read_results(path)

@@ -60,7 +60,7 @@ def test_events_without_text_are_no_tokens_and_the_usage_is_read():
         _HEAD + _chunk(b'data: {"error": "out of memory"}\n\n') + b"0\r\n\r\n",
     ],
 )
-def test_what_is_no_whole_answer_is_refused(data):
+def test_an_incomplete_answer_is_refused(data):
     with pytest.raises(BadAnswer):
         _answer(data).stream()
 

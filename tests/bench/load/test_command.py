@@ -173,7 +173,7 @@ def test_wrong_arguments_are_a_configuration_error(given):
         run(_options(*given))
 
 
-def test_nobody_there_is_unavailable():
+def test_a_missing_server_is_unavailable():
     with pytest.raises(Unavailable, match="http://127"):
         run(_options("--url", "http://127.0.0.1:1"))
 

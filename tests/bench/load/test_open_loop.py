@@ -100,7 +100,7 @@ async def test_a_time_too_long_to_wait_is_not_waited_for():
     assert len(outcomes) == 3
 
 
-async def test_what_hangs_meets_its_deadline():
+async def test_a_hanging_request_ends_at_its_deadline():
     outcomes = await _run(RefusingServer(hang=True), Rules(deadline_s=0.1))
     assert [one.error for one in outcomes] == ["no end within 0.1 s"] * 3
 
@@ -114,7 +114,7 @@ async def test_a_closed_port_is_an_outcome_too():
     assert not read(tried, arrival, 0.0).complete
 
 
-async def test_progress_is_told_until_cancelled():
+async def test_progress_is_shown_until_cancelled():
     told = asyncio.Queue()
     task = asyncio.create_task(show(LoadProgress(5, 3, 1), told.put_nowait, 0.001))
     assert await told.get() == "3 of 5 sent, 2 in flight"
@@ -136,6 +136,6 @@ def test_targets_are_read_from_addresses(url, want):
 
 
 @pytest.mark.parametrize("url", ["host:80", "ftp://host", "http://"])
-def test_what_is_no_address_is_refused(url):
+def test_an_invalid_address_is_refused(url):
     with pytest.raises(ValueError, match="address"):
         Target.at(url)

@@ -163,7 +163,7 @@ def test_sweeps_are_laid_beside_each_other():
 
 
 @pytest.mark.parametrize("data", [{}, [], {"steps": [{}], "name": "x", "knee": 1}, None])
-def test_what_is_no_sweep_is_refused(data):
+def test_a_file_without_a_sweep_is_refused(data):
     with pytest.raises(ValueError, match="no sweep"):
         Curve.read(data)
 

@@ -113,7 +113,7 @@ def test_a_refusal_is_none_of_the_failures():
         ([(13.0, _HEAD + b"c\r\ndata: {oops\n\r\n0\r\n\r\n")], 200),
     ],
 )
-def test_whatever_is_wrong_is_an_error(reads, status):
+def test_every_fault_of_an_answer_is_an_error(reads, status):
     found = _read(reads)
     assert found.error
     assert found.status == status
@@ -128,7 +128,7 @@ def test_a_short_answer_is_whole_only_if_the_model_ended_it():
     assert not answered("length").complete
 
 
-def test_what_never_came_is_an_error():
+def test_a_missing_answer_is_an_error():
     found = read(Try(0, 0, 12.0, 13.0, None, "no end"), _ARRIVAL, 10.0)
     assert (found.error, found.ttft_s, found.mean_itl_s, found.stall_s) == ("no end",) + (None,) * 3
 

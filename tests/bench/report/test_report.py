@@ -82,7 +82,7 @@ def test_a_bound_is_kept_on_its_side(bound, met, missed):
     assert not any(goal.is_met(value, 1.0) for value in missed)
 
 
-def test_nothing_is_told_of_claims_that_were_not_measured():
+def test_claims_without_a_measurement_are_left_out():
     figures = {"batch": value_of(8.0, "x", 3, "repeats", (7.0, 9.0))}
     series = Series(name="claims", commit="c", date="2026-01-02", conditions={}, figures=figures)
     text = report([Results(benchmark="claims", machine=ZEN_5, series=(series,))])

@@ -1,4 +1,4 @@
-"""The admission queue admits, keeps its bound, refuses with a time, and forgets who has gone."""
+"""The admission queue admits, keeps its bound, refuses with a time, forgets cancelled requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cluster.admission.queue_pools import Clock, end, enter, request
 from tests.eventually import eventually
 
 
-async def test_what_cannot_be_in_time_is_refused_at_once_with_a_time(queue):
+async def test_a_request_that_would_be_late_is_refused_at_once_with_a_retry_time(queue):
     await queue.enter(request())
     before = time.monotonic()
     with pytest.raises(Refused) as refused:
@@ -101,7 +101,7 @@ async def test_a_request_behind_a_crowd_is_decided_in_time(pools, placement):
     heavy.release()
 
 
-async def test_no_replica_is_told_at_once_and_while_waiting(queue, pools):
+async def test_a_missing_replica_is_reported_at_once_and_while_waiting(queue, pools):
     first = (await queue.enter(request()))[0]
     waiting = enter(queue, 4800)
     await eventually(lambda: queue.waiting == 1)
@@ -130,7 +130,7 @@ async def test_a_prompt_that_decode_has_cached_waits_for_no_one_at_prefill(pools
     local.release()
 
 
-async def test_what_is_feasible_is_admitted_where_the_queue_has_no_capacity(pools, placement):
+async def test_a_feasible_request_is_admitted_though_the_queue_is_full(pools, placement):
     queue = AdmissionQueue(pools, placement, max_waiting=0)
     first = (await queue.enter(request(5000)))[0]
     second = (await queue.enter(request(500)))[0]
@@ -139,7 +139,7 @@ async def test_what_is_feasible_is_admitted_where_the_queue_has_no_capacity(pool
     second.release()
 
 
-async def test_the_queued_prefill_is_told_whole_wherever_prompts_wait(pools, placement):
+async def test_the_queued_prefill_counts_all_waiting_prompts(pools, placement):
     """Six seconds of prompts: some are on the replica, the others wait here."""
     clock, told = Clock(), []
     queue = AdmissionQueue(pools, placement, max_waiting=9, clock=clock)

@@ -56,7 +56,7 @@ def test_more_than_can_be_done_for_long_is_overload_whatever_its_budget():
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9])
-def test_what_can_be_done_is_no_overload(load):
+def test_feasible_work_is_no_overload(load):
     offered = OfferedLoad()
     for tick in range(100):
         offered.add(load * 0.2, tick * 0.2, 1.0)

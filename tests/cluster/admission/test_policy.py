@@ -20,7 +20,7 @@ def request(**more):
     return PlacementRequest(100, 132, **{"budget_s": 1.0, "itl_s": 0.06, **more})
 
 
-def test_what_is_in_time_is_admitted():
+def test_a_request_in_time_is_admitted():
     assert Admission().judge(request(), forecast(), 0.0) == Admit()
 
 
@@ -40,7 +40,7 @@ def test_a_refusal_has_its_reason_and_a_time(found, reason):
     assert 0 < verdict.retry_after_s < 6
 
 
-def test_where_the_queue_is_full_the_time_is_not_before_somebody_has_ended():
+def test_with_a_full_queue_the_retry_time_is_after_the_end_of_a_request():
     found = forecast(interval_s=2.0)
     assert (
         Admission().refuse("queue_full", request(budget_s=600.0), found, 0.0).retry_after_s >= 2.0
@@ -153,7 +153,7 @@ def test_in_a_burst_few_are_late_and_about_as_many_are_served_as_can_be():
     assert policy.in_goals >= 0.9 * crowd.in_goals
 
 
-def test_those_refused_in_a_burst_succeed_when_they_return():
+def test_requests_refused_in_a_burst_succeed_when_they_return():
     burst = Burst(seed=1, prefill_rate=2000.0, returning=True).run()
     assert len(burst.returns) >= 20
     assert sum(burst.returns) >= 0.9 * len(burst.returns)

@@ -139,7 +139,7 @@ class TenantMachine(RuleBasedStateMachine):
         if self.fairness.wait(tenant, Need(tokens=tokens)) is None:
             self.waiting.append((tenant, tokens))
         else:
-            waiting = sum(size for who, size in self.waiting if who == tenant)
+            waiting = sum(size for name, size in self.waiting if name == tenant)
             assert waiting + tokens > self.caps.max_waiting_tokens
 
     @precondition(lambda self: self.waiting)
@@ -168,7 +168,7 @@ class TenantMachine(RuleBasedStateMachine):
     def no_cap_is_exceeded_and_nothing_is_kept_of_nobody(self):
         for tenant in "ab":
             assert Counter(self.running)[tenant] <= self.caps.max_concurrent
-            waiting = sum(size for who, size in self.waiting if who == tenant)
+            waiting = sum(size for name, size in self.waiting if name == tenant)
             assert waiting <= self.caps.max_waiting_tokens
         if not self.waiting and not self.running:
             assert len(self.fairness) == 0
@@ -229,7 +229,7 @@ def test_prompts_spread_over_idle_replicas_of_every_lane(batch):
     st.lists(st.tuples(st.integers(1, 400), st.integers(1, 200)), min_size=1, max_size=30),
     st.floats(0.5, 3),
 )
-def test_what_is_admitted_stays_within_the_blocks_that_may_be_promised(asks, overcommit):
+def test_admitted_requests_stay_within_the_promised_blocks(asks, overcommit):
     prefill, decode = [replica("p0", "prefill", 1000)], [replica("d0", "decode")]
     placement, admission = Placement(overcommit=overcommit), Admission()
     for prompt, new in asks:

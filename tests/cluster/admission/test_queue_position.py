@@ -54,7 +54,7 @@ async def test_a_request_admitted_at_once_is_told_no_position(queue):
     assert not told
 
 
-async def test_whose_prompt_is_mostly_cached_goes_before_a_shorter_one(pools, placement):
+async def test_a_mostly_cached_prompt_goes_before_a_shorter_one(pools, placement):
     queue = AdmissionQueue(pools, placement, max_waiting=9)
     running = (await queue.enter(request(5000)))[0]
     digests = [bytes([n]) * 8 for n in range(200)]

@@ -42,7 +42,7 @@ def test_a_retry_is_kept_until_its_request_is_decided_or_fails_to_come():
     assert retries.late(at_s, 0.6, at_s + 0.4) == 0
 
 
-def test_where_nobody_returns_nothing_is_kept_for_them():
+def test_without_returning_requests_no_time_is_kept():
     retries, now = RetrySchedule(), 0.0
     for number in range(40):
         retries.promise(number, 0.5, 0.2, now + 0.1, now)
@@ -51,7 +51,7 @@ def test_where_nobody_returns_nothing_is_kept_for_them():
     assert retries.promise("new", 0.5, 0.2, now + 0.1, now) - now < 2.0
 
 
-def test_nobody_is_sent_behind_a_crowd_that_does_not_come():
+def test_a_retry_time_is_not_behind_retries_that_do_not_come():
     retries = RetrySchedule()
     times = [retries.promise(number, 1.0, 0.5, 0.1, 0.0) for number in range(600)]
     assert times[-1] >= 599.0
@@ -82,7 +82,7 @@ def test_a_retry_that_came_is_kept_while_its_request_waits():
     assert retries.late(now, 5.0, now) == 0 and len(retries) == 0
 
 
-def test_what_came_and_is_never_settled_ends_too():
+def test_a_claimed_retry_that_is_never_settled_expires():
     retries = RetrySchedule()
     assert retries.claim("a", retries.promise("a", 0.2, 10.0, 1.0, 0.0))
     retries.late(0.0, 1.0, 3600.0)

@@ -22,7 +22,7 @@ def test_before_any_has_ended_there_is_a_time_all_the_same():
     assert RouterCapacity().wait_s(1, 4, 0.0) == 1.0
 
 
-def test_each_is_told_its_turn_and_time_that_passes_is_theirs():
+def test_each_refused_request_waits_behind_the_earlier_ones():
     capacity = after(*[8.0] * 5)  # of 16 that run two end in a second
     assert [capacity.wait_s(1, 16, 100.0) for _ in range(3)] == pytest.approx([0.5, 1.0, 1.5])
     assert capacity.wait_s(4, 16, 101.0) == pytest.approx(2.5)

@@ -1,4 +1,4 @@
-"""Requests for pools that sleep: who waits meanwhile, and who is told when to come."""
+"""Requests for pools that sleep: some wait for the start, and others get a retry time."""
 
 from __future__ import annotations
 

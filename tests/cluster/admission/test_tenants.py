@@ -48,7 +48,7 @@ async def test_a_tenant_at_its_cap_waits_for_itself():
     other.release()
 
 
-async def test_what_a_tenant_may_need_of_the_kv_cache_is_capped():
+async def test_a_tenants_kv_tokens_are_capped():
     queue = make_queue(9, {"default": TenantConfig(max_kv_tokens=400)})
     first = (await queue.enter(request(100, most=150, choices=2)))[:2]
     waiting = enter(queue, 50, most=101)

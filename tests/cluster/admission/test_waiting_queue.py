@@ -68,7 +68,7 @@ def test_which_gives_way_to_a_newcomer():
     assert queue.gives_way(waiting(tenant="third")) is there[0]
 
 
-def test_what_waits_for_computing_raises_the_urgency():
+def test_requests_that_wait_for_computing_raise_the_urgency():
     queue = WaitingQueue(lambda tenant: 0.0)
     for reason, batch in (("ttft", True), ("kv_blocks", False)):
         one = waiting(batch=batch)
@@ -86,7 +86,7 @@ def test_what_waits_for_computing_raises_the_urgency():
     assert queue.least_urgency is Urgency.PROMPTS
 
 
-def test_only_what_waits_for_computing_delays_the_others():
+def test_only_requests_that_wait_for_computing_delay_others():
     for reason, left_s in (("ttft", 2.0), ("kv_blocks", 0.0), ("tenant_kv", 0.0)):
         one = waiting()
         one.alone_s = 2.0

@@ -68,7 +68,7 @@ def test_a_class_of_a_deeper_module_comes_back_as_its_ancestor_or_itself():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind.retryable])
-def test_what_may_be_tried_again_says_when(kind):
+def test_retryable_errors_have_a_retry_time(kind):
     status, _, headers = http_error(kind("busy", retry_after_s=2.5))
     assert headers == {"retry-after": "3", "retry-after-ms": "2500"}
     assert status >= 429
@@ -82,7 +82,7 @@ def test_a_refusal_over_http_says_when_it_was_decided():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if not kind.retryable])
-def test_what_may_not_be_tried_again_says_nothing(kind):
+def test_other_errors_have_no_retry_time(kind):
     assert not {"retry-after", "retry-after-ms"} & set(http_error(kind("wrong"))[2])
     assert sent(kind("wrong")).retry_after_s is None
 

@@ -129,7 +129,7 @@ def test_sampling_survives(sampling):
     assert sampling_from_proto(sampling_to_proto(sampling)) == sampling
 
 
-def test_what_is_absent_takes_its_default():
+def test_absent_fields_take_their_default():
     assert sampling_from_proto(inference_pb2.Sampling()) == SamplingParams()
     given = sampling_from_proto(inference_pb2.Sampling(temperature=0.0, logprobs=0))
     assert given.greedy

@@ -161,7 +161,7 @@ async def prepared(prompt, **options):
     ("text", "more", "first"),
     [("xyz", None, 1), ("xy", "z", 2), ("xa", "bc", 1), ("a", "bc", 1), ("x", "abc", 1)],
 )
-async def test_text_and_what_follows_are_tokenised_as_one(text, more, first):
+async def test_text_and_continuation_are_tokenised_together(text, more, first):
     continuation = None if more is None else TextPrompt(more)
     found = await prepared(ScorePrompt(TextPrompt(text), continuation, top=2))
     assert list(found.prompt_ids) == Letters().encode(text + (more or ""))
@@ -178,7 +178,7 @@ async def test_scoring_has_its_lane_and_its_endpoint():
     assert (only.lane, only.ttft_budget_s) == ("scoring", 0.5)
 
 
-async def test_what_cannot_be_scored_is_refused():
+async def test_texts_that_cannot_be_scored_are_refused():
     whole = await prepared(ScorePrompt(TokenPrompt((1,) * CARD.context_tokens)))
     assert len(whole.prompt_ids) == CARD.context_tokens
     for prompt, reason in (

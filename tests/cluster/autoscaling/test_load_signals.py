@@ -66,7 +66,7 @@ def test_a_longer_line_and_more_refusals_never_press_less(queued_s, more_s, unse
 
 
 @given(counts, counts, counts, counts, st.booleans())
-def test_batch_work_presses_nobody_unless_it_is_to_count(streams, blocks, batch, tokens, counted):
+def test_batch_work_makes_no_pressure_unless_configured(streams, blocks, batch, tokens, counted):
     """A pool with it is as pressed as without it, or as if it were any other."""
     limits = LoadLimits(batch=counted)
     alone = decode(streams=streams, blocks_used=blocks, blocks_promised=blocks, step_s=0.05)

@@ -72,7 +72,7 @@ def test_a_replica_to_spare_is_given_back_after_a_while_one_at_a_time():
     assert resized(pools(1), 600, controller, 1321) == []
 
 
-def test_what_the_others_could_not_carry_is_kept():
+def test_a_replica_is_kept_whose_work_the_others_could_not_carry():
     controller = PoolController(SCALES, LoadLimits())
     assert resized(pools(3, 2, queue_s=0.4, used=30), 600, controller) == []
     assert resized([*pools(3), router(unserved_prefill=1)], 600, controller, 601)[0][1] == 4

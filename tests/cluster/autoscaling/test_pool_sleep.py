@@ -49,7 +49,7 @@ def test_a_pool_whose_least_is_one_never_sleeps() -> None:
     assert resized(pools(), 600, PoolController(config, LoadLimits())) == []
 
 
-def test_a_request_wakes_what_it_needs_at_once_and_once() -> None:
+def test_a_request_wakes_the_pools_it_needs_at_once_and_once() -> None:
     controller = PoolController(SLEEPS, LoadLimits(), {"prefill": 0, "decode": 0})
     waits = [router(unserved_prefill=1, unserved_decode=1)]
     assert resized(waits, 60, controller) == [("prefill", 1, 0.0), ("decode", 1, 0.5)]
@@ -58,7 +58,7 @@ def test_a_request_wakes_what_it_needs_at_once_and_once() -> None:
     assert controller.missing == []
 
 
-def test_a_new_keeper_wakes_what_it_knows_nothing_of() -> None:
+def test_a_new_controller_wakes_pools_that_it_does_not_know() -> None:
     """Replicas that are about to come for the first time are not sent away."""
     controller = PoolController(SLEEPS, LoadLimits())
     assert resized([], 600, controller) == []

@@ -85,7 +85,7 @@ async def test_one_router_flips_roles_and_goes_on_after_a_refusal(monkeypatch, r
     assert asked[:2] == ([("d", "both")] * 2 if asks else [])
 
 
-async def test_the_directory_is_told_and_each_decision_has_a_line(caplog):
+async def test_decisions_are_published_and_logged(caplog):
     board = Board(broken=True)
     with caplog.at_level(logging.INFO, logger="cluster.autoscaling.runner"):
         await keep(GROWS, board, asyncio.wait_for(board.told.wait(), 10))

@@ -102,7 +102,7 @@ async def test_passing_failures_are_tried_again_and_lasting_ones_written():
     assert max(waits) == 8.0
 
 
-async def test_a_server_that_is_gone_ends_the_run_and_one_that_knows_nobody_too():
+async def test_a_lost_server_and_an_unknown_key_end_the_run():
     gone = Scripted({"a": [Unavailable("gone")] * 9})
     with pytest.raises(Unavailable, match="gone"):
         await run(gone, work("a", "b"))
@@ -149,7 +149,7 @@ async def test_answers_over_http_are_read_whole():
         (b"\0\0\x18\x04\0\0\0\0\0", "gRPC port is not its HTTP port"),
     ],
 )
-async def test_what_is_no_whole_answer_is_none(data, reason):
+async def test_an_incomplete_answer_is_no_answer(data, reason):
     async def cut(reader, writer):
         await reader.readline()
         writer.write(data)

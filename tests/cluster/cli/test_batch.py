@@ -82,7 +82,7 @@ async def test_failed_lines_are_done_again(files, capsys):
     assert sum(one["error"] is None for one in results) == LINES
 
 
-async def test_what_keeps_a_batch_from_beginning_is_one_line(files, capsys):
+async def test_an_error_before_a_batch_begins_is_one_line(files, capsys):
     async with front_end(ScriptedGenerator()) as port:
         for arguments, reason in (
             (command(files, port, "--endpoint", "nothing"), "no endpoint 'nothing'"),

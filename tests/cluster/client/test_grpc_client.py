@@ -40,7 +40,7 @@ async def test_events_are_the_apis(client, generator):
     assert generator.requests[0].sampling == SamplingParams(max_tokens=2, seed=5, logprobs=1)
 
 
-async def test_heartbeats_are_not_told(client, generator):
+async def test_heartbeats_are_not_shown(client, generator):
     generator.heartbeats = 2
     kinds = [type(event) async for event in client.generate("a", max_tokens=1)]
     assert kinds == [Started, Tokens, Summary]
@@ -161,7 +161,7 @@ async def test_a_deadline(client, generator):
     assert type(error) is errors.DeadlineExceeded
 
 
-async def test_nobody_listens():
+async def test_a_client_without_a_router_gets_unavailable():
     async with Client("127.0.0.1:1", timeout_s=2.0) as client:
         assert type(await raised(client.model())) is errors.Unavailable
         assert type(await raised(client.complete("a"))) is errors.Unavailable

@@ -1,4 +1,4 @@
-"""The configuration: what beats what, and what is said of a fault."""
+"""The configuration: the precedence of its sources, and the messages of its faults."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ def test_progress_comes_of_the_endpoint_or_of_the_request(asked: bool) -> None:
         ({"stream": "whole", "flush": {"ms": 9}}, "flush is for stream: chunks, not whole"),
     ],
 )
-def test_what_makes_no_sense_is_refused(endpoint: dict[str, object], fault: str) -> None:
+def test_invalid_values_are_refused(endpoint: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"endpoints": {"chat": endpoint}})
     assert fault in caught.value.message
 
 
-def test_how_far_an_answer_is_is_told_seldom_and_never_more_than_came() -> None:
+def test_progress_of_an_answer_is_seldom_and_never_ahead() -> None:
     clock, put = [0.0], []
     tell = DecodeProgress(put.append, 100, lambda: clock[0])
     for index in range(100):

@@ -98,7 +98,7 @@ def test_ports_are_kept_for_their_servers_alone(ports: Ports) -> None:
                 client.connect(("127.0.0.1", port))
 
 
-def test_a_port_that_somebody_listens_on_is_refused(ports: Ports) -> None:
+def test_a_port_in_use_is_refused(ports: Ports) -> None:
     config = ports.settle(on_free_ports())
     with listening_socket("127.0.0.1", config.router.grpc_port):
         ports.release()

@@ -118,7 +118,7 @@ def test_the_builder_gives_the_application_that_tandem_serve_runs(
     assert [made[2] for made in seen(built)] == [2, 4, 1]
 
 
-def test_the_builder_refuses_what_it_does_not_know() -> None:
+def test_the_builder_refuses_unknown_arguments() -> None:
     with pytest.raises(ConfigError, match="confg"):
         application({"confg": "tandem.yaml"})
 

@@ -22,7 +22,7 @@ def test_a_start_is_measured_and_the_next_one_predicted() -> None:
     assert starts.requested(18) == []
 
 
-def test_one_that_fell_silent_for_a_moment_is_no_measure_of_a_start() -> None:
+def test_a_briefly_silent_replica_is_no_measure_of_a_start() -> None:
     starts = ColdStarts(["decode"], guess_s=30)
     starts.observe({"decode": [("d", 1)]}, 0)
     starts.observe({"decode": []}, 1)
@@ -40,7 +40,7 @@ def test_one_that_fell_silent_for_a_moment_is_no_measure_of_a_start() -> None:
     st.floats(0, 1e4),
     st.sets(st.sampled_from(["prefill", "decode"]), min_size=1),
 )
-def test_what_is_left_is_positive_and_at_most_the_usual(guess_s, later_s, waited) -> None:
+def test_the_rest_of_a_start_is_positive_and_at_most_the_usual(guess_s, later_s, waited) -> None:
     starts = ColdStarts(waited, guess_s)
     starts.request(waited, 0)
     assert 0 < starts.left_s(waited, later_s) <= guess_s

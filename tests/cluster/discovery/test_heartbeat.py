@@ -67,7 +67,7 @@ async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory
     assert await directory.members() == []
 
 
-async def test_an_outage_is_survived_and_told_once(
+async def test_an_outage_is_survived_and_logged_once(
     directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -171,9 +171,7 @@ async def test_with_keys_only_calls_from_here_change_anything(directory, peer, a
             await call(request, context)
 
 
-async def test_one_whose_model_takes_long_to_fetch_is_under_way(
-    directory, redis, namespace
-) -> None:
+async def test_a_rollout_that_fetches_its_model_is_under_way(directory, redis, namespace) -> None:
     """Its state does not expire once the launcher has taken it, however long that takes."""
     admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
     request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
@@ -198,7 +196,7 @@ async def test_one_whose_model_takes_long_to_fetch_is_under_way(
     await looking
 
 
-async def test_how_one_ended_is_told_after_an_outage(directory, monkeypatch) -> None:
+async def test_the_end_of_a_rollout_is_published_after_an_outage(directory, monkeypatch) -> None:
     failing, tell = 1, directory.set_rollout_state
 
     async def tell_or_fail(text):
@@ -233,7 +231,7 @@ async def test_time_has_an_end(directory) -> None:
     assert "ray.ready_timeout_s" in state.reason
 
 
-async def test_nothing_is_begun_for_what_is_wrong_or_runs_already(directory) -> None:
+async def test_a_wrong_or_running_configuration_begins_no_rollout(directory) -> None:
     def refuse(config):
         raise ConfigError("there is no folder")
 
@@ -251,7 +249,7 @@ async def test_nothing_is_begun_for_what_is_wrong_or_runs_already(directory) -> 
     assert serve.begun == []
 
 
-async def test_without_a_launcher_nobody_can_be_asked(directory) -> None:
+async def test_without_a_launcher_no_rollout_can_be_requested(directory) -> None:
     assert not await directory.request_rollout("{}", RolloutState("id").to_json())
     assert await directory.take_rollout() is None
     await directory.listen_for_stop()
@@ -275,7 +273,7 @@ def test_a_version_is_there_with_all_its_replicas_and_a_router() -> None:
         assert not there(config, "v", [*own[:lacking], one, *own[lacking + 1 :]])
 
 
-def test_what_is_stored_reads_back() -> None:
+def test_a_stored_state_reads_back() -> None:
     for state in (RolloutState("a"), RolloutState("a", "v", "failed", "why")):
         assert RolloutState.from_json(state.to_json()) == state
     request = RolloutRequest("a", document_of(OTHER))
@@ -285,7 +283,7 @@ def test_what_is_stored_reads_back() -> None:
             RolloutState.from_json(wrong)
 
 
-def test_what_clients_and_replicas_know_stays() -> None:
+def test_addresses_of_clients_and_replicas_stay() -> None:
     asked = TandemConfig(router=RouterConfig(http_port=1, max_requests=5))
     config = following(RUNNING, asked)
     assert config.router.max_requests == 5
@@ -293,7 +291,7 @@ def test_what_clients_and_replicas_know_stays() -> None:
     assert config.ray.address == RUNNING.ray.address
 
 
-async def test_a_directory_that_is_gone_is_told_to_the_caller(redis) -> None:
+async def test_a_lost_directory_is_raised_to_the_caller(redis) -> None:
     gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"))
     with pytest.raises(Unavailable):
         await Rollouts(RUNNING, Serve(gone), lambda c: c, print).poll(gone)

@@ -1,4 +1,4 @@
-"""Who stays while a version gives way to another, and who waits: pure, and by property."""
+"""The replicas that stay or wait while one version replaces another: pure, and by property."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ records = st.builds(
 )
 
 
-def test_nobody_waits_for_a_pool_that_sleeps() -> None:
+def test_no_version_waits_for_a_pool_that_sleeps() -> None:
     old, router = record("d", "decode"), record("r", "router")
     # The same weights: the old replica is not needed, and is given nothing more.
     members = (*leaving(old), router, record("d3", "decode"))
@@ -107,7 +107,7 @@ def test_nobody_waits_for_a_pool_that_sleeps() -> None:
 
 @given(st.lists(records, max_size=8, unique_by=lambda one: one.id))
 def test_a_router_never_loses_its_last_replicas_to_a_turnover(members) -> None:
-    """Whoever may go now leaves all pools that are there to those who needed it, of one layout."""
+    """If a replica may leave, all pools that it served still have replicas of one KV layout."""
     for weights in ("w", "w2"):
         ours = [one for one in members if one.model_identity == weights]
         if any(one.role == "router" for one in ours) and not needed(weights, members):
@@ -123,7 +123,7 @@ def serves(one, pool, layout):
 
 
 @given(st.lists(records, max_size=8, unique_by=lambda one: one.id))
-def test_one_version_alone_waits_for_nobody(members) -> None:
+def test_a_single_version_does_not_wait(members) -> None:
     for own in members:
         if own.role != "router" and all(m.kv_identity in ("", own.kv_identity) for m in members):
             assert not unready(own, members)

@@ -46,6 +46,6 @@ def test_a_refusal_over_http():
     assert headers == {"retry-after": "2", "retry-after-ms": "1235", "x-decided-ms": "450.0"}
 
 
-def test_what_cannot_be_tried_again_has_no_time():
+def test_an_error_that_is_not_retryable_has_no_retry_info():
     trailers = dict(detailed_trailers(InvalidRequest("no"), grpc.StatusCode.INVALID_ARGUMENT))
     assert DETAILS_TRAILER not in trailers

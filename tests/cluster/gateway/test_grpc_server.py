@@ -215,7 +215,7 @@ async def test_the_clients_deadline_ends_the_request(stub, generator):
     await eventually(lambda: generator.closed == ["r1"], 1.0)
 
 
-async def test_a_client_that_reads_nothing_is_let_go(generator):
+async def test_a_call_whose_client_reads_nothing_ends(generator):
     server = await start(generator, stall_s=0.3)
     generator.endless = True
     fixed_window = [("grpc.http2.bdp_probe", 0)]

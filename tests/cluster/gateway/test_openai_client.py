@@ -151,7 +151,7 @@ async def test_every_parameter_arrives(client, generator):
     )
 
 
-async def test_what_is_absent_is_left_to_the_router(client, generator):
+async def test_absent_fields_are_left_to_the_router(client, generator):
     await client.chat.completions.create(model="demo", messages=HELLO)
     assert generator.requests[0].sampling == SamplingParams()
 

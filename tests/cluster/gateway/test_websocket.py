@@ -138,7 +138,7 @@ async def test_prompts_and_choices_are_numbered_as_over_http(socket, generator):
     assert messages[-1]["usage"]["completion_tokens"] == 8
 
 
-async def test_progress_is_told(socket):
+async def test_progress_is_sent(socket):
     await say(socket, HELLO | {"id": "a", "progress": True, "max_tokens": 1})
     (messages,) = (await until_ends(socket)).values()
     told = [message for message in messages if message["type"] == "progress"]

@@ -63,7 +63,7 @@ async def test_generations_end_as_they_would_have_and_nothing_more_begins(genera
     assert len(generator.finished) == 1
 
 
-async def test_what_lasts_longer_than_the_grace_is_ended(generator):
+async def test_requests_longer_than_the_grace_are_ended(generator):
     generator.endless = True
     server, address = await serving(generator)
     socket = await connect(f"ws://{address}{PATH}")

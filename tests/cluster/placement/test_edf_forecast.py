@@ -1,4 +1,4 @@
-"""The forecast of one more prompt: nobody is made late, and more work never ends sooner."""
+"""The forecast of one more prompt: no prompt is made late, and more work never ends sooner."""
 
 import pytest
 from hypothesis import given

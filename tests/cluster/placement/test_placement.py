@@ -99,7 +99,7 @@ def test_the_last_token_of_a_prompt_is_never_expected_in_a_cache():
     assert placement.choose(pool, decode, 33, 40, [b"0", b"1"]).cached_tokens == 32
 
 
-def test_what_is_known_is_bounded_and_ends_with_the_replica():
+def test_known_prefixes_are_bounded_and_end_with_the_replica():
     pool = [replica("p0", "prefill", blocks=10)]
     decode = [replica("d0", "decode")]
     placement = Placement()

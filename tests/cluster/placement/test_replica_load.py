@@ -21,7 +21,7 @@ def others(tracker):
     return tracker.backlog("r0").others_of(ReplicaLoad())
 
 
-def test_what_a_report_does_not_have_was_computed_oldest_first():
+def test_tokens_missing_in_a_report_were_computed_oldest_first():
     tracker = ReplicaLoadTracker()
     first = tracker.prompt("r0", PlacedPrompt(500), 0.0)
     tracker.prompt("r0", PlacedPrompt(100), 0.0)
@@ -90,7 +90,7 @@ def test_progress_is_known_by_what_is_missing():
     assert queue.progressed_s == 7.0
 
 
-def test_what_a_report_has_more_belongs_to_others():
+def test_additional_tokens_of_a_report_belong_to_other_routers():
     tracker = ReplicaLoadTracker()
     mine = tracker.prompt("r0", PlacedPrompt(100), 0.0)
     tracker.report("r0", ReplicaLoad(prompt_tokens_due=700), 1.0)
@@ -114,7 +114,7 @@ def test_a_prompt_placed_just_before_a_report_counts_once():
     assert (tracker.requests(record()), tracker.blocks(record())) == (4, 29)
 
 
-def test_what_is_on_its_way_was_not_computed():
+def test_a_prompt_on_its_way_was_not_computed():
     tracker = ReplicaLoadTracker()
     tracker.prompt("r0", PlacedPrompt(100), 1.0)
     tracker.report("r0", ReplicaLoad(), 1.001)

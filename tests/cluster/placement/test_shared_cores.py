@@ -153,7 +153,7 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_on_time():
         is Urgency.PROMPTS
     )
     assert urgency_of(1500) is Urgency.PROMPTS  # it needs its time, however the streams wait
-    # Work of the batch lane presses nobody, and is not pressed by who came before it.
+    # Batch prompts press no prompt, and earlier prompts do not press them.
     hurried = placement.load_tracker.prompt("p", PlacedPrompt(300, urgency=Urgency.URGENT), 0.0)
     assert urgency_of(100) is Urgency.PRESSED
     assert urgency_of(100, batch=True) is Urgency.PROMPTS

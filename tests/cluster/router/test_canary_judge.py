@@ -121,7 +121,7 @@ def test_a_bad_canary_is_rolled_back_in_all_routers_and_stays_so(caplog):
     assert {route.served_as for route in routes(fresh)} == {"chat", "next"}
 
 
-def test_what_is_a_fault_and_what_is_not():
+def test_faults_of_the_service_are_told_from_other_errors():
     assert is_fault(ReplicaLost("x")) and is_fault(Overloaded("x"))
     assert is_fault(Refused("x", reason="ttft"))
     assert not is_fault(Refused("x", reason="tenant_concurrent"))

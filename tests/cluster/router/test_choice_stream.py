@@ -172,7 +172,7 @@ async def test_a_lost_replica_is_suspected_and_named():
     assert [record.id for record in rig.suspects] == ["decode-0"]
 
 
-async def test_what_was_begun_elsewhere_goes_on_behind_what_was_sent():
+async def test_a_failed_over_choice_goes_on_behind_the_sent_tokens():
     rig = await begun(output=(10, 11))
     assert rig.prefill.receiver is None
     rig.decode.tokens(2, 12)

@@ -81,7 +81,7 @@ async def test_a_reader_that_waits_is_woken():
     buffer.close()
 
 
-async def test_an_end_replaces_what_was_not_read():
+async def test_an_end_replaces_unread_events():
     buffer = EventBuffer()
     buffer.put(STARTED)
     buffer.put(tokens(0, 0, 1))

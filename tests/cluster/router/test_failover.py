@@ -30,7 +30,7 @@ LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
 
 
 class Cluster:
-    """Two replicas of each pool, the streams to them, and who is healthy."""
+    """Two replicas of each pool, the streams to them, and the healthy ones."""
 
     def __init__(self):
         self.gone = set()
@@ -158,7 +158,7 @@ async def test_later_one_decode_replica_goes_on_behind_what_was_sent(rig, error)
     assert not any(rig.requests.values())
 
 
-async def test_a_full_replica_is_no_end_for_what_was_begun(rig, monkeypatch):
+async def test_a_full_replica_does_not_end_a_choice_that_has_begun(rig, monkeypatch):
     monkeypatch.setattr(failover, "POLL_S", 0.01)
     prefill, decode = await rig.start()
     prefill.first(10)
@@ -189,7 +189,7 @@ async def test_a_failover_counts_once_and_by_what_was_lost(rig, monkeypatch):
     assert page.value("tandem_failovers_total") == 1
 
 
-async def test_a_full_replica_is_the_answer_to_what_was_not(rig):
+async def test_a_full_replica_ends_a_choice_that_has_not_begun(rig):
     prefill, _ = await rig.start()
     prefill.end(Overloaded("no capacity", retry_after_s=1.0))
     with pytest.raises(Overloaded):

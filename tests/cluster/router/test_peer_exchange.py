@@ -1,4 +1,4 @@
-"""The routers' exchange over Redis: shares move, an outage is ridden out, who leaves is gone."""
+"""The routers' exchange over Redis: shares move, outages pass, leaving routers are forgotten."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def routers(directory):
         await one.exchange.stop()
 
 
-async def test_a_router_that_is_alone_and_has_nothing_says_so_less_often(directory):
+async def test_an_idle_router_alone_exchanges_less_often(directory):
     exchanges = 0
 
     class Counting:

@@ -83,7 +83,7 @@ async def test_max_tokens_is_within_endpoint_context_and_pool(preprocessor):
         (request("x", SamplingParams(logit_bias={999: 1.0})), InvalidRequest, "logit_bias", "999"),
     ],
 )
-async def test_what_is_wrong_is_named(preprocessor, wrong, error, field, text):
+async def test_a_wrong_field_is_named(preprocessor, wrong, error, field, text):
     with pytest.raises(error, match=text) as refusal:
         await preprocessor.prepare(wrong, "id", None)
     assert refusal.value.field == field

@@ -33,7 +33,7 @@ BUFFER = 16 * 1024
 
 @dataclass
 class FastGenerator(ScriptedGenerator):
-    """Puts `TOKENS` tokens into an buffer without waiting for whoever reads them."""
+    """Puts `TOKENS` tokens into a buffer without waiting for their reader."""
 
     made: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)

@@ -103,7 +103,7 @@ def test_the_batch_lane_has_no_budget(clock: Clock) -> None:
     assert page.value("tandem_ttft_predicted_ratio_count") == 0
 
 
-def test_what_was_not_handed_over_has_no_transfer(clock: Clock) -> None:
+def test_a_choice_without_a_hand_over_has_no_transfer_time(clock: Clock) -> None:
     with recorded() as page:
         record = begun()
         say(record, clock, 0.1, "a", "b")

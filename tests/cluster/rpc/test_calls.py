@@ -136,7 +136,7 @@ async def test_a_failure_arrives_as_what_was_raised():
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("secret"), KeyError("secret")])
-async def test_a_fault_is_told_without_its_text(fault):
+async def test_a_fault_is_reported_without_its_text(fault):
     async with rig() as (steps, streams, address, _):
         steps.error = fault
         taker = Taker()
@@ -174,7 +174,7 @@ async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_n
         await reborn.stop()
 
 
-async def test_a_fault_while_sending_fails_the_stream_and_hangs_nobody():
+async def test_a_fault_while_sending_fails_the_stream_and_no_other():
     async with rig() as (_, streams, _, _):
 
         def broken():

@@ -7,7 +7,7 @@ import asyncio
 from cluster.rpc.fair_dispatch import FairDispatcher
 
 
-async def test_what_is_added_is_called_in_order_and_others_come_in_between():
+async def test_callbacks_run_in_order_and_other_work_in_between():
     turns, called = FairDispatcher(), []
     for number in range(3):
         turns.add(lambda number=number: called.append(number))
@@ -20,7 +20,7 @@ async def test_what_is_added_is_called_in_order_and_others_come_in_between():
     assert called == [0, 1, 2]
 
 
-async def test_more_may_be_added_meanwhile_and_a_fault_stops_nobody():
+async def test_callbacks_may_be_added_meanwhile_and_a_fault_stops_none():
     turns, called, faults = FairDispatcher(), [], []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
 

@@ -98,7 +98,7 @@ async def test_a_frozen_replica_is_given_nothing(serve, heard):
     await eventually(lambda: not pools.trusted(record))
     assert heard.stale == ["r0"]
     assert [one.id for one in pools.healthy("decode")] == ["r1"]
-    # What it said last is no longer believed.
+    # Its last report is no longer used.
     assert heard.reports.with_report(record).load.running == 7
 
 

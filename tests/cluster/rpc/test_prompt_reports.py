@@ -1,4 +1,4 @@
-"""What a replica says of how far prompts are: what is so, seldom, and only to those who asked."""
+"""A replica's reports of progress: correct, seldom, and only for requests with `progress`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def next_events(queue, within_s=2.0):
         return [event.progress for event in await queue.next()]
 
 
-async def test_a_prompt_is_told_from_its_queue_to_its_first_token():
+async def test_progress_is_reported_from_the_queue_to_the_first_token():
     prompt, positions = sequence(), {"a": QueuePosition(3, 1.5)}
     reports, queue = PromptReports(lambda: positions), SendQueue()
     reports.begin(prompt, queue.queue(1))

@@ -27,7 +27,7 @@ def test_a_request_has_its_endpoint_lane_and_tenant() -> None:
     assert found(labels(), "report", "acme") == report
 
 
-def test_an_endpoint_that_nobody_configured_is_other() -> None:
+def test_an_unconfigured_endpoint_is_other() -> None:
     other = found(labels(), "nonsense")
     assert (other["endpoint"], other["lane"]) == ("other", "other")
 

@@ -29,7 +29,7 @@ def test_a_finished_request_says_where_its_time_went(caplog) -> None:
     )
 
 
-def test_what_is_not_known_is_left_out(caplog) -> None:
+def test_unknown_fields_are_left_out(caplog) -> None:
     assert line(ROW, caplog) == (
         "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report "
         "config=3f9a1c02 outcome=ok tenant=acme"

@@ -1,4 +1,4 @@
-"""API keys: who a request counts for is proved, never claimed."""
+"""API keys: the key alone proves the tenant of a request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_key_is_its_tenants_and_a_tenant_may_have_several(keys):
 @pytest.mark.parametrize(
     "given", [None, "", "Bearer", "Bearer ", "key-1", "Basic key-1", "Bearer key-4", "Bearer é"]
 )
-def test_anything_else_is_nobody(keys, given):
+def test_any_other_authorization_is_refused(keys, given):
     with pytest.raises(Unauthenticated) as refused:
         keys.tenant(given)
     assert "key-" not in refused.value.message

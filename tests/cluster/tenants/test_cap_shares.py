@@ -192,7 +192,7 @@ def test_fair_shares_are_max_min(whole, wants, turn):
         assert all(given_[name] >= wants[name] for name in wants)
 
 
-def test_what_does_not_divide_goes_round():
+def test_an_indivisible_rest_rotates():
     assert [fair(1, {"a": 5, "b": 1}, turn)["b"] for turn in range(4)] == [0, 1, 0, 1]
 
 

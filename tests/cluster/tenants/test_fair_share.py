@@ -1,4 +1,4 @@
-"""Fair tenants: caps hold, service follows weights, nobody saves up, nobody starves."""
+"""Fair tenants: caps hold, service follows weights, no tenant saves up service or starves."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_an_absent_tenant_saves_up_no_service_and_keeps_its_charges():
     assert fairness.served("b") == 1600
 
 
-def test_once_nobody_is_here_nothing_is_remembered():
+def test_without_present_tenants_no_counter_is_kept():
     fairness = FairShare({})
     fairness.start("a", 1000)
     fairness.end("a", 5)
@@ -68,7 +68,7 @@ def test_whatever_comes_the_waiting_tokens_stay_below_their_cap_and_go(asks):
         if fairness.wait(tenant, Need(tokens=tokens)) is None:
             waiting.append((tenant, tokens))
         for name in TENANTS:
-            assert sum(size for who, size in waiting if who == name) <= 1000
+            assert sum(size for tenant, size in waiting if tenant == name) <= 1000
     for tenant, tokens in waiting:
         fairness.leave(tenant, Need(tokens=tokens))
     assert len(fairness) == 0
@@ -106,7 +106,7 @@ def test_what_may_be_needed_of_the_kv_cache_is_capped_until_the_request_ends():
 
 
 @pytest.mark.parametrize("need", [Need(3), Need(kv_tokens=101)])
-def test_what_exceeds_a_cap_alone_is_told_so(need):
+def test_a_request_that_exceeds_a_cap_alone_is_invalid(need):
     fairness = FairShare({"default": TenantConfig(max_concurrent=2, max_kv_tokens=100)})
     fairness.check("a", Need(2, 10**6, 100))
     with pytest.raises(InvalidRequest):

@@ -110,7 +110,7 @@ async def test_keys_stay_through_an_outage_and_where_redis_has_lost_them(keys, d
     await keys.poll()
 
 
-async def test_what_is_no_key_in_redis_is_passed_over(keys, directory):
+async def test_an_invalid_key_in_redis_is_ignored(keys, directory):
     await directory.add_api_key("abc", "acme")
     await directory.add_api_key(hash_of("key-1"), "not a name")
     await directory.add_api_key(hash_of("key-2"), "acme")
@@ -163,7 +163,7 @@ def test_the_configuration_says_where_the_keys_are(tmp_path, capsys, server):
         (["remove", "0123456789"], "no key whose hash"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path, capsys, arguments, message):
+def test_an_error_of_the_keys_command_is_one_line(tmp_path, capsys, arguments, message):
     file = tmp_path / "keys.yaml"
     file.write_text("tenants: {}\n")
     assert cli.main(["keys", *arguments, "--file", str(file)]) == 2

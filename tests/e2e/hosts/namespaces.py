@@ -6,7 +6,7 @@
       ├── host one   198.18.R.1   processes of its own, /etc/hosts, /dev/shm, /tmp/ray
       └── host two   198.18.R.2
 
-Nothing has a name that outlives it: each host is held by one process, the kernel ends that one
+Nothing has a name that outlives it: each host is kept by one process, the kernel ends that one
 with the process that made it, and with it all that runs there, its wire and its mounts.
 """
 

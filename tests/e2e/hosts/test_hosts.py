@@ -69,7 +69,7 @@ async def is_busy(cluster):
     return any(entry.running for entry in await cluster.replicas() if entry.role != "router")
 
 
-async def test_a_slow_redis_loses_nobody(cluster, cases, model):
+async def test_a_slow_redis_loses_no_replica(cluster, cases, model):
     before = {entry.id for entry in await cluster.replicas()}
     cluster.slow_redis(SLOW_S)
     try:

@@ -1,4 +1,4 @@
-"""Threads by who shares the cores: real files, real locks, real processes."""
+"""Threads by the engines that share the cores: real files, real locks, real processes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def pages(request, monkeypatch):
     return HugePages()
 
 
-def test_what_is_kept_is_what_was_given(pages):
+def test_kept_tensors_equal_the_given_ones(pages):
     shapes = [(3,), (33, 64), (1,), (40 << 20,), (7, 5, 3), (10 << 20,), (12 << 20,)]
     given = [torch.randint(-9, 9, shape, dtype=torch.int16).bfloat16() for shape in shapes]
     kept = [pages.keep(each) for each in given]

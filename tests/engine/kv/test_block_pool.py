@@ -90,7 +90,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.phases.pop(owner, None)
         gone = before - self._held()
         assert self.pool.release(owner) == len(gone)
-        # Of a block that was held twice, the release of its first place is the last.
+        # The first use of a block with two holders is released last.
         for block in reversed(dict.fromkeys(blocks)):
             if block in gone and block in self.names.values():
                 self.cached.append(block)

@@ -108,7 +108,7 @@ def test_the_scratch_block_is_not_in_the_pool():
     assert cache.layers[0].shape[1] == POOL + 1
 
 
-def test_what_was_not_recorded_runs_eagerly(caplog):
+def test_a_step_without_a_recording_runs_eagerly(caplog):
     def record(step):
         if step.args == (2,):
             raise RuntimeError("no memory\nat all")

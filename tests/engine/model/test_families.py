@@ -71,7 +71,7 @@ def test_a_family_is_served_exactly(family, forward, tmp_path):
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_is_not_served_is_refused_by_name(family, tmp_path):
+def test_an_unsupported_model_is_refused_by_name(family, tmp_path):
     name, extra, reason = REFUSED[family]
     config = config_of(name, extra)
     config.save_pretrained(tmp_path)

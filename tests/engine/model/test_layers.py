@@ -193,7 +193,7 @@ def test_where_there_is_amx_products_are_made_in_its_tiles():
 
 @pytest.mark.parametrize("count", [1, 3, 20, 33])
 def test_layers_by_any_number_of_threads(threads, count):
-    """More threads than cores, and any number of rows: who comes late finds nothing half done."""
+    """More threads than cores, and any number of rows: a late thread finds no incomplete phase."""
     for _ in range(5):
         layers_are_right("C++", count)
 
@@ -223,7 +223,7 @@ def test_fewer_threads_than_asked_for_do_not_wait_for_the_others():
 @pytest.mark.parametrize("threads", [1, 2, 5], indirect=True)
 @pytest.mark.parametrize("stepping", ["never", "always", "now and then"])
 def test_threads_give_way_to_others_steps_and_come_back(threads, stepping):
-    """What comes of it is the same to the bit, whoever computed it."""
+    """The result is the same to the bit, whichever thread computed it."""
     kind, model = kind_named("C++", "bfloat16"), decoder(layers=3, posts=True)
     streams = [torch.randn(length, 64).bfloat16() for length in (1, 40, 130)]
     expected = run_pieces(kind, model, streams, model.layers)

@@ -15,7 +15,7 @@ from tests.paused_engine import LAYERS, PausedEngine
 
 
 class Scripted:
-    """A pass of `LAYERS` slices that notes who was computed when, with others of its kind."""
+    """A pass of `LAYERS` slices that notes the order in which passes are computed."""
 
     def __init__(self, order, fault=None):
         self.spans = []
@@ -38,7 +38,7 @@ def worker():
     worker.close()
 
 
-async def test_a_pass_is_computed_at_one_go_and_told_of_between_slices(worker):
+async def test_a_pass_is_computed_in_one_call_and_reported_between_slices(worker):
     order, told, threads = [], [], set()
     run = Scripted(order)
 
@@ -91,7 +91,7 @@ async def test_a_fault_of_a_later_slice_is_raised(worker):
         await worker.pursue(run, 0.0, lambda: False, lambda: None)
 
 
-@pytest.mark.skipif(best_device().type != "cpu", reason="who launches kernels gives way to nobody")
+@pytest.mark.skipif(best_device().type != "cpu", reason="only a CPU thread has a lower priority")
 def test_on_a_cpu_an_engines_threads_give_way_to_event_loops():
     def niceness():
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -106,7 +106,7 @@ def test_on_a_cpu_an_engines_threads_give_way_to_event_loops():
     assert of_one_started_here() == niceness()
 
 
-@pytest.mark.skipif(best_device().type != "cpu", reason="who launches kernels gives way to nobody")
+@pytest.mark.skipif(best_device().type != "cpu", reason="only a CPU thread has a lower priority")
 async def test_what_is_prepared_beside_steps_gives_way_as_they_do():
     class Preparing(PausedEngine):
         def prepare_improvement(self):

@@ -139,7 +139,7 @@ def test_an_idle_lane_saves_up_no_share():
     st.sampled_from(LANES),
 )
 @settings(deadline=None, max_examples=50)
-def test_nobody_starves(others, length, lane):
+def test_no_request_starves(others, length, lane):
     """However many short prompts keep arriving, an overdue one ends within a known time."""
     token_s = 0.01
     subject = order(token_s)
@@ -177,7 +177,7 @@ def arrivals(seed):
 
 
 def by_key(work, key):
-    """TTFT of each in chunks of 512 tokens, whoever has the least key first."""
+    """TTFT of each in chunks of 512 tokens, the prompt with the least key first."""
     left = [tokens for _, tokens in work]
     ttft, active, coming, now = {}, [], 0, 0.0
     while len(ttft) < len(work):

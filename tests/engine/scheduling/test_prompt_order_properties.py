@@ -26,7 +26,7 @@ def dues(drawn):
 
 @settings(deadline=None)
 @given(prompts, st.floats(0, 30), st.none() | st.floats(1e-4, 0.1), st.none() | st.integers(1, 200))
-def test_whatever_can_run_runs_and_no_cap_is_exceeded(drawn, now, token_s, most):
+def test_a_prompt_that_can_run_runs_and_no_cap_is_exceeded(drawn, now, token_s, most):
     """`admit` gives some capacity for all of their tokens, some for a part, some for none."""
     subject = PromptOrder(CHUNK)
     if token_s is not None:
@@ -120,5 +120,5 @@ def test_passes_are_bounded_and_a_prompt_is_in_one_at_a_time(steps):
         assert turns.tokens_due == sum(one.remaining for one in here.values())
     while begun:
         turns.end(begun.pop(), computed=False)
-    # Work conserved: with none under way, whoever is here runs.
+    # Work conserved: without passes under way, a waiting prompt runs.
     assert bool(turns.take(0.0, lambda owner: here[owner].remaining)) == bool(here)

@@ -78,7 +78,7 @@ def test_pieces_join_for_any_ids_at_all(name, data):
     tokenizer = TOKENIZERS[name]
     token = st.integers(0, tokenizer.vocabulary + 2)
     if name == "sentencepiece_like":
-        # Fewer raw bytes, so that their runs mostly stay shorter than the longest one held.
+        # Fewer raw bytes, so that their runs mostly stay shorter than the longest withheld run.
         token = st.one_of(token, st.integers(255, tokenizer.vocabulary - 1))
     ids = data.draw(st.lists(token, min_size=1, max_size=80))
     heard = [token for token in ids if not tokenizer.is_silent(token)]

@@ -82,9 +82,9 @@ class TestDeadlines:
                 await offer
 
 
-@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("side", ["sender", "receiver"])
 @pytest.mark.parametrize("turns", [1, 2, 5, 10, 20, 30, 40, 60, 80, 120])
-async def test_cancel_at_any_step(who, turns):
+async def test_cancel_at_any_step(side, turns):
     """Cancelled after that many turns of the event loop, a transfer leaves nothing behind."""
     async with linked() as pair:
         if turns % 4:
@@ -92,7 +92,7 @@ async def test_cancel_at_any_step(who, turns):
         blocks, written = list(range(1, 33)), list(range(32, 64))
         offer, taking = pair.offer("t", blocks), pair.take("t", written)
         await loop_turns(turns)
-        (offer if who == "sender" else taking).cancel()
+        (offer if side == "sender" else taking).cancel()
         results = await asyncio.gather(offer, taking, return_exceptions=True)
         allowed = (asyncio.CancelledError, TransferFailed, int)
         assert isinstance(results[0], allowed), results
