@@ -259,6 +259,6 @@ def _replica_id() -> str:
 
 
 def _host(config: TandemConfig) -> str:
-    """This host's address for other hosts; loopback if the directory is on a Unix socket."""
+    """This host's address for other hosts; 127.0.0.1 if the directory is on a Unix socket."""
     local = (config.directory.url or "").startswith("unix:")
     return "127.0.0.1" if local else str(ray.util.get_node_ip_address())

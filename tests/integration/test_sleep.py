@@ -91,7 +91,7 @@ def sleepy(config):
 
 
 async def ask(client, **options):
-    """The answer's tokens, the events before it, and its decode replica."""
+    """The answer's tokens, the progress before it, and its first choice's summary."""
     got, told, summary = [], [], None
     options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, **options}
     async for event in client.generate(PROMPT, progress=True, timeout_s=60, **options):
