@@ -104,7 +104,7 @@ class Formed:
         self._members.discard(owner)
 
     def _ends_s(self, one: Candidate) -> float:
-        """When the window of a waiting request ends."""
+        """The end of a waiting request's window."""
         if self._window_s is None:
             return one.arrived_s
         return one.arrived_s + (self._window_s if one.window_s is None else one.window_s)

@@ -1,4 +1,4 @@
-"""How much memory is free, on a device or in this process's control group."""
+"""The free memory of a device, or of this process's control group."""
 
 from __future__ import annotations
 

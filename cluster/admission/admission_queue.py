@@ -1,4 +1,4 @@
-"""Where requests are admitted, wait for capacity, or are refused.
+"""The admission queue: requests are admitted, wait for capacity, or are refused.
 
 The assigner (`cluster/admission/assigner.py`) decides about one request. This module decides when:
 at its arrival, and again and again while it waits in the queue, whose length is bounded.

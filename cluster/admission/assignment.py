@@ -38,7 +38,7 @@ class Assignment:
 
     @property
     def urgency(self) -> Urgency:
-        """How long the streams beside its prompt should wait for it.
+        """The urgency of the choice's prompt: how long streams beside it should wait.
 
         It is PROMPTS at least, because streams may begin before the prompt is computed.
         """

@@ -244,7 +244,7 @@ class Admission:
 
 
 def decided_by(request: PlacementRequest) -> float:
-    """When a request is decided at the latest (monotonic seconds); for the batch lane never."""
+    """The latest time of a decision about a request (monotonic seconds); never for batch."""
     if request.batch:
         return float("inf")
     late_s = min(_LATENESS * request.budget_s, _MOST_LATENESS_S)

@@ -56,7 +56,7 @@ class WaitingRequest:
 
     @property
     def need(self) -> Need:
-        """What the request takes of its tenant's caps."""
+        """The request's use of its tenant's caps."""
         return need_of(self.request)
 
     def decide(self, outcome: Outcome) -> None:
@@ -176,5 +176,5 @@ class WaitingQueue:
 
 
 def need_of(request: PlacementRequest) -> Need:
-    """What a request takes of its tenant's caps."""
+    """A request's use of its tenant's caps."""
     return Need(request.choices, request.prompt_tokens, request.choices * request.most_tokens)

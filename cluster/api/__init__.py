@@ -1,4 +1,4 @@
-"""What a request and its events are, in Python and on the wire."""
+"""Requests and their events, in Python and on the wire."""
 
 from cluster.api.requests import (
     ROLES,

@@ -39,7 +39,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """How many replicas a pool should have, how many it should have had before, and why."""
+    """A resize: the desired number of replicas, the desired number before, and the reason."""
 
     pool: Pool
     replicas: int
@@ -74,7 +74,7 @@ class PoolController:
 
     @property
     def desired(self) -> dict[Pool, int]:
-        """How many replicas each pool that scales should have now."""
+        """The desired number of replicas of each pool that scales."""
         return dict(self._desired)
 
     @property

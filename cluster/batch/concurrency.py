@@ -1,4 +1,4 @@
-"""How many requests of a batch run at a time. Pure.
+"""Limits the requests of a batch that run at a time. Pure.
 
 The limit rises by one for each round of answers, and halves when the server refuses: additive
 increase and multiplicative decrease (Chiu and Jain, 1989).
@@ -21,7 +21,7 @@ class BatchConcurrency:
 
     @property
     def limit(self) -> int:
-        """How many may run now, counting requests that wait to be sent again."""
+        """The most requests that may run now, with requests that wait to be sent again."""
         return int(self._limit)
 
     def answered(self) -> None:

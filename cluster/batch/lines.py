@@ -33,7 +33,7 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class BatchReply:
-    """What a server answered; `body` is JSON, or else a string."""
+    """The answer of a server; `body` is JSON, or else a string."""
 
     status: int
     request_id: str

@@ -22,7 +22,7 @@ class Query:
 
 
 def per_second(metric: Counter | Histogram, *by: str, legend: str = "") -> Query:
-    """How much a counter rises per second, or how often a histogram is observed."""
+    """The rise of a counter per second, or the observations of a histogram per second."""
     ending = "_count" if metric.kind == "histogram" else ""
     return Query(
         _sum(metric, by, f"rate({_selected(metric, ending)}[{_RANGE}])"), _legend(by, legend)

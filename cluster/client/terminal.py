@@ -61,7 +61,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def timing(summary: Summary | None) -> str:
-    """How long the first token and the rest took."""
+    """The times of the first token and of the whole answer, in words."""
     if summary is None or not summary.choices:
         return ""
     first_ms = summary.choices[0].ttft_s * 1000

@@ -47,7 +47,7 @@ class ScalingConfig:
     rest_s: float = 5.0
     """The least time between two changes."""
     spare_s: float = 120.0
-    """How long the remaining replicas must have room to spare before one replica is taken away."""
+    """How long the remaining replicas must have spare capacity before one replica is taken away."""
     idle_s: float = 300.0
     """A pool with `min: 0` loses its last replica after so long without work."""
     start_s: float = 30.0

@@ -147,7 +147,7 @@ class Directory:
         await self._call(self._client.set(self._desired, json.dumps(desired), px=_DESIRED_LEASE_MS))
 
     async def desired(self) -> dict[Pool, int]:
-        """How many replicas pools should have; pools without a published number are missing."""
+        """The desired numbers of replicas by pool, without pools that have no published number."""
         text = await self._call(self._client.get(self._desired))
         return _read_desired(text) if text else {}
 

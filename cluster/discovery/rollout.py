@@ -51,7 +51,7 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """How far a rollout is: `version` is the new configuration's, `reason` says why it failed."""
+    """The state of a rollout: `version` is the new configuration's, `reason` is of a failure."""
 
     id: str
     version: str = ""

@@ -1,4 +1,4 @@
-"""How one version of the application gives way to another.
+"""The version hand-over: one version of the application replaces another.
 
 Serve starts the replicas of a new version beside the old ones, and ends an old replica when a new
 one of its deployment has started. Serve does not know that pools need each other. So a new replica

@@ -101,7 +101,7 @@ class SocketGateway:
 
     @property
     def stall_s(self) -> float:
-        """How long a client may take to read one message, in seconds."""
+        """The most seconds that a client may take to read one message."""
         return self._stall_s
 
     def tenant(self, socket: WebSocket) -> str:

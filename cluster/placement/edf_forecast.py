@@ -23,7 +23,7 @@ class EdfPrompt:
 
 @dataclass(frozen=True, slots=True)
 class EdfForecast:
-    """When a prompt ends on a replica, and whether it is feasible there.
+    """The end of a prompt on a replica, and whether the prompt is feasible there.
 
     - `ends_s`: the time at which its computing ends.
     - `feasible`: the prompt is on time, and no waiting prompt misses its deadline for it.
@@ -77,7 +77,7 @@ def _is_feasible(
 
 
 def _end_of(new: EdfPrompt, prompts: list[EdfPrompt], begin_s: float) -> tuple[float, int]:
-    """When `new` ends among prompts that can all be on time, and how many end after it."""
+    """The end of `new` among prompts that can all be on time, and the number that end later."""
     if len(prompts) > MOST_IN_EXACT_ORDER:
         earlier = [one.length for one in prompts if one.deadline_s <= new.deadline_s]
         return begin_s + sum(earlier), len(prompts) - len(earlier)

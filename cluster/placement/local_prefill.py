@@ -74,7 +74,7 @@ class LocalPrefill:
     def _slower(
         self, record: ReplicaRecord, elsewhere: PlacementCandidate, request: PlacementRequest
     ) -> float:
-        """How much slower than its start values a decode replica is, before it was observed.
+        """The slowness of a decode replica over its start values, before it was observed.
 
         It is taken to compute as fast as the other replica in the time that its steps leave.
         """

@@ -31,7 +31,7 @@ _TYPICAL_TOKENS = (128.0, 128.0, 128.0)
 
 
 class StreamSlowdown:
-    """How much longer prompts take beside streams, as more factors of a fit: one per urgency."""
+    """The slowdown of prompts beside streams, as more factors of a fit: one per urgency."""
 
     def __init__(self, fit: NonNegativeFit) -> None:
         fit.add_features(_TYPICAL_TOKENS)

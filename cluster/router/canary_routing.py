@@ -25,7 +25,7 @@ _JUDGE_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CanaryRoute:
-    """How a request is served: with the settings of `served_as`; `arm` None means no canary.
+    """The route of a request: it is served as `served_as`; `arm` None means no canary.
 
     `config` is the version of the configuration that says so (`cluster/config/version.py`).
     """

@@ -1,4 +1,4 @@
-"""How routers share what a tenant may have, so that a cap holds across all of them. Pure.
+"""Shares the caps of tenants between routers, so that all of them together keep a cap. Pure.
 
 Each router has a *limit* of each cap, and admits within it by itself. A few times a second it
 publishes what it has *requested*, and what the queued and running requests *want*. It reads the

@@ -31,7 +31,7 @@ Cap = Literal["tenant_concurrent", "tenant_waiting", "tenant_kv"]
 
 
 class CapLimits(Protocol):
-    """How much of each cap this router may use."""
+    """The limits of this router within the caps."""
 
     def limit(self, key: Key, whole: int) -> int:
         """This router's limit of a cap that is `whole` over all routers."""

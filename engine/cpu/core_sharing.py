@@ -1,4 +1,4 @@
-"""How many threads a step uses: all cores, or a fair share among the busy engines of a host.
+"""Sets the threads of a step: all cores, or a fair share among the busy engines of a host.
 
 Engines of one user on one host find each other through small files in shared memory. Each engine
 keeps one file open and locked while it lives, and writes to it when it computes. So two replicas on

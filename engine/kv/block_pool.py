@@ -89,7 +89,7 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """How many blocks are empty."""
+        """The number of empty blocks."""
         return len(self._free)
 
     def can_allocate(self, count: int, keeping: Iterable[int] = ()) -> bool:
@@ -207,7 +207,7 @@ class BlockPool:
         return tuple(holding.blocks) if holding else ()
 
     def generation(self, block: int) -> int:
-        """How often the pool gave this block out."""
+        """The number of times that the pool gave this block out."""
         return self._generations[block]
 
     def owners(self) -> frozenset[str]:
@@ -228,7 +228,7 @@ class BlockPool:
         )
 
     def orphaned(self, living: Iterable[str]) -> int:
-        """How many blocks have an owner that is not among the living."""
+        """The number of blocks with an owner that is not among the living."""
         lost = self.owners() - set(living)
         return len({block for owner in lost for block in self._holdings[owner].blocks})
 

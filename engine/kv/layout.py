@@ -30,11 +30,11 @@ class KvLayout:
 
     @cached_property
     def numbers_before(self) -> tuple[int, ...]:
-        """How many numbers of a token's KV come before each layer; the last entry counts all."""
+        """The count of numbers of a token's KV before each layer; the last entry counts all."""
         return (0, *accumulate(2 * shape.kv_heads * shape.head_size for shape in self.layers))
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks that many tokens need."""
+        """The number of blocks for that many tokens."""
         return -(-tokens // self.block_size)
 
     def difference(self, other: KvLayout) -> str | None:

@@ -70,7 +70,7 @@ def prefill_tiles(queries: int, group: int, size: int, itemsize: int) -> Tiles:
 
 
 def splits(rows: int, kv_heads: int, processors: int, keys: int, tile: int) -> int:
-    """How many parts a row's keys are cut into, a power of two, from shapes alone.
+    """The number of parts of a row's keys, a power of two, from shapes alone.
 
     `keys` is the most that a row can have, so a captured graph is right for every context.
     """

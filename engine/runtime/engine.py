@@ -173,7 +173,7 @@ class Engine:
 def _pool_blocks(
     layout: KvLayout, device: torch.device, kv: KvConfig, most_tokens: int, share: int
 ) -> int:
-    """How many blocks a replica's share of the free memory has, at most those for `most_tokens`."""
+    """The blocks in a replica's share of the free memory, at most those for `most_tokens`."""
     fraction = kv.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
     blocks = int(free_bytes(device) * fraction / share) // block_bytes(layout)
     if blocks < 1:

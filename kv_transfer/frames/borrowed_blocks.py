@@ -43,7 +43,7 @@ class BlockLender:
         return len(self._free)
 
     def extent(self) -> MappedExtent | None:
-        """Where another process can map the cache; None if the cache is in private memory."""
+        """The extent of the cache for other processes; None if it is in private memory."""
         if self._segment is None:
             return None
         segment, size = self._segment, self._cache.memory.numel()

@@ -42,7 +42,7 @@ class Extent:
 
 
 class Coverage:
-    """How many leading blocks of each layer the extents of one transfer cover."""
+    """The number of leading blocks of each layer that the extents of one transfer cover."""
 
     def __init__(self, layers: int, blocks: int) -> None:
         self._blocks = blocks

@@ -106,7 +106,7 @@ def channel_spec_of(
 
 
 def cache_to_proto(extent: MappedExtent, blocks: int) -> pb.SharedCache:
-    """Where a receiver can map the sender's cache, for Welcome."""
+    """The extent of the sender's cache that a receiver can map, for Welcome."""
     return pb.SharedCache(
         pid=extent.pid,
         descriptor=extent.descriptor,
@@ -118,7 +118,7 @@ def cache_to_proto(extent: MappedExtent, blocks: int) -> pb.SharedCache:
 
 
 def mapped_extent_of(cache: pb.SharedCache) -> MappedExtent:
-    """Where the receiver can map the sender's cache."""
+    """The extent of the sender's cache that the receiver can map."""
     return MappedExtent(
         cache.pid, cache.descriptor, cache.identity, cache.generation, 0, cache.bytes
     )

@@ -241,7 +241,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             self._send(credit=pb.Credit(frames=credit))
 
     def _problem(self, part: FramePart) -> str | None:
-        """What is wrong with the size of a frame, for any transfer; None if it is valid."""
+        """The fault in the size of a frame, for any transfer; None if it is valid."""
         cache = self._shared.cache
         if not 0 <= part.layer_start < part.layer_stop <= len(cache.layout.layers):
             return f"no layers {part.layer_start} to {part.layer_stop}"

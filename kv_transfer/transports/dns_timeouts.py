@@ -1,4 +1,4 @@
-"""How long opening a channel may wait for a name server.
+"""Bounds the wait for a name server when a channel opens.
 
 Channels meet in torch's store (torch 2.11 to 2.13). To log each connection, the store asks for the
 name of its address: the client when it connects, the server before it answers. glibc waits 5 s for
