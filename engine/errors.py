@@ -20,6 +20,23 @@ TandemError
 
 from __future__ import annotations
 
+_SHOWN_CHARACTERS = 60
+
+
+def shown(value: object) -> str:
+    """A value of a caller, short enough to be quoted in an error message."""
+    if value is None:
+        return "null"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a number that large"
+    if isinstance(value, str):
+        quoted = repr(value[: _SHOWN_CHARACTERS + 1])
+    elif isinstance(value, bool | int | float):
+        quoted = repr(value)
+    else:
+        return "an object" if isinstance(value, dict) else "a list"
+    return quoted if len(quoted) <= _SHOWN_CHARACTERS else f"{quoted[: _SHOWN_CHARACTERS - 3]}..."
+
 
 class TandemError(Exception):
     """Root of the tree. `code` names a gRPC status; `retryable` says whether to try again."""
