@@ -9,21 +9,22 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from cluster.api import Generator
+from cluster.api import GenerateRequest, Generator
 from cluster.api.error_mapping import status_of
 from cluster.api.event_streams import StallWatch, closing, end
+from cluster.api.off_loop import write_event
 from cluster.api.proto_convert import event_to_proto, model_to_proto, request_from_proto
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
+from cluster.gateway.grpc_methods import method, parsed
 from cluster.gateway.grpc_retry_info import detailed_trailers
 from cluster.sockets import cannot_listen, join
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
@@ -40,7 +41,6 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 HEALTH_POLL_S = 0.25
 Add = Callable[[grpc.aio.Server], None]
-_M = TypeVar("_M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -55,46 +55,47 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self._stall_s = stall_s
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server. They also get messages that cannot be parsed."""
+        """The service's methods, for a server. They get messages as bytes."""
         unary, streamed = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        wire = inference_pb2
         methods = {
-            "Generate": _method(streamed, self.Generate, wire.GenerateRequest),
-            "Score": _method(unary, self.Score, wire.ScoreRequest),
-            "Cancel": _method(unary, self.Cancel, wire.CancelRequest),
-            "GetModel": _method(unary, self.GetModel, wire.GetModelRequest),
+            "Generate": method(streamed, self.Generate),
+            "Score": method(unary, self.Score),
+            "Cancel": method(unary, self.Cancel),
+            "GetModel": method(unary, self.GetModel),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def Generate(  # noqa: N802
-        self, request: inference_pb2.GenerateRequest | None, context: Context
-    ) -> None:
+    async def Generate(self, message: bytes, context: Context) -> None:  # noqa: N802
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with _answering(context):
-            parsed = request_from_proto(_parsed(request))
-            tenant = identify(self._keys, _authorization(context), parsed.tenant)
-            if tenant != parsed.tenant:
-                parsed = replace(parsed, tenant=tenant)
-            events = self._generator.generate(parsed)
+            request = await parsed(inference_pb2.GenerateRequest, message, request_from_proto)
+            tenant = identify(self._keys, _authorization(context), request.tenant)
+            if tenant != request.tenant:
+                request = replace(request, tenant=tenant)
+            events = self._generator.generate(request)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:
-                        await watch.write(context.write(event_to_proto(event)))
+                        wire = await write_event(event, event_to_proto)
+                        await watch.write(context.write(wire))
             except TimeoutError:
                 raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
 
     async def Score(  # noqa: N802
-        self, request: inference_pb2.ScoreRequest | None, context: Context
+        self, message: bytes, context: Context
     ) -> inference_pb2.ScoreResponse:
         """Score every text. Any end of the call ends all of them."""
         began_s = time.monotonic()
         async with _answering(context):
-            wire = _parsed(request)
-            name = check_request_id(wire.request_id) or uuid.uuid4().hex
-            named = wire.tenant or DEFAULT_TENANT
-            tenant = identify(self._keys, _authorization(context), named)
-            requests = score_requests_from_proto(wire, name, tenant)
+            keys, key, drawn = self._keys, _authorization(context), uuid.uuid4().hex
+
+            def take(wire: inference_pb2.ScoreRequest) -> tuple[str, list[GenerateRequest]]:
+                name = check_request_id(wire.request_id) or drawn
+                tenant = identify(keys, key, wire.tenant or DEFAULT_TENANT)
+                return name, score_requests_from_proto(wire, name, tenant)
+
+            name, requests = await parsed(inference_pb2.ScoreRequest, message, take)
             found = await score_all(self._generator, requests)
         texts = self._generator.token_text
         results = await asyncio.to_thread(lambda: [scored_to_proto(one, texts) for one in found])
@@ -106,23 +107,25 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         )
 
     async def Cancel(  # noqa: N802
-        self, request: inference_pb2.CancelRequest | None, context: Context
+        self, message: bytes, context: Context
     ) -> inference_pb2.CancelResponse:
         """Cancel a request of the caller's tenant by its id."""
         async with _answering(context):
             tenant = identify(self._keys, _authorization(context), DEFAULT_TENANT)
-            request_id = check_request_id(_parsed(request).request_id)
+            request_id = await parsed(
+                inference_pb2.CancelRequest, message, lambda wire: check_request_id(wire.request_id)
+            )
             if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
             found = await self._generator.cancel(request_id, tenant)
         return inference_pb2.CancelResponse(found=found)
 
     async def GetModel(  # noqa: N802
-        self, request: inference_pb2.GetModelRequest | None, context: Context
+        self, message: bytes, context: Context
     ) -> inference_pb2.Model:
         """Describe the model that is served."""
         async with _answering(context):
-            _parsed(request)
+            await parsed(inference_pb2.GetModelRequest, message, lambda _: None)
             card = self._generator.model
         return model_to_proto(card)
 
@@ -184,31 +187,9 @@ async def start(
     return GrpcServer(server, bound, health_status, follower)
 
 
-def _method(form: Callable[..., Any], answer: Callable[..., Any], kind: type[Message]) -> Any:
-    """A method's handler; its request is None where the bytes are no such message."""
-
-    def parse(message: bytes) -> Message | None:
-        try:
-            return kind.FromString(message)
-        except DecodeError:
-            return None
-
-    return form(answer, request_deserializer=parse, response_serializer=_serialize)
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
 def _authorization(context: Context) -> str | None:
     found = dict(context.invocation_metadata() or ()).get("authorization")
     return found if isinstance(found, str) else None
-
-
-def _parsed(request: _M | None) -> _M:
-    if request is None:
-        raise InvalidRequest("the request is not a valid message; is its text UTF-8?")
-    return request
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:

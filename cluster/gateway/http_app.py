@@ -25,7 +25,7 @@ from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
-from engine.errors import Internal, NotFound, TandemError
+from engine.errors import Internal, NotFound, TandemError, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
@@ -91,24 +91,28 @@ class HttpGateway:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         tenant = self._tenant(request)
-        body = await read_json(request, self._max_body_bytes)
-        call = ChatRequest.read(body).call(_request_id(request), tenant)
+        name = _request_id(request)
+        call = await read_json(
+            request, self._max_body_bytes, lambda body: ChatRequest.read(body).call(name, tenant)
+        )
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         tenant = self._tenant(request)
-        body = await read_json(request, self._max_body_bytes)
-        completion = CompletionRequest.read(body)
-        call = completion.call(_request_id(request), tenant)
+        name = _request_id(request)
+
+        def take(body: object) -> tuple[CompletionRequest, OpenAICall]:
+            found = CompletionRequest.read(body)
+            return found, found.call(name, tenant)
+
+        completion, call = await read_json(request, self._max_body_bytes, take)
         if not completion.echo:
             return await self._reply(request, COMPLETION, call)
         longer = completion.max_tokens == 1
         reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
-        whole = await unless(disconnected(request.receive), reply.whole())
-        headers = {"x-request-id": call.request_id}
-        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
+        return await self._whole(request, call, reply)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -118,7 +122,7 @@ class HttpGateway:
         """`GET /v1/models/{id}`."""
         name = request.path_params["name"]
         if name != self._generator.model.name:
-            raise NotFound(f"the model {name!r} is not served here", field="model")
+            raise NotFound(f"the model {shown(name)} is not served here", field="model")
         return _json(self._card())
 
     async def healthz(self, request: Request) -> Response:
@@ -140,8 +144,14 @@ class HttpGateway:
         if call.stream:
             failed = partial(_failed, request)
             return EventStream(reply.events(), headers, self._stall_s, failed)
+        return await self._whole(request, call, reply)
+
+    async def _whole(
+        self, request: Request, call: OpenAICall, reply: OpenAIReply | EchoReply
+    ) -> Response:
         whole = await unless(disconnected(request.receive), reply.whole())
-        return _gone() if whole is None else _json(whole, headers=headers)
+        headers = {"x-request-id": call.request_id}
+        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
 
     def _tenant(self, request: Request) -> str:
         """The tenant of the request's API key. Without keys a tenant only separates caches."""

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from cluster.api.bounded_json import parse
+from cluster.api.off_loop import off_loop
 from engine.errors import InvalidRequest
 
 READ_S = 30.0
 _DRAIN_S = 2.0
 _DRAIN_FACTOR = 8
+_T = TypeVar("_T")
 
 
-async def read_json(request: Request, max_bytes: int) -> Any:
-    """The body as JSON. Raises InvalidRequest, HTTPException 408 or 413, ClientDisconnect."""
+async def read_json(request: Request, max_bytes: int, take: Callable[[Any], _T]) -> _T:
+    """What `take` makes of the body as JSON; a large body is parsed and taken on a thread.
+
+    Raises what `take` raises, InvalidRequest, HTTPException 408 or 413, ClientDisconnect,
+    Overloaded.
+    """
     body = await _read(request, max_bytes)
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
-    return parse_json(text, "the body")
+
+    def taken() -> _T:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
+        return take(parse_json(text, "the body"))
+
+    return await off_loop(len(body), taken)
 
 
 def parse_json(text: str, what: str) -> Any:
     """`text` as JSON; raises InvalidRequest, which calls it `what`."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return parse(text, _refuse_constant)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{what} has {error.message}", field=error.field) from None
     except json.JSONDecodeError as error:
         raise InvalidRequest(f"{what} is not JSON: {error}") from None
     except (ValueError, RecursionError):
@@ -74,4 +88,4 @@ async def _piece(request: Request) -> tuple[bytes, bool]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"this is not JSON: {name} is no number")
+    raise InvalidRequest(f"{name}, which is no number of JSON")

@@ -12,16 +12,18 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from cluster.api import Event, Generator
+from cluster.api import Event, Generator, Tokens
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import StallWatch, closing, end, merge, unless
+from cluster.api.off_loop import off_loop, write_event
 from cluster.gateway.openai_chunks import Json
-from cluster.gateway.sse import dump
+from cluster.gateway.sse import dump, dump_large
 from cluster.gateway.websocket_messages import (
     CANCEL,
     Messages,
@@ -157,7 +159,7 @@ class _SocketSession:
         try:
             async with StallWatch(self._gateway.stall_s) as watch:
                 while (message := await self._socket.receive())["type"] == "websocket.receive":
-                    reply = self._obey(message.get("text"))
+                    reply = await self._obey(message.get("text"))
                     if reply is not None:
                         await watch.write(self._send(reply))
         except TimeoutError:
@@ -165,17 +167,18 @@ class _SocketSession:
         except WebSocketDisconnect:
             pass
 
-    def _obey(self, text: str | None) -> Json | None:
+    async def _obey(self, text: str | None) -> Json | None:
         """Carry a message out; returns the answer to a wrong message."""
         name = None
         try:
-            document = read_object(text)
+            document = await off_loop(len(text or ""), lambda: read_object(text))
             name = take_id(document)
             kind = take_type(document)
             if kind == CANCEL:
                 self._cancel(name)
             else:
-                self._begin(name, kind, document)
+                size = len(text or "")
+                await self._begin(name, kind, document, size)
         except TandemError as error:
             return failed(name, error)
         except Exception:
@@ -188,7 +191,7 @@ class _SocketSession:
             raise NotFound(f"nothing runs here under the id {name!r}", field="id")
         self._cancels[name].set()
 
-    def _begin(self, name: str, kind: str, document: Json) -> None:
+    async def _begin(self, name: str, kind: str, document: Json, size: int) -> None:
         self._gateway.check_open()
         if name in self._cancels:
             raise InvalidRequest(f"the id {name!r} runs already", field="id")
@@ -196,7 +199,8 @@ class _SocketSession:
             message = f"{MOST_AT_ONCE} generations run on this socket, the most there may"
             raise Overloaded(message, retry_after_s=1.0)
         tenant = self._gateway.tenant(self._socket)
-        call = read_call(kind, document, uuid.uuid4().hex, tenant)
+        request_id = uuid.uuid4().hex
+        call = await off_loop(size, lambda: read_call(kind, document, request_id, tenant))
         messages = Messages(name, kind, call, self._gateway.generator)
         streams = [self._gateway.generator.generate(request) for request in call.requests]
         self._cancels[name] = asyncio.Event()
@@ -227,15 +231,18 @@ class _SocketSession:
         """Write a generation's messages; returns the last one."""
         async with closing(events), StallWatch(self._gateway.stall_s) as watch:
             async for prompt_index, event in events:
-                message = messages.of(prompt_index, event)
-                if message is not None:
-                    await watch.write(self._send(message))
+                text = await write_event(event, partial(_text, messages, prompt_index))
+                if text is not None:
+                    await watch.write(self._send_text(text))
         return messages.end()
 
     async def _send(self, message: Json) -> None:
+        await self._send_text(dump(message).decode())
+
+    async def _send_text(self, text: str) -> None:
         if self._socket.application_state is not WebSocketState.CONNECTED:
             raise WebSocketDisconnect(_RESTARTS)  # it is being closed from here
-        await self._socket.send_text(dump(message).decode())
+        await self._socket.send_text(text)
 
     async def _send_last(self, message: Json) -> None:
         try:
@@ -251,6 +258,13 @@ class _SocketSession:
     def _stalled(self) -> None:
         log.info("a client read nothing for %g s and its socket was closed", self._gateway.stall_s)
         self._over.set()
+
+
+def _text(messages: Messages, prompt_index: int, event: Event) -> str | None:
+    """The message for an event as JSON; None for none."""
+    message = messages.of(prompt_index, event)
+    write = dump_large if isinstance(event, Tokens) and event.sampled else dump
+    return None if message is None else write(message).decode()
 
 
 def _same_origin(socket: WebSocket) -> bool:

@@ -7,6 +7,7 @@ from typing import Self
 
 from cluster.config.router import RouterConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
+from cluster.gateway.grpc_methods import unary_service
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer
 from cluster.router.admin_service import AdminServicer
@@ -14,9 +15,9 @@ from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from cluster.tenants.api_keys import ApiKeys
-from protos import router_pb2_grpc
+from protos import router_pb2
 
-_ADMIN = "tandem.internal.v1.Admin"
+_ADMIN = router_pb2.DESCRIPTOR.services_by_name["Admin"]
 # The time that HTTP has at least to write its last answers.
 _LEAST_GRACE_S = 1.0
 
@@ -50,9 +51,7 @@ class FrontEnds:
             max_message_bytes=config.max_message_bytes,
             reuse_port=True,
             keys=keys,
-            also=[
-                (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
-            ],
+            also=[(_ADMIN.full_name, unary_service(_ADMIN, admin))],
         )
         app = http_app.create_app(
             router,
