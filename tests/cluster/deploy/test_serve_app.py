@@ -31,7 +31,7 @@ def bound(application: Any) -> Any:
 
 def pools_of(router: Any) -> list[Any]:
     """The deployments that the router is bound to."""
-    return [bound(pool) for pool in router.init_args[1:]]
+    return [bound(pool) for pool in router.init_args[2:]]
 
 
 def settings(deployment: Any) -> Any:
