@@ -43,18 +43,17 @@ class Keys(Protocol):
 def run(options: argparse.Namespace) -> int:
     """Run `tandem keys`; raises a TandemError."""
     keys = _opened(options)
-    if options.right is not None and options.action != "add":
-        raise InvalidRequest(f"--{options.right} belongs to `tandem keys add`")
+    if options.action != "add" and (options.operator or options.metrics):
+        raise InvalidRequest("--operator and --metrics belong to `tandem keys add`")
     if options.action == "list":
         for digest, owner in sorted(keys.keys().items(), key=_order):
             print(f"{digest[:_SHOWN]}  {owner.right:8}  {owner.name}")
-    elif options.name is None:
-        raise InvalidRequest(f"`tandem keys {options.action}` needs a name")
     elif options.action == "add":
-        right: Right = options.right or "tenant"
-        owner, key = check_owner(KeyOwner(options.name, right)), new_key()
+        owner, key = _new_owner(options), new_key()
         keys.add(hash_of(key), owner)
         print(key)
+    elif options.name is None:
+        raise InvalidRequest("`tandem keys remove` needs the beginning of a hash")
     else:
         digest = _named(keys.keys(), options.name)
         keys.remove(digest)
@@ -107,6 +106,19 @@ def _opened(options: argparse.Namespace) -> Keys:
         else:
             file = config.router.api_keys
     return KeyFile(Path(file)) if file is not None else _RedisKeys(url)
+
+
+def _new_owner(options: argparse.Namespace) -> KeyOwner:
+    """The owner whom the options name; raises InvalidRequest unless that is one."""
+    given: dict[Right, str | None] = {
+        "tenant": options.name,
+        "operator": options.operator,
+        "metrics": options.metrics,
+    }
+    owners = [KeyOwner(name, right) for right, name in given.items() if name is not None]
+    if len(owners) != 1:
+        raise InvalidRequest("`tandem keys add` needs a name: TENANT, --operator or --metrics")
+    return check_owner(owners[0])
 
 
 def _order(item: tuple[str, KeyOwner]) -> tuple[str, ...]:

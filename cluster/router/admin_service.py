@@ -155,7 +155,7 @@ class AdminServicer:
                         while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling
                             await asyncio.sleep(_POLL_S)
             flipped = {"replica": wanted.replica, "role": role}
-            log.info("role given by an operator", extra={"operator": operator} | flipped)
+            log.warning("role given by an operator", extra={"operator": operator} | flipped)
             return router_pb2.GiveRoleResponse(before=before)
 
     def _operator(self, context: Context) -> str:

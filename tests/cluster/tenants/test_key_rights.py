@@ -141,7 +141,7 @@ async def test_refusals_are_counted_by_class(keys):
 def test_keys_of_each_right_are_made_listed_and_removed(tmp_path, capsys):
     file = tmp_path / "keys.yaml"
     where = ["--file", str(file)]
-    for arguments in (["alice", "--operator"], ["prometheus", "--metrics"], ["alice"]):
+    for arguments in (["--operator", "alice"], ["--metrics", "prometheus"], ["alice"]):
         assert cli.main(["keys", "add", *arguments, *where]) == 0
     made = capsys.readouterr().out.split()
     assert sorted(yaml.safe_load(file.read_text())) == ["metrics", "operators", "tenants"]
@@ -155,8 +155,10 @@ def test_keys_of_each_right_are_made_listed_and_removed(tmp_path, capsys):
     assert cli.main(["keys", "remove", hash_of(made[0]), *where]) == 0
     assert sorted(owner.right for owner in read_keys(file).values()) == ["metrics", "tenant"]
     capsys.readouterr()
-    assert cli.main(["keys", "list", "--operator", *where]) == 2
-    assert "belongs to `tandem keys add`" in capsys.readouterr().err
+    assert cli.main(["keys", "list", "--operator", "alice", *where]) == 2
+    assert "belong to `tandem keys add`" in capsys.readouterr().err
+    assert cli.main(["keys", "add", "acme", "--operator", "alice", *where]) == 2
+    assert "needs a name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
