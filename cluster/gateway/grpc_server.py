@@ -6,10 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,22 +15,24 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from cluster.api import GenerateRequest, Generator
-from cluster.api.error_mapping import status_of
 from cluster.api.event_streams import StallWatch, closing, end
 from cluster.api.off_loop import write_event
 from cluster.api.proto_convert import event_to_proto, model_to_proto, request_from_proto
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
-from cluster.gateway.grpc_methods import method, parsed
-from cluster.gateway.grpc_retry_info import detailed_trailers
+from cluster.gateway.grpc_methods import (
+    Context,
+    Received,
+    answering,
+    authorization_of,
+    method_handler,
+)
 from cluster.sockets import cannot_listen, join
-from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
-from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
+from engine.errors import DeadlineExceeded, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
-from protos.status import one_line
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 HEALTH_POLL_S = 0.25
 Add = Callable[[grpc.aio.Server], None]
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
@@ -55,25 +54,28 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self._stall_s = stall_s
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """The service's methods, for a server. They get messages as bytes."""
+        """The service's methods, for a server. They also get messages that cannot be parsed."""
         unary, streamed = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        wire = inference_pb2
         methods = {
-            "Generate": method(streamed, self.Generate),
-            "Score": method(unary, self.Score),
-            "Cancel": method(unary, self.Cancel),
-            "GetModel": method(unary, self.GetModel),
+            "Generate": method_handler(streamed, self.Generate, wire.GenerateRequest),
+            "Score": method_handler(unary, self.Score, wire.ScoreRequest),
+            "Cancel": method_handler(unary, self.Cancel, wire.CancelRequest),
+            "GetModel": method_handler(unary, self.GetModel, wire.GetModelRequest),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def Generate(self, message: bytes, context: Context) -> None:  # noqa: N802
+    async def Generate(  # noqa: N802
+        self, request: Received[inference_pb2.GenerateRequest], context: Context
+    ) -> None:
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
-        async with _answering(context):
-            request = await parsed(inference_pb2.GenerateRequest, message, request_from_proto)
-            tenant = identify(self._keys, _authorization(context), request.tenant)
-            if tenant != request.tenant:
-                request = replace(request, tenant=tenant)
-            events = self._generator.generate(request)
+        async with answering(context):
+            wanted = await request.take(request_from_proto)
+            tenant = identify(self._keys, authorization_of(context), wanted.tenant)
+            if tenant != wanted.tenant:
+                wanted = replace(wanted, tenant=tenant)
+            events = self._generator.generate(wanted)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:
@@ -83,19 +85,19 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
                 raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
 
     async def Score(  # noqa: N802
-        self, message: bytes, context: Context
+        self, request: Received[inference_pb2.ScoreRequest], context: Context
     ) -> inference_pb2.ScoreResponse:
         """Score every text. Any end of the call ends all of them."""
         began_s = time.monotonic()
-        async with _answering(context):
-            keys, key, drawn = self._keys, _authorization(context), uuid.uuid4().hex
+        async with answering(context):
+            keys, key, drawn = self._keys, authorization_of(context), uuid.uuid4().hex
 
             def take(wire: inference_pb2.ScoreRequest) -> tuple[str, list[GenerateRequest]]:
                 name = check_request_id(wire.request_id) or drawn
                 tenant = identify(keys, key, wire.tenant or DEFAULT_TENANT)
                 return name, score_requests_from_proto(wire, name, tenant)
 
-            name, requests = await parsed(inference_pb2.ScoreRequest, message, take)
+            name, requests = await request.take(take)
             found = await score_all(self._generator, requests)
         texts = self._generator.token_text
         results = await asyncio.to_thread(lambda: [scored_to_proto(one, texts) for one in found])
@@ -107,25 +109,24 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         )
 
     async def Cancel(  # noqa: N802
-        self, message: bytes, context: Context
+        self, request: Received[inference_pb2.CancelRequest], context: Context
     ) -> inference_pb2.CancelResponse:
         """Cancel a request of the caller's tenant by its id."""
-        async with _answering(context):
-            tenant = identify(self._keys, _authorization(context), DEFAULT_TENANT)
-            request_id = await parsed(
-                inference_pb2.CancelRequest, message, lambda wire: check_request_id(wire.request_id)
-            )
+        async with answering(context):
+            tenant = identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            request_id = check_request_id((await request.read()).request_id)
             if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
             found = await self._generator.cancel(request_id, tenant)
         return inference_pb2.CancelResponse(found=found)
 
     async def GetModel(  # noqa: N802
-        self, message: bytes, context: Context
+        self, request: Received[inference_pb2.GetModelRequest], context: Context
     ) -> inference_pb2.Model:
         """Describe the model that is served."""
-        async with _answering(context):
-            await parsed(inference_pb2.GetModelRequest, message, lambda _: None)
+        async with answering(context):
+            identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            await request.read()
             card = self._generator.model
         return model_to_proto(card)
 
@@ -175,7 +176,8 @@ async def start(
     for _, add in also:
         add(server)
     names = (SERVICE, *(name for name, _ in also))
-    reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
+    # The other services are for operators, who need no list of them.
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME), server)
     try:
         bound = _bind(server, host, port)
         await _set_health(generator, health_status, names)
@@ -185,11 +187,6 @@ async def start(
         raise
     follower = asyncio.create_task(_follow_health(generator, health_status, names))
     return GrpcServer(server, bound, health_status, follower)
-
-
-def _authorization(context: Context) -> str | None:
-    found = dict(context.invocation_metadata() or ()).get("authorization")
-    return found if isinstance(found, str) else None
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
@@ -233,21 +230,3 @@ async def _follow_health(
             await _set_health(generator, health_status, names)
         except Exception:
             log.exception("the health of the pools could not be read")
-
-
-@asynccontextmanager
-async def _answering(context: Context) -> AsyncIterator[None]:
-    """Turn every exception into the status of the call."""
-    try:
-        yield
-        return
-    except TandemError as error:
-        failure = error
-    except grpc.aio.AbortError:
-        raise
-    except Exception:
-        log.exception("a call ended in a fault")
-        failure = Internal("internal error")
-    FRONT_END_ERRORS.inc(front_end="grpc", error=type(failure).__name__)
-    code = status_of(failure).grpc
-    await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))
