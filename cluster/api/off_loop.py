@@ -19,8 +19,9 @@ _T = TypeVar("_T")
 # Bounds: the largest request that is small, and the largest that is medium.
 SMALL_BYTES = 16 * 1024
 MEDIUM_BYTES = 256 * 1024
-# Bound: requests that wait for one thread.
-MOST_WAITING = 64
+# Bounds: requests that wait for a thread, 16 and 64 MiB of them.
+MOST_MEDIUM = 64
+MOST_LARGE = 16
 _RETRY_S = 1.0
 # Bound: tokens with log-probabilities in an event that is written on the loop.
 _FEW_SAMPLED = 64
@@ -29,14 +30,15 @@ _FEW_SAMPLED = 64
 class _ParsingThread:
     """One thread with a bounded queue."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, most_waiting: int) -> None:
+        self._most_waiting = most_waiting
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._inside = 0
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """The result of `work`; raises Overloaded where too many wait."""
-        if self._inside > MOST_WAITING:
-            message = f"{MOST_WAITING} large requests wait to be parsed, the most there may"
+        if self._inside > self._most_waiting:
+            message = f"{self._most_waiting} large requests wait to be parsed, the most there may"
             raise Overloaded(message, retry_after_s=_RETRY_S)
         self._inside += 1
         try:
@@ -45,8 +47,8 @@ class _ParsingThread:
             self._inside -= 1
 
 
-_MEDIUM = _ParsingThread("parser-medium")
-_LARGE = _ParsingThread("parser-large")
+_MEDIUM = _ParsingThread("parser-medium", MOST_MEDIUM)
+_LARGE = _ParsingThread("parser-large", MOST_LARGE)
 
 
 async def off_loop(size_bytes: int, work: Callable[[], _T]) -> _T:

@@ -33,8 +33,8 @@ from engine.errors import DeadlineExceeded
 
 log = logging.getLogger(__name__)
 
-# Bound: choices of this size at most begin together, in one pass of the event loop.
-_LARGE_TOKENS = 4096
+# Bound: larger choices begin one by one, each in a pass of the event loop of its own.
+LARGE_TOKENS = 4096
 
 
 class RequestPhases:
@@ -121,7 +121,7 @@ class RequestPhases:
     ) -> tuple[ChoiceSummary, int]:
         """Stream one assigned choice; returns its summary and its number of tokens."""
         prepared = state.prepared
-        if _wire_tokens(prepared) > _LARGE_TOKENS:
+        if _wire_tokens(prepared) > LARGE_TOKENS:
             # Its prompt is written to two replicas, and then other requests have their turn.
             async with self._beginning:
                 await asyncio.sleep(0)

@@ -34,7 +34,7 @@ from engine.types.urgency import Urgency
 
 _MAX_SEED = 2**63
 # Bound: token ids that are checked and digested on the event loop; more are on a thread.
-_FEW_TOKENS = 2048
+FEW_TOKENS = 2048
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -241,7 +241,7 @@ class Preprocessor:
 
     async def _over(self, ids: Sequence[int], function: Callable[[Sequence[int]], R]) -> R:
         """The result of a function of token ids, on a thread where these are many."""
-        return function(ids) if len(ids) <= _FEW_TOKENS else await self._threaded(function, ids)
+        return function(ids) if len(ids) <= FEW_TOKENS else await self._threaded(function, ids)
 
     async def _threaded(self, function: Callable[[T], R], prompt: T) -> R:
         loop = asyncio.get_running_loop()

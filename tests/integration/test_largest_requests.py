@@ -7,12 +7,15 @@ loop's own thread, so that a busy machine does not matter.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from functools import partial
 
 import grpc
 import pytest
 
+from cluster.router import phases
+from cluster.router.failover import Failover
 from tests.integration.largest_requests import CHAT, GRPC, HTTP, MOST_BYTES, TEXT, Stranger
 from tests.integration.local import cluster
 from tests.loop_pauses import pause_of
@@ -91,6 +94,27 @@ async def test_huge_numbers_are_the_fault_of_the_client(local):
         assert {labels["error"] for labels, _ in seen.series("tandem_front_end_errors_total")} == {
             "InvalidRequest"
         }
+
+
+async def test_large_choices_begin_one_after_another(local, monkeypatch):
+    monkeypatch.setattr(phases, "LARGE_TOKENS", 1)
+    passes, begun, run = itertools.count(), [], Failover.run
+    now = [0]
+
+    async def count() -> None:
+        while True:
+            now[0] = next(passes)
+            await asyncio.sleep(0)
+
+    async def noted(failover, *rest):
+        begun.append(now[0])
+        return await run(failover, *rest)
+
+    monkeypatch.setattr(Failover, "run", noted)
+    counting = asyncio.create_task(count())
+    await local.client.complete("hello", n=8, max_tokens=1)
+    counting.cancel()
+    assert len(begun) == len(set(begun)) == 8
 
 
 def _made(name: str) -> tuple[str, bytes]:

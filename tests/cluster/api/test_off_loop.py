@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cluster.api.off_loop import MEDIUM_BYTES, MOST_WAITING, SMALL_BYTES, off_loop
+from cluster.api.off_loop import MEDIUM_BYTES, MOST_LARGE, SMALL_BYTES, off_loop
 from engine.errors import Overloaded
 
 
@@ -24,7 +24,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back():
     go = threading.Event()
     waiting = [
         asyncio.create_task(off_loop(MEDIUM_BYTES + 1, lambda: go.wait(60)))
-        for _ in range(MOST_WAITING + 1)
+        for _ in range(MOST_LARGE + 1)
     ]
     await asyncio.sleep(0)
     try:

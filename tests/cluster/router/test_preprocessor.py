@@ -145,7 +145,7 @@ async def test_an_answer_has_a_bounded_number_of_logprobs(preprocessor, monkeypa
 
 
 async def test_long_prompts_are_digested_on_a_thread(preprocessor, monkeypatch):
-    monkeypatch.setattr(module, "_FEW_TOKENS", 10)
+    monkeypatch.setattr(module, "FEW_TOKENS", 10)
     threads = []
 
     class Recording(Chain):
