@@ -99,14 +99,16 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
 
             name, requests = await request.take(take)
             found = await score_all(self._generator, requests)
-        texts = self._generator.token_text
-        results = await asyncio.to_thread(lambda: [scored_to_proto(one, texts) for one in found])
-        return inference_pb2.ScoreResponse(
-            request_id=name,
-            model=self._generator.model.name,
-            results=results,
-            total_s=time.monotonic() - began_s,
-        )
+        model, texts = self._generator.model.name, self._generator.token_text
+
+        def answer() -> inference_pb2.ScoreResponse:
+            results = [scored_to_proto(one, texts) for one in found]
+            took_s = time.monotonic() - began_s
+            return inference_pb2.ScoreResponse(
+                request_id=name, model=model, results=results, total_s=took_s
+            )
+
+        return await asyncio.to_thread(answer)
 
     async def Cancel(  # noqa: N802
         self, request: Received[inference_pb2.CancelRequest], context: Context

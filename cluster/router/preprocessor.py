@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -21,6 +19,7 @@ from cluster.api import (
 )
 from cluster.api.limits import check_choice_tokens, within_numbers
 from cluster.api.scoring import shared_tokens
+from cluster.api.tokenizer_threads import TokenizerThreads
 from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
 from cluster.config.endpoints import EndpointConfig
@@ -35,7 +34,6 @@ from engine.types.urgency import Urgency
 _MAX_SEED = 2**63
 # Bound: token ids that are checked and digested on the event loop; more are on a thread.
 FEW_TOKENS = 2048
-T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -97,7 +95,7 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._endpoints = endpoints
         self._new_chain = new_chain
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
+        self._threads = TokenizerThreads(threads)
 
     @property
     def model(self) -> ModelCard:
@@ -222,9 +220,10 @@ class Preprocessor:
 
     async def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, TextPrompt):
-            ids: Sequence[int] = await self._threaded(self._encode, prompt.text)
+            text = prompt.text
+            ids: Sequence[int] = await self._threads.run(len(text), lambda: self._encode(text))
         elif isinstance(prompt, ChatPrompt):
-            ids = await self._threaded(self._render, prompt)
+            ids = await self._threads.run(_characters(prompt), lambda: self._render(prompt))
         elif isinstance(prompt, ScorePrompt):
             raise InvalidRequest("a text to be scored is no prompt", field="prompt")
         else:
@@ -241,11 +240,9 @@ class Preprocessor:
 
     async def _over(self, ids: Sequence[int], function: Callable[[Sequence[int]], R]) -> R:
         """The result of a function of token ids, on a thread where these are many."""
-        return function(ids) if len(ids) <= FEW_TOKENS else await self._threaded(function, ids)
-
-    async def _threaded(self, function: Callable[[T], R], prompt: T) -> R:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, prompt)
+        if len(ids) <= FEW_TOKENS:
+            return function(ids)
+        return await self._threads.run(len(ids), lambda: function(ids))
 
     def _encode(self, text: str) -> Sequence[int]:
         if not text:
@@ -259,7 +256,7 @@ class Preprocessor:
         for message in prompt.messages:
             if message.role not in ROLES:
                 raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
-        self._check_length(sum(len(message.content) for message in prompt.messages))
+        self._check_length(_characters(prompt))
         return self._tokenizer.render_chat(
             [{"role": message.role, "content": message.content} for message in prompt.messages]
         )
@@ -297,3 +294,7 @@ class Preprocessor:
             return capped
         most = within_numbers(choices, sampling.logprobs, capped if requested else None)
         return min(capped, most)
+
+
+def _characters(prompt: ChatPrompt) -> int:
+    return sum(len(message.content) for message in prompt.messages)

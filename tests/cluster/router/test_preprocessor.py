@@ -1,5 +1,6 @@
 """The preprocessor: complete requests come out, wrong ones are refused by field."""
 
+import asyncio
 import math
 import threading
 
@@ -14,6 +15,7 @@ from cluster.api import (
     TokenPrompt,
     limits,
 )
+from cluster.api.tokenizer_threads import TokenizerThreads
 from cluster.config.endpoints import EndpointConfig
 from cluster.router import preprocessor as module
 from cluster.router.preprocessor import Preprocessor
@@ -164,3 +166,12 @@ def _digests(tokens):
     chain = Chain("default", "", 4)
     chain.follow((1,) * tokens, tokens)
     return chain.digests
+
+
+async def test_a_short_text_waits_for_no_long_one():
+    threads, go = TokenizerThreads(1), threading.Event()
+    long = [asyncio.create_task(threads.run(2**22, lambda: go.wait(60))) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert await threads.run(100, lambda: "tokens") == "tokens"
+    go.set()
+    assert all(await asyncio.gather(*long))
