@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 # The exit code of a tied command that cannot be run, as in a shell.
 CANNOT_RUN = 126
@@ -45,6 +46,12 @@ def adopt_orphans() -> None:
     """Become the parent of descendants whose parent ends, so that they can be ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Give this process a name of at most 15 bytes, as `ps` shows it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
 def children(pid: int) -> list[int]:

@@ -69,6 +69,7 @@ class GcsServer:
         if len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < WITHIN_S:
             raise Unavailable(f"Ray's GCS died {MOST_DEATHS + 1} times within {WITHIN_S:g} s")
         self._deaths.append(now)
+        self.stop()  # takes the exit code of one that was started here
         log.warning("Ray's GCS died and is started anew", extra={"pid": self._pid})
         try:
             self._process = subprocess.Popen(

@@ -15,8 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster.deploy.child_processes import descendants, started
+from cluster.deploy.child_processes import descendants, name_process, started
 
+# The name of the process once it has noted what there is.
+NAME = "tandem-guard"
 _ROOT = Path(__file__).parents[2]
 _MAIN = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); " + (
     "from cluster.deploy.orphan_guard import watch; watch(int(sys.argv[1]))"
@@ -50,12 +52,18 @@ def watch(launcher: int) -> None:
         ended.register(os.pidfd_open(launcher), select.POLLIN)
     except ProcessLookupError:
         return
-    known: dict[int, int] = {}
+    known = _noted(launcher)
+    name_process(NAME)
     while not ended.poll(_NOTE_EVERY_S * 1000):
-        found = [pid for pid in descendants(launcher) if pid != os.getpid()]
-        known = {pid: at for pid in found if (at := started(pid)) is not None}
+        known = _noted(launcher)
     for pid, at in known.items():
         _kill(pid, at)
+
+
+def _noted(launcher: int) -> dict[int, int]:
+    """When each descendant was started, by process id."""
+    found = [pid for pid in descendants(launcher) if pid != os.getpid()]
+    return {pid: at for pid in found if (at := started(pid)) is not None}
 
 
 def _kill(pid: int, at: int) -> None:

@@ -122,11 +122,12 @@ class HttpGateway:
         return _json(self._card())
 
     async def healthz(self, request: Request) -> Response:
-        """`GET /healthz`: 200 once every pool has a healthy replica."""
-        missing = list(self._generator.missing())
+        """`GET /healthz`: 200 once every pool has a healthy replica. It names unhealthy ones."""
+        missing, unhealthy = self._generator.missing(), self._generator.unhealthy()
+        named = {"unhealthy": list(unhealthy)} if unhealthy else {}
         if missing:
-            return _json({"status": "unavailable", "missing": missing}, 503)
-        return _json({"status": "ok"})
+            return _json({"status": "unavailable", "missing": list(missing), **named}, 503)
+        return _json({"status": "ok", **named})
 
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`."""

@@ -33,6 +33,7 @@ from cluster.router.phases import RequestPhases
 from cluster.router.preprocessor import Preprocessor
 from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.loop_lag import LoopLag
 from cluster.tenants.fair_share import FairShare
 from engine.errors import (
     Cancelled,
@@ -91,6 +92,7 @@ class Router:
         self._choices = 0
         self._capacity = RouterCapacity()
         self._closes_s: float | None = None
+        self.lag = LoopLag()
 
     @property
     def model(self) -> ModelCard:
@@ -124,9 +126,16 @@ class Router:
         return self._preprocessor.text(ids)
 
     def missing(self) -> tuple[str, ...]:
-        """The pools without a healthy replica, and this router itself once it takes nothing new."""
-        closing = () if self._closes_s is None else ("router",)
-        return self._pools.missing() + closing
+        """The pools without a healthy replica, and `router` if this one serves nobody new.
+
+        That is so once it ends, and for a while after its event loop stood still.
+        """
+        unfit = self._closes_s is not None or self.lag.late(time.monotonic())
+        return self._pools.missing() + (("router",) if unfit else ())
+
+    def unhealthy(self) -> tuple[str, ...]:
+        """The replicas that are there and get no work."""
+        return self._pools.unhealthy()
 
     def refuse_new(self, for_s: float) -> None:
         """Refuse new requests from now on. The router is gone after `for_s` at most."""

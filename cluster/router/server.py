@@ -95,6 +95,7 @@ class RouterServer:
         self._heartbeat: LeaseHeartbeat | None = None
         self._autoscaling: set[asyncio.Task[None]] = set()
         self._tidying: set[asyncio.Task[None]] = set()
+        self._lag: asyncio.Task[None] | None = None
         self.grpc_address = self.http_address = ""
 
     @classmethod
@@ -119,6 +120,7 @@ class RouterServer:
         await server._open_front_ends()
         await server._register()
         server._start_autoscaling()
+        server._lag = asyncio.create_task(server.router.lag.run(), name=f"loop lag of {router_id}")
         log.info(
             "router ready",
             extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
@@ -155,6 +157,8 @@ class RouterServer:
     async def stop(self) -> None:
         """End everything that this router started. Idempotent."""
         await self.drain(0)
+        if self._lag is not None:
+            self._lag.cancel()
         await self.router.close()
         await self._exchange.stop()
         if isinstance(self._keys, SharedKeys):
