@@ -92,9 +92,9 @@ class Launcher:
         if self._local:
             self._config = self._ports.settle(self._config)
         adopt_orphans()
-        self._guard = OrphanGuard()
         try:
             listen_to_signals()
+            self._guard = OrphanGuard()
             self._start()
             # asyncio replaces a KeyboardInterrupt that ends a task by one of exactly this class.
             signal.signal(signal.SIGINT, signal.default_int_handler)
