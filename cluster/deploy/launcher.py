@@ -37,8 +37,9 @@ from cluster.deploy.startup_progress import StartupProgress
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
-from cluster.sockets import reachable
-from cluster.tenants.api_keys import read_keys
+from cluster.sockets import join, reachable
+from cluster.tenants.hashed_keys import read_keys
+from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Launcher:
         self._ray: RayCluster | None = None
         self._folder: RayFolder | None = None
         self._guard: OrphanGuard | None = None
+        self._operator_key = OperatorKey()
 
     @property
     def grpc_address(self) -> str:
@@ -95,6 +97,9 @@ class Launcher:
         try:
             listen_to_signals()
             self._guard = OrphanGuard()
+            if self._local:
+                router = self._config.router
+                self._keep_operator_key(join(router.host, router.grpc_port))
             self._start()
             # asyncio replaces a KeyboardInterrupt that ends a task by one of exactly this class.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -125,7 +130,7 @@ class Launcher:
         with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
             from cluster.deploy.ray_cluster import RayCluster
 
-        self._ray = RayCluster(self._config, self._progress)
+        self._ray = RayCluster(self._config, self._progress, self._operator_key.digest)
         try:
             self._ray.start()
         except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
@@ -141,6 +146,7 @@ class Launcher:
     async def _stay(self) -> None:
         if not self._local:
             await self.find_router()
+            self._keep_operator_key(self.grpc_address)
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
@@ -189,10 +195,17 @@ class Launcher:
         if routers:
             self._found = max(routers, key=lambda record: record.started_at)
 
+    def _keep_operator_key(self, address: str) -> None:
+        """Store the key for the commands of this user; without it they need the environment's."""
+        try:
+            self._operator_key.write(address)
+        except ConfigError as error:
+            self._progress.say(f"`tandem status` needs {VARIABLE} here: {error.message}")
+
     async def _pools_ready(self) -> None:
         """Wait until the router sees all pools; it follows the directory with a short delay."""
-        deadline = time.monotonic() + _POOLS_TIMEOUT_S
-        while missing := (await fetch_status(self.grpc_address)).missing:
+        deadline, key = time.monotonic() + _POOLS_TIMEOUT_S, self._operator_key.key
+        while missing := (await fetch_status(self.grpc_address, key)).missing:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
             await asyncio.sleep(0.1)
@@ -247,6 +260,7 @@ class Launcher:
         if self._folder is not None:
             self._folder.close()
         self._ports.release()
+        self._operator_key.remove()
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:
