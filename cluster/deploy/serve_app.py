@@ -30,6 +30,7 @@ from cluster.config.schema import TandemConfig, load_config
 from cluster.config.source import await_version
 from cluster.deploy.process_environment import SHORT_SPINS, process_environment
 from cluster.deploy.resource_share import ResourceShare, even_share, shares_of
+from cluster.deploy.serve_ports import bind_to_loopback
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.replica.health_file import HealthFile
@@ -61,6 +62,7 @@ class PoolReplica:
         from cluster.replica.replica import Replica
 
         stages.ended("import")
+        bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
@@ -105,6 +107,7 @@ class RouterReplica:
     ) -> None:
         from cluster.router.server import RouterServer
 
+        bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s

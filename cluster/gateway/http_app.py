@@ -128,15 +128,16 @@ class HttpGateway:
         return _json(self._card())
 
     async def healthz(self, request: Request) -> Response:
-        """`GET /healthz`: 200 once every pool has a healthy replica.
+        """`GET /healthz`: 200 once every pool has a healthy replica. It names unhealthy ones.
 
-        Where there are API keys it does not name the missing pools, as it asks for no key.
+        Where there are API keys it names no pool and no replica, as it asks for no key.
         """
-        missing = list(self._generator.missing())
+        missing, unhealthy = self._generator.missing(), self._generator.unhealthy()
+        found = {"missing": list(missing), "unhealthy": list(unhealthy)}
+        named = {key: ids for key, ids in found.items() if ids and self._keys is None}
         if missing:
-            named = {"missing": missing} if self._keys is None else {}
-            return _json({"status": "unavailable"} | named, 503)
-        return _json({"status": "ok"})
+            return _json({"status": "unavailable", **named}, 503)
+        return _json({"status": "ok", **named})
 
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`, where there are API keys for holders of the right one."""

@@ -43,6 +43,7 @@ from engine.errors import Internal
 log = logging.getLogger(__name__)
 
 _POOLS_POLL_S = 0.1
+_DRAIN_POLL_S = 0.05
 
 
 class RouterServer:
@@ -99,6 +100,7 @@ class RouterServer:
         self._heartbeat: LeaseHeartbeat | None = None
         self._autoscaling: set[asyncio.Task[None]] = set()
         self._tidying: set[asyncio.Task[None]] = set()
+        self._lag: asyncio.Task[None] | None = None
         self.grpc_address = self.http_address = ""
 
     @classmethod
@@ -124,6 +126,7 @@ class RouterServer:
         await server._open_front_ends()
         await server._register()
         server._start_autoscaling()
+        server._lag = asyncio.create_task(server.router.lag.run(), name=f"loop lag of {router_id}")
         log.info(
             "router ready",
             extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
@@ -140,8 +143,11 @@ class RouterServer:
     async def drain(self, timeout_s: float) -> None:
         """Take no new requests, let running requests end, leave the directory. Idempotent.
 
-        The router leaves last, because replicas that leave stay while a router needs them.
+        Where no other router serves, new requests are refused until the running requests have
+        ended. Where one does, the ports are left to it at once. The router leaves last, because
+        replicas that leave stay while a router needs them.
         """
+        until_s = time.monotonic() + timeout_s
         front_ends, self._front_ends = self._front_ends, None
         heartbeat, self._heartbeat = self._heartbeat, None
         for task in self._autoscaling:
@@ -149,13 +155,16 @@ class RouterServer:
         if heartbeat is not None:
             await heartbeat.leave()
         if front_ends is not None:
-            await front_ends.close(timeout_s)
+            await self._refuse_until_idle(until_s)
+            await front_ends.close(max(0.0, until_s - time.monotonic()))
         if heartbeat is not None:
             await heartbeat.stop()
 
     async def stop(self) -> None:
         """End everything that this router started. Idempotent."""
         await self.drain(0)
+        if self._lag is not None:
+            self._lag.cancel()
         await self.router.close()
         await self._exchange.stop()
         if isinstance(self._keys, SharedKeys):
@@ -163,6 +172,14 @@ class RouterServer:
         await self.watch.stop()
         await self._reports.close()
         telemetry.uninstall(self._metrics)
+
+    async def _refuse_until_idle(self, until_s: float) -> None:
+        """Refuse new requests while requests run, unless another router can serve them."""
+        while not elsewhere(self.id, self.pools.members()):
+            self.router.refuse_new(until_s - time.monotonic())
+            if not self.router.running or time.monotonic() >= until_s:
+                return
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     async def _wait_for_pools(self) -> None:
         """Wait for replicas in all pools while another router serves the clients."""
