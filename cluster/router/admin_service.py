@@ -14,6 +14,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import UNDER_WAY, RolloutRequest, RolloutState
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
 from cluster.router.canary_routing import CanaryRouting, CanaryState
+from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import check_flip, request_role, working_role
 from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2, router_pb2_grpc
@@ -41,8 +42,10 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         canaries: CanaryRouting | None = None,
         config: str = "",
         *,
+        membership: Membership,
         guarded: bool = False,
     ) -> None:
+        self._membership = membership
         self._config = config
         self._guarded = guarded
         self._pools = pools
@@ -104,7 +107,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         async with self._flipping:
             members = [record for record in self._pools.members() if self._pools.trusted(record)]
             replica = check_flip(members, request.replica, role)
-            before = await request_role(replica, role)
+            before = await request_role(self._membership.connector(), replica, role)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEEN_S):
                     while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too

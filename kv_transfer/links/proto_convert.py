@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import grpc
 import torch
 
 from engine.kv.layout import KvLayout, LayerShape
@@ -185,8 +184,3 @@ def part_of(frame: pb.Frame) -> FramePart:
     return FramePart(
         frame.layer_start, frame.layer_stop, frame.block_start, frame.block_stop, frame.bytes
     )
-
-
-def end_to_none(message: Any) -> Any:
-    """grpc.aio's end-of-stream mark as None."""
-    return None if message is grpc.aio.EOF else message

@@ -84,7 +84,6 @@ class WireServer:
 
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        door = Door(self._secret, self.address, self._ssl, self._left)
         while True:
             try:
                 connection, _ = await loop.sock_accept(sock)
@@ -96,6 +95,7 @@ class WireServer:
             # Room for a newcomer: so strangers cannot lock members out.
             if len(self._strangers) >= self._most:
                 self._refuse_oldest()
+            door = Door(self._secret, self.address, self._ssl, self._left)
             stranger = Stranger(door, self._proved)
             self._strangers[stranger] = None
             stranger.begin(connection)
