@@ -11,6 +11,7 @@ from typing import Any
 
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import UNDER_WAY, RolloutRequest, RolloutState
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
 from cluster.router.canary_routing import CanaryRouting, CanaryState
@@ -75,7 +76,8 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
     ) -> router_pb2.StopResponse:
         """Have the launcher end the cluster; Unavailable where no launcher listens."""
         self._check(context)
-        if not await self._directory.request_stop():
+        seal = await self._seal()
+        if seal is None or not await self._directory.request_stop(seal.of_stop()):
             raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
         return router_pb2.StopResponse()
 
@@ -89,8 +91,10 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         if last is not None and last.state in UNDER_WAY:
             raise Unavailable("another rollout is under way; ask again when it has ended")
         state = RolloutState(secrets.token_hex(8))
-        rollout = RolloutRequest(state.id, request.configuration)
-        if not await self._directory.request_rollout(rollout.to_json(), state.to_json()):
+        rollout, seal = RolloutRequest(state.id, request.configuration), await self._seal()
+        if seal is None or not await self._directory.request_rollout(
+            rollout.signed(seal).to_json(), state.to_json()
+        ):
             raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
         return router_pb2.RolloutResponse(id=state.id)
 
@@ -113,6 +117,11 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
                     while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
                         await asyncio.sleep(_POLL_S)
         return router_pb2.GiveRoleResponse(before=before)
+
+    async def _seal(self) -> RequestSeal | None:
+        """The seal of requests to the launcher; None if none listens."""
+        launcher = await self._directory.launcher()
+        return None if launcher is None else RequestSeal(self._membership.secret, launcher)
 
     def _check(self, context: Any) -> None:
         if self._guarded and not context.peer().startswith(_HERE):
