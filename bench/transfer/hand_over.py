@@ -116,7 +116,7 @@ class Sending:
 
     async def start(self) -> None:
         """Serve on a free port."""
-        await self._sender.start()
+        self._sender.start()
         sock = listening_socket(HOST, 0)
         self._address = join(HOST, sock.getsockname()[1])
         await self._server.start(sock, self._address)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from cluster.sockets import is_port
 from engine.config import require
 
 # As `api_keys`: the keys are in the Redis of the directory.
 KEYS_IN_REDIS = "redis"
+# What a key opens: requests of a tenant, the calls of an operator, or `/metrics` alone.
+Right = Literal["tenant", "operator", "metrics"]
 
 
 @dataclass(frozen=True, slots=True)

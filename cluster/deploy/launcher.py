@@ -40,8 +40,9 @@ from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc.membership import Membership
-from cluster.sockets import reachable
-from cluster.tenants.api_keys import read_keys
+from cluster.sockets import join, reachable
+from cluster.tenants.hashed_keys import read_keys
+from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.config import is_hub_name
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
@@ -93,6 +94,7 @@ class Launcher:
         self._secret: RunSecret | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
+        self._operator_key = OperatorKey()
 
     @property
     def grpc_address(self) -> str:
@@ -115,6 +117,9 @@ class Launcher:
         adopt_orphans()
         try:
             listen_to_signals()
+            if self._local:
+                router = self._config.router
+                self._keep_operator_key(join(router.host, router.grpc_port))
             self._start()
             # asyncio replaces a KeyboardInterrupt that ends a task by one of exactly this class.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -142,7 +147,7 @@ class Launcher:
         with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
             from cluster.deploy.ray_cluster import RayCluster
 
-        self._ray = RayCluster(self._config, self._progress)
+        self._ray = RayCluster(self._config, self._progress, self._operator_key.digest)
         try:
             self._ray.start()
         except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
@@ -158,6 +163,7 @@ class Launcher:
     async def _stay(self) -> None:
         if not self._local:
             await self.find_router()
+            self._keep_operator_key(self.grpc_address)
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
@@ -193,10 +199,17 @@ class Launcher:
         if routers:
             self._found = max(routers, key=lambda record: record.started_at)
 
+    def _keep_operator_key(self, address: str) -> None:
+        """Store the key for the commands of this user; without it they need the environment's."""
+        try:
+            self._operator_key.write(address)
+        except ConfigError as error:
+            self._progress.say(f"`tandem status` needs {VARIABLE} here: {error.message}")
+
     async def _pools_ready(self) -> None:
         """Wait until the router sees all pools; it follows the directory with a short delay."""
-        deadline = time.monotonic() + _POOLS_TIMEOUT_S
-        while missing := (await fetch_status(self.grpc_address)).missing:
+        deadline, key = time.monotonic() + _POOLS_TIMEOUT_S, self._operator_key.key
+        while missing := (await fetch_status(self.grpc_address, key)).missing:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
             await asyncio.sleep(0.1)
@@ -249,6 +262,7 @@ class Launcher:
         if self._secret is not None:
             self._secret.remove()
         self._ports.release()
+        self._operator_key.remove()
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:

@@ -27,10 +27,16 @@ _OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's
 
 
 class RayCluster:
-    """Ray and the application on it; local unless `ray.address` says otherwise."""
+    """Ray and the application on it; local unless `ray.address` says otherwise.
 
-    def __init__(self, config: TandemConfig, progress: StartupProgress) -> None:
+    Its routers obey the operator whose key has the hash `operator_digest`.
+    """
+
+    def __init__(
+        self, config: TandemConfig, progress: StartupProgress, operator_digest: str | None = None
+    ) -> None:
         self._config = config
+        self._operator_digest = operator_digest
         self._progress = progress
         self._local = config.ray.address is None
         self._session: Path | None = None
@@ -77,7 +83,7 @@ class RayCluster:
         share = share_of_cluster(config)
         if hint := gpu_hint(config, int(ray.cluster_resources().get("GPU", 0))):
             self._progress.say(hint)
-        application = build(config, share)
+        application = build(config, share, self._operator_digest)
         target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
         with _failing("Serve did not deploy"), _quiet():
             serve.run_many(

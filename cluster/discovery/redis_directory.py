@@ -7,6 +7,7 @@
     tandem:desired        how many replicas pools should have, as JSON; expires
     tandem:routers        the state that each router published last for its peers, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
+    tandem:operator_keys  operator by the hash of its key; tandem:metrics_keys: readers of metrics
     tandem:launcher       the name of the `tandem serve` that listens for requests; expires
     tandem:stop           a stop request: its signature
     tandem:rollout        a configuration that should take over, and :state, how far that is
@@ -24,7 +25,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -32,13 +33,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
+from cluster.config.router import Right
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
 # All namespaces share these: a cluster that takes over from another knows the same API keys.
-_KEYS = f"{PREFIX}api_keys"
-_KEYS_VERSION = f"{_KEYS}:version"
+_KEYS: Mapping[Right, str] = {
+    "tenant": f"{PREFIX}api_keys",
+    "operator": f"{PREFIX}operator_keys",
+    "metrics": f"{PREFIX}metrics_keys",
+}
+_KEYS_VERSION = f"{PREFIX}api_keys:version"
 # Bound: how long a request to the launcher stands, and how long desired replicas are believed.
 _STOP_LEASE_MS = 60_000
 _DESIRED_LEASE_MS = 60_000
@@ -168,32 +174,33 @@ class Directory:
         version = await self._call(self._client.get(_KEYS_VERSION))
         return None if version is None else int(version)
 
-    async def api_keys(self) -> tuple[int | None, dict[str, str]]:
-        """The keys' version, and tenant by hash, at one instant."""
+    async def api_keys(self) -> tuple[int | None, dict[Right, dict[str, str]]]:
+        """The keys' version, and owner by hash for each right, at one instant."""
         pipe = self._client.pipeline(transaction=True)
         pipe.get(_KEYS_VERSION)
-        pipe.hgetall(_KEYS)
-        version, keys = await self._call(pipe.execute())
-        return None if version is None else int(version), dict(keys)
+        for name in _KEYS.values():
+            pipe.hgetall(name)
+        version, *keys = await self._call(pipe.execute())
+        return None if version is None else int(version), dict(zip(_KEYS, keys, strict=True))
 
-    async def add_api_key(self, digest: str, tenant: str) -> None:
-        """Give the tenant the key of this hash."""
+    async def add_api_key(self, digest: str, owner: str, right: Right = "tenant") -> None:
+        """Give the owner the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hset(_KEYS, digest, tenant)
+        pipe.hset(_KEYS[right], digest, owner)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def remove_api_key(self, digest: str) -> None:
         """Remove the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hdel(_KEYS, digest)
+        for name in _KEYS.values():
+            pipe.hdel(name, digest)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def launcher(self) -> str | None:
         """The name of the `tandem serve` that listens for requests; None if none does."""
-        found: str | None = await self._call(self._client.get(self._launcher))
-        return found
+        return cast("str | None", await self._call(self._client.get(self._launcher)))
 
     async def request_stop(self, signature: str) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False if none listens."""
@@ -201,11 +208,6 @@ class Directory:
             return False
         await self._call(self._client.set(self._stop, signature, px=_STOP_LEASE_MS))
         return True
-
-    async def stop_requested(self) -> str | None:
-        """The signature of a stop request; None if there is none."""
-        found: str | None = await self._call(self._client.get(self._stop))
-        return found
 
     async def drop_stop(self) -> None:
         """Drop a stop request."""
@@ -241,9 +243,9 @@ class Directory:
 
         Returns the signature of a stop request; None if there is none.
         """
-        lease_ms = max(self._lease_ms, 5000)
-        await self._call(self._client.set(self._launcher, launcher, px=lease_ms))
-        return await self.stop_requested()
+        px = max(self._lease_ms, 5000)
+        await self._call(self._client.set(self._launcher, launcher, px=px))
+        return cast("str | None", await self._call(self._client.get(self._stop)))
 
     async def clear_stop(self) -> None:
         """Drop earlier requests to the launcher, and the sign that a launcher listens."""

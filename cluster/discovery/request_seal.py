@@ -22,14 +22,13 @@ class RequestSeal:
         """Whether this is the signature of a stop request."""
         return self._verify(signature, "stop")
 
-    def of_rollout(self, rollout: str, configuration: str) -> str:
-        """The signature of the rollout of that id and configuration."""
-        parts = (self.launcher.encode(), rollout.encode(), configuration.encode())
-        return self.secret.sign("rollout", *parts).hex()
+    def of_rollout(self, content: str) -> str:
+        """The signature of a rollout with that content."""
+        return self.secret.sign("rollout", self.launcher.encode(), content.encode()).hex()
 
-    def is_rollout(self, signature: str, rollout: str, configuration: str) -> bool:
-        """Whether this is the signature of that rollout."""
-        return self._verify(signature, "rollout", rollout.encode(), configuration.encode())
+    def is_rollout(self, signature: str, content: str) -> bool:
+        """Whether this is the signature of a rollout with that content."""
+        return self._verify(signature, "rollout", content.encode())
 
     def _verify(self, signature: str, subject: str, *parts: bytes) -> bool:
         try:

@@ -86,7 +86,7 @@ class Replica:
         membership = Membership.of(config)
         model = await LoadedModel.load(config, device_share, timer)
         parts = assemble(config, model, replica_id, host, membership.connector())
-        await parts.prefill.sender.start()
+        parts.prefill.sender.start()
         loops = parts.start_loops(replica_id)
         servers = ReplicaServers.bind(membership, host, parts.serves(config))
         timer.ended("front_ends")

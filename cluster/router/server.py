@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from typing import get_args
 
 from cluster.autoscaling.load_signals import LoadLimits
@@ -32,6 +33,7 @@ from cluster.rpc.load_reports_client import LoadReports
 from cluster.rpc.membership import Membership
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.backends import PrometheusBackend
+from cluster.tenants.api_keys import ApiKeys
 from cluster.tenants.cap_shares import CapShares
 from cluster.tenants.fair_share import FairShare
 from cluster.tenants.need import caps_of
@@ -49,7 +51,8 @@ class RouterServer:
 
     `router`, `pools`, `placement` and `fairness` are public, so that a running server can be
     observed. `node` is this host's address for other hosts, if the router listens on all addresses.
-    `wake` starts the first replica of a pool that sleeps.
+    `wake` starts the first replica of a pool that sleeps. `operators` are hashes of operators' keys
+    besides those that `router.api_keys` names.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class RouterServer:
         model: ServedModel,
         node: str | None = None,
         wake: Wake | None = None,
+        operators: Collection[str] = (),
     ) -> None:
         self.id = router_id
         self._config = config
@@ -67,7 +71,8 @@ class RouterServer:
         self._identity = model.description.identity
         self._node = node
         self._directory = directory
-        self._keys = keys_of(config.router.api_keys, directory)
+        self._keys = keys_of(config.router.api_keys, directory, operators)
+        self._operators = self._keys or ApiKeys({}, operators)
         self._metrics = PrometheusBackend()
         self.watch = DirectoryWatch(directory, on_change=self._membership_changed)
         self.placement = new_placement(config)
@@ -110,10 +115,11 @@ class RouterServer:
         directory: Directory,
         node: str | None = None,
         wake: Wake | None = None,
+        operators: Collection[str] = (),
     ) -> RouterServer:
         """Read the model's card and tokenizer, watch the directory, open the front ends."""
         model = await ServedModel.load(config)
-        server = cls(config, router_id, directory, model, node, wake)
+        server = cls(config, router_id, directory, model, node, wake, operators)
         telemetry.install(server._metrics)
         await server.watch.start()
         server._reports.follow(server.pools.members())
@@ -179,11 +185,10 @@ class RouterServer:
         admin = AdminServicer(
             self.pools,
             self._directory,
-            config.least_replicas,
+            config,
+            self._operators,
+            self._membership,
             self._canaries,
-            config_version(config),
-            guarded=config.router.api_keys is not None,
-            membership=self._membership,
         )
         front_ends = await FrontEnds.open(
             config.router, self.router, admin, self._metrics, self._keys, self._node

@@ -125,7 +125,7 @@ async def sending(
 ) -> AsyncIterator[SenderSide]:
     cache = cache or make_cache(seed=1)
     sender = KvSender(name, HOST, cache, config, opener)
-    await sender.start()
+    sender.start()
     async with serving_links(sender.serve_link) as server:
         try:
             yield SenderSide(cache, sender, server, Peer(name, server.address))

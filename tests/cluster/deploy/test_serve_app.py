@@ -35,7 +35,7 @@ def bound(application: Any) -> Any:
 
 def pools_of(router: Any) -> list[Any]:
     """The deployments that the router is bound to."""
-    return [bound(pool) for pool in router.init_args[1:]]
+    return [bound(pool) for pool in router.init_args[2:]]
 
 
 def settings(deployment: Any) -> Any:
@@ -71,8 +71,9 @@ def test_there_are_three_deployments_with_readable_names() -> None:
         directory=DirectoryConfig(url="unix:///x"),
         security=SECURITY,
     )
-    application = build(config, ResourceShare(threads=1, gpus=0.5, per_device=2))
-    router = bound(application)
+    share = ResourceShare(threads=1, gpus=0.5, per_device=2)
+    router = bound(build(config, share, "the hash of the operator's key"))
+    assert router.init_args[1] == "the hash of the operator's key"
     prefill, decode = pools_of(router)
     assert (router.name, prefill.name, decode.name) == ("router", "prefill", "decode")
     assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (1, 2, 3)
@@ -80,7 +81,6 @@ def test_there_are_three_deployments_with_readable_names() -> None:
     assert "num_gpus" not in router.ray_actor_options
     environment = prefill.ray_actor_options["runtime_env"]["env_vars"]
     assert environment["OMP_NUM_THREADS"] == "1"
-    assert environment["RES_OPTIONS"] == "timeout:1 attempts:2"
 
 
 def test_one_pool_is_one_deployment_in_role_both() -> None:

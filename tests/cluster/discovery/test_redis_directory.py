@@ -81,16 +81,14 @@ async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
     assert await directory.launcher() is None
     assert await directory.listen_for_stop("a launcher") is None
     assert await directory.launcher() == "a launcher"
-    assert await directory.stop_requested() is None
     assert await directory.request_stop("signed")
-    assert await directory.stop_requested() == "signed"
     assert await directory.listen_for_stop("a launcher") == "signed"
     await directory.drop_stop()
-    assert await directory.stop_requested() is None
+    assert await directory.listen_for_stop("a launcher") is None
     assert await directory.request_stop("signed")
     await directory.clear_stop()
-    assert await directory.stop_requested() is None
     assert await directory.launcher() is None
+    assert await directory.listen_for_stop("a launcher") is None
 
 
 async def test_a_removed_replica_stays_away_despite_a_late_heartbeat(directory: Directory) -> None:

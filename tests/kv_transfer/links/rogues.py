@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch.distributed import HashStore
 
 from engine.errors import Unavailable
 from kv_transfer.links import proto_convert as wire
@@ -32,7 +33,7 @@ CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
 
 
 def channel_spec(prefix, rank):
-    return ChannelSpec("loopback", HOST, 0, prefix, rank, HOST, torch.device("cpu"), 2.0)
+    return ChannelSpec("loopback", prefix, rank, HOST, torch.device("cpu"), 2.0, HashStore())
 
 
 async def beat(send_heartbeat):
@@ -56,7 +57,7 @@ class RogueSender:
         hello = (await messages.read()).hello
         assert hello.receiver == "d0"
         prefix = uuid.uuid4().hex
-        welcome = pb.Welcome(sender="rogue", store_prefix=prefix, transport="loopback")
+        welcome = pb.Welcome(sender="rogue", channel=prefix, transport="loopback")
         welcome.frame_bytes = hello.frame_bytes
         welcome.protocol = self.protocol
         await messages.write(wire.to_receiver(welcome=welcome))
@@ -141,7 +142,7 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
                     return body
 
         welcome = await next_message("welcome")
-        spec = channel_spec(welcome.store_prefix, RECEIVER_RANK)
+        spec = channel_spec(welcome.channel, RECEIVER_RANK)
         channel = await asyncio.to_thread(LoopbackChannel, spec)
         await call.write(wire.to_sender(joined=pb.Joined()))
         try:
