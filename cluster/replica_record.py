@@ -64,7 +64,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """One replica. `address` is the host:port of its gRPC server; a router's calls go to `calls`.
+    """One replica. `address` is the host:port on which it listens; of a router that of gRPC.
 
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
@@ -87,7 +87,6 @@ class ReplicaRecord:
     leaving: bool = False
     config: str = ""
     http: str = ""
-    calls: str = ""
     device: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:

@@ -1,12 +1,15 @@
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class WatchRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class ReportFrame(_message.Message):
+    __slots__ = ("report",)
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    report: Report
+    def __init__(self, report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams", "batch_limit", "stalled")

@@ -26,7 +26,7 @@ import grpc.aio
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
-from bench.router.bare_router import config_for, endless_model
+from bench.router.bare_router import endless_model
 from bench.router.figures import FirstTokenRow, Percentiles, Throughput, as_series, report
 from bench.router.stream_load import (
     Streams,
@@ -37,7 +37,6 @@ from bench.router.stream_load import (
     streams_to,
 )
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from engine.model.loading import describe
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0
@@ -115,9 +114,8 @@ def _site(url: str, prefill_ms: float) -> Iterator[Site]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         model = endless_model(Path(folder))
-        identity = describe(config_for(url, model).model).identity
-        _, read = stack.enter_context(_process(module, url, "prefill", identity, took))
-        decode, read_decode = stack.enter_context(_process(module, url, "decode", identity, took))
+        _, read = stack.enter_context(_process(module, url, "prefill", model, took))
+        decode, read_decode = stack.enter_context(_process(module, url, "decode", model, took))
         prefill, _ = read(), read_decode()
         with _process("bench.router.bare_router", url, model) as (router, read):
             yield Site(router.pid, decode.pid, read(), prefill)

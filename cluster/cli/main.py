@@ -128,6 +128,13 @@ def _keys(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _secret(options: argparse.Namespace) -> int:
+    from protos.wire.secret import made
+
+    print(f"{made(options.file)}: copy it to the same place on every host")
+    return 0
+
+
 def _batch(options: argparse.Namespace) -> int:
     from cluster.cli.batch import run
 
@@ -216,6 +223,10 @@ def build_parser() -> argparse.ArgumentParser:
     rollout.add_argument("--weaken-security", action="store_true", help=text)
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
+    text = "Make the secret of a cluster on several hosts (security.secret_file)."
+    secret = commands.add_parser("secret", help=text, description=text)
+    secret.set_defaults(run=_secret)
+    secret.add_argument("file", metavar="FILE", help="a new file, readable for this user alone")
     _add_batch(commands)
     _add_bench(commands)
     return parser

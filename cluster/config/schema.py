@@ -19,6 +19,7 @@ from cluster.config.deployment import DirectoryConfig, RayConfig
 from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
 from cluster.config.router import KEYS_IN_REDIS, RouterConfig
+from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
 from cluster.config.tenant_limits import TenantConfig
 from cluster.replica_record import Pool, ReplicaRole
@@ -68,6 +69,8 @@ class TandemConfig:
     """The Redis that replicas and routers share."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """How pools follow the load."""
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    """What tells members of the cluster from others."""
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")
@@ -148,18 +151,20 @@ def load_config(
 ) -> TandemConfig:
     """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
 
-    A model's folder and the file of keys come back absolute, as replicas run in other folders.
-    Raises ConfigError.
+    A model's folder and the files of keys and of the secret come back absolute, as replicas run in
+    other folders. Raises ConfigError.
     """
     document = read_document(Path(path)) if path is not None else {}
     document = merge_overrides(document, overrides or {})
     config = parse_config(document, source=str(path) if path is not None else "configuration")
     router, keys = config.router, config.router.api_keys
     if keys is not None and keys != KEYS_IN_REDIS:
-        router = replace(router, api_keys=str(Path(keys).expanduser().absolute()))
-    return replace(
-        config, router=router, model=replace(config.model, path=located(config.model.path))
-    )
+        router = replace(router, api_keys=_absolute(keys))
+    security = config.security
+    if security.secret_file is not None:
+        security = replace(security, secret_file=_absolute(security.secret_file))
+    model = replace(config.model, path=located(config.model.path))
+    return replace(config, router=router, model=model, security=security)
 
 
 def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:
@@ -182,6 +187,10 @@ def located(path: str) -> str:
 
         return str(Path(models.__path__[0]).resolve() / path)
     return path if is_hub_name(path) and not local.is_dir() else str(local.absolute())
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _check_canary(

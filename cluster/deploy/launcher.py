@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
@@ -25,18 +26,23 @@ from cluster.client.admin_client import fetch_status
 from cluster.client.terminal import stream_answer, timing
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.config.schema import TandemConfig
+from cluster.config.security import SecurityConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.local_ray import local_environment
 from cluster.deploy.orphan_guard import OrphanGuard
 from cluster.deploy.ray_folder import RayFolder
 from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.run_secret import RunSecret
 from cluster.deploy.served_model import pools_of, with_model_here
 from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
 from cluster.deploy.startup_progress import StartupProgress
+from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
+from cluster.rpc.membership import Membership
 from cluster.sockets import join, reachable
 from cluster.tenants.hashed_keys import read_keys
 from cluster.tenants.operator_key import VARIABLE, OperatorKey
@@ -61,6 +67,13 @@ class Launcher:
         self._local = config.ray.address is None
         if not self._local and config.directory.url is None:
             raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
+        if config.security.secret_file is not None:
+            Membership.of(config)
+        elif not self._local:
+            raise ConfigError(
+                "ray.address needs security.secret_file, which every node has; "
+                "`tandem secret FILE` makes one"
+            )
         keys = config.router.api_keys
         if self._local and keys is not None and keys != KEYS_IN_REDIS:
             read_keys(Path(keys))
@@ -69,6 +82,7 @@ class Launcher:
         self._out = out
         self._progress = StartupProgress(out)
         self._found: ReplicaRecord | None = None
+        self._secret: RunSecret | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
         self._folder: RayFolder | None = None
@@ -114,10 +128,13 @@ class Launcher:
     def _start(self) -> None:
         config = self._config
         self._progress.say(f"tandem: serving {config.model.path} with {pools_of(config)}")
+        if config.security.secret_file is None:
+            self._secret = RunSecret.make()
+            config = replace(config, security=SecurityConfig(str(self._secret.path)))
         if config.directory.url is None:
             self._redis = EmbeddedRedis.start()
-            shared = replace(config.directory, url=self._redis.url)
-            self._config = replace(config, directory=shared)
+            config = replace(config, directory=replace(config.directory, url=self._redis.url))
+        self._config = config
         asyncio.run(self._clear_directory())
         self._progress.stage("directory")
         if self._local:
@@ -151,10 +168,11 @@ class Launcher:
         self._show_addresses()
         await self._demo()
         self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
+        seal = RequestSeal(Membership.of(self._config).secret, secrets.token_hex(16))
         async with self._directory() as directory, asyncio.TaskGroup() as group:
-            rolling = group.create_task(self._roll_out(directory))
+            rolling = group.create_task(self._roll_out(directory, seal))
             gone: Unavailable | None = None
-            while gone is None and not await stop_requested(directory, self._redis):
+            while gone is None and not await stop_requested(directory, self._redis, seal):
                 await asyncio.sleep(_STOP_INTERVAL_S)
                 gone = self._gcs_lost()
             rolling.cancel()
@@ -172,10 +190,10 @@ class Launcher:
             return error
         return None
 
-    async def _roll_out(self, directory: Directory) -> None:
+    async def _roll_out(self, directory: Directory, seal: RequestSeal) -> None:
         """Roll out another configuration whenever it is asked for."""
         assert self._ray is not None
-        rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say)
+        rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say, seal)
         while True:
             await asyncio.sleep(_STOP_INTERVAL_S)
             try:
@@ -259,6 +277,8 @@ class Launcher:
         end_descendants(_LEFTOVER_GRACE_S)
         if self._folder is not None:
             self._folder.close()
+        if self._secret is not None:
+            self._secret.remove()
         self._ports.release()
         self._operator_key.remove()
 
@@ -269,19 +289,3 @@ class Launcher:
             yield directory
         finally:
             await directory.close()
-
-
-async def stop_requested(directory: Directory, redis: EmbeddedRedis | None) -> bool:
-    """Whether the cluster's end was asked for. An embedded Redis that died is started anew."""
-    if redis is not None and not redis.alive():
-        logger.warning("redis-server died and is started anew")
-        try:
-            await asyncio.to_thread(redis.revive)
-        except (TandemError, OSError) as error:
-            # Replicas and routers go on without Redis, and the next poll tries again.
-            logger.error("redis-server could not be started: %s", error)
-            return False
-    try:
-        return await directory.listen_for_stop()
-    except Unavailable:
-        return False  # replicas and routers ride an outage out, and so does this

@@ -3,7 +3,7 @@
 Each is a thin shell around one class. Without prefill replicas there is no prefill deployment.
 
 Serve places the replicas, checks their health, restarts and scales them. Requests do not pass
-through it: each replica serves a gRPC port of its own. On a Ray cluster that
+through it: each replica has a port of its own. On a Ray cluster that
 runs already, name `cluster.deploy.serve_app:application` as the import path, with the configuration
 file as an argument.
 """
@@ -151,13 +151,15 @@ async def _woken(handle: serve.handle.DeploymentHandle) -> None:
 def build(
     config: TandemConfig, share: ResourceShare, operator_digest: str | None = None
 ) -> serve.Application:
-    """The application; `config.directory.url` must be set.
+    """The application; `directory.url` and `security.secret_file` of `config` must be set.
 
     `share` is for the prefill and decode replicas without a section in `config.ray.shares`.
     `operator_digest` is the hash of the operator's key of `tandem serve`.
     """
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
+    if config.security.secret_file is None:
+        raise ConfigError("security.secret_file is not set; `tandem secret FILE` makes a file")
     shares = shares_of(config, share)
     roles: tuple[tuple[Pool, ReplicaRole], ...] = (
         ("prefill", "prefill"),
@@ -192,7 +194,7 @@ def application(arguments: Mapping[str, Any]) -> serve.Application:
     """Builder for `serve deploy` and RayService: the application that `tandem serve` runs.
 
     `arguments` has `config`, a YAML file on every node, and `overrides`, dotted key → value, which
-    beat the file as the flags of `tandem serve` do. One of the two must name a Redis. With a
+    beat the file as the flags of `tandem serve` do. They must name a Redis and a secret. With a
     `checksum` of the file (SHA-256) the builder waits for that version of it.
     """
     if unknown := set(arguments) - {"config", "overrides", "checksum"}:

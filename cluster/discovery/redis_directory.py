@@ -8,8 +8,8 @@
     tandem:routers        the state that each router published last for its peers, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
     tandem:operator_keys  operator by the hash of its key; tandem:metrics_keys: readers of metrics
-    tandem:launcher       present while a `tandem serve` listens for a stop request
-    tandem:stop           a stop request
+    tandem:launcher       the name of the `tandem serve` that listens for requests; expires
+    tandem:stop           a stop request: its signature
     tandem:rollout        a configuration that should take over, and :state, how far that is
 
 With a namespace the keys are tandem:<namespace>:replica:<id>, and so on. All namespaces share the
@@ -25,7 +25,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -198,16 +198,20 @@ class Directory:
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
-    async def request_stop(self) -> bool:
+    async def launcher(self) -> str | None:
+        """The name of the `tandem serve` that listens for requests; None if none does."""
+        return cast("str | None", await self._call(self._client.get(self._launcher)))
+
+    async def request_stop(self, signature: str) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False if none listens."""
         if not await self._call(self._client.exists(self._launcher)):
             return False
-        await self._call(self._client.set(self._stop, "1", px=_STOP_LEASE_MS))
+        await self._call(self._client.set(self._stop, signature, px=_STOP_LEASE_MS))
         return True
 
-    async def stop_requested(self) -> bool:
-        """Whether the cluster was asked to stop."""
-        return bool(await self._call(self._client.exists(self._stop)))
+    async def drop_stop(self) -> None:
+        """Drop a stop request."""
+        await self._call(self._client.delete(self._stop))
 
     async def request_rollout(self, request: str, state: str) -> bool:
         """Request a rollout of the `tandem serve` of this cluster; False if none listens."""
@@ -234,10 +238,14 @@ class Directory:
         found: str | None = await self._call(self._client.get(self._rollout_state))
         return found
 
-    async def listen_for_stop(self) -> bool:
-        """Note that the launcher, which calls this often, listens; returns whether to stop."""
-        await self._call(self._client.set(self._launcher, "1", px=max(self._lease_ms, 5000)))
-        return await self.stop_requested()
+    async def listen_for_stop(self, launcher: str) -> str | None:
+        """Note that the launcher of that name, which calls this often, listens.
+
+        Returns the signature of a stop request; None if there is none.
+        """
+        px = max(self._lease_ms, 5000)
+        await self._call(self._client.set(self._launcher, launcher, px=px))
+        return cast("str | None", await self._call(self._client.get(self._stop)))
 
     async def clear_stop(self) -> None:
         """Drop earlier requests to the launcher, and the sign that a launcher listens."""

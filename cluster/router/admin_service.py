@@ -16,6 +16,7 @@ from cluster.config.version import config_version
 from cluster.config.weakenings import weakenings
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import (
     UNDER_WAY,
     RolloutRequest,
@@ -33,6 +34,7 @@ from cluster.gateway.grpc_methods import (
 )
 from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary_routing import CanaryRouting, CanaryState
+from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import check_flip, request_role, working_role
 from cluster.tenants.api_keys import ApiKeys
 from engine.errors import Unavailable
@@ -59,8 +61,10 @@ class AdminServicer:
         directory: Directory,
         config: TandemConfig,
         keys: ApiKeys,
+        membership: Membership,
         canaries: CanaryRouting | None = None,
     ) -> None:
+        self._membership = membership
         self._config = config
         self._keys = keys
         self._pools = pools
@@ -103,7 +107,8 @@ class AdminServicer:
         async with answering(context):
             operator = self._operator(context)
             await request.read()
-            if not await self._directory.request_stop():
+            seal = await self._seal()
+            if seal is None or not await self._directory.request_stop(seal.of_stop()):
                 raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
             log.warning("stop requested", extra={"operator": operator})
             return router_pb2.StopResponse()
@@ -128,7 +133,10 @@ class AdminServicer:
             )
             weakened = weakenings(self._config, following(self._config, requested_config(rollout)))
             refuse_weakening(weakened, rollout)
-            if not await self._directory.request_rollout(rollout.to_json(), state.to_json()):
+            seal = await self._seal()
+            if seal is None or not await self._directory.request_rollout(
+                rollout.signed(seal).to_json(), state.to_json()
+            ):
                 raise Unavailable(
                     "this cluster was not started by `tandem serve`; use `serve deploy`"
                 )
@@ -149,7 +157,7 @@ class AdminServicer:
             async with self._flipping:
                 members = [one for one in self._pools.members() if self._pools.trusted(one)]
                 replica = check_flip(members, wanted.replica, role)
-                before = await request_role(replica, role)
+                before = await request_role(self._membership.connector(), replica, role)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SEEN_S):
                         while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling
@@ -161,6 +169,11 @@ class AdminServicer:
     def _operator(self, context: Context) -> str:
         """The operator of a call, by the key; the caller's address counts for nothing."""
         return self._keys.operator(authorization_of(context))
+
+    async def _seal(self) -> RequestSeal | None:
+        """The seal of requests to the launcher; None if none listens."""
+        launcher = await self._directory.launcher()
+        return None if launcher is None else RequestSeal(self._membership.secret, launcher)
 
     async def _last_rollout(self) -> RolloutState | None:
         text = await self._directory.rollout_state()

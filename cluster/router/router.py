@@ -45,6 +45,7 @@ from engine.errors import (
 )
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane_quota import most_of
+from protos.wire.client import Connector
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Router:
         placement: Placement,
         fairness: FairShare,
         accounting: RequestAccounting,
+        connector: Connector,
     ) -> None:
         self._config = config
         self._preprocessor = preprocessor
@@ -80,7 +82,7 @@ class Router:
         self._placement = placement
         self._admission = AdmissionQueue(pools, placement, config.max_waiting, fairness)
         self._accounting = accounting
-        self._streams = CallStreams()
+        self._streams = CallStreams(connector)
         failover = Failover(
             self._admission.assigner, self._streams, pools.suspect, config.failover_timeout_s
         )
@@ -181,7 +183,7 @@ class Router:
         """Drop streams to and counts of replicas that left."""
         members = self._pools.members()
         self._placement.forget(record.id for record in members)
-        addresses = [record.calls for record in members]
+        addresses = [record.address for record in members]
         await self._streams.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:

@@ -30,6 +30,7 @@ from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange, router_name
 from cluster.router.router import Router
 from cluster.rpc.load_reports_client import LoadReports
+from cluster.rpc.membership import Membership
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.backends import PrometheusBackend
 from cluster.tenants.api_keys import ApiKeys
@@ -76,7 +77,11 @@ class RouterServer:
         self._metrics = PrometheusBackend()
         self.watch = DirectoryWatch(directory, on_change=self._membership_changed)
         self.placement = new_placement(config)
-        self._reports = LoadReports(self._take_report, self.placement.load_tracker.unreport)
+        self._membership = Membership.of(config)
+        connector = self._membership.connector()
+        self._reports = LoadReports(
+            connector, self._take_report, self.placement.load_tracker.unreport
+        )
         starts = ColdStarts(config.sleepers, config.scaling.start_s)
         self.pools = HealthyReplicas(
             self.watch, reports=self._reports, identity=self._identity, starts=starts
@@ -95,6 +100,7 @@ class RouterServer:
             self.placement,
             self.fairness,
             new_accounting(config, self._canaries, preprocessor),
+            connector,
         )
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
@@ -193,7 +199,14 @@ class RouterServer:
 
     async def _open_front_ends(self) -> None:
         config = self._config
-        admin = AdminServicer(self.pools, self._directory, config, self._operators, self._canaries)
+        admin = AdminServicer(
+            self.pools,
+            self._directory,
+            config,
+            self._operators,
+            self._membership,
+            self._canaries,
+        )
         front_ends = await FrontEnds.open(
             config.router, self.router, admin, self._metrics, self._keys, self._node
         )
@@ -230,7 +243,13 @@ class RouterServer:
             scaling.batch,
         )
         runner = AutoscalingRunner(
-            scaling, limits, self.id, self.pools, self._directory, self._wake
+            scaling,
+            limits,
+            self.id,
+            self.pools,
+            self._directory,
+            self._membership.connector(),
+            self._wake,
         )
         self._autoscaling.add(asyncio.create_task(runner.run(), name=f"autoscaling by {self.id}"))
 

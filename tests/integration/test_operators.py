@@ -23,6 +23,7 @@ from cluster.tenants.hashed_keys import hash_of
 from engine.errors import InvalidRequest, PermissionDenied, TandemError, Unauthenticated
 from tests.integration.local import OPERATOR_KEY, cluster
 
+LAUNCHER = "a launcher"
 CALLS = {
     "status": lambda address, key: fetch_status(address, key),
     "stop": lambda address, key: request_stop(address, key),
@@ -84,7 +85,7 @@ async def outcome(call, address, key):
 async def test_every_call_needs_an_operators_key_through_a_proxy_or_not(keyed):
     async with cluster(keyed) as local:
         direct = local.router.grpc_address
-        await local.directory.listen_for_stop()
+        await local.directory.listen_for_stop(LAUNCHER)
         async with tcp_proxy(direct) as proxied:
             for address in (direct, proxied):
                 for call in CALLS.values():
@@ -93,9 +94,9 @@ async def test_every_call_needs_an_operators_key_through_a_proxy_or_not(keyed):
                     assert await outcome(call, address, "t") is PermissionDenied
                 for key in ("o", OPERATOR_KEY):
                     assert (await fetch_status(address, key)).replicas
-            assert not await local.directory.stop_requested()
+            assert await local.directory.listen_for_stop(LAUNCHER) is None
             await request_stop(proxied, "o")
-            assert await local.directory.stop_requested()
+            assert await local.directory.listen_for_stop(LAUNCHER)
             await local.directory.clear_stop()
 
 
@@ -131,7 +132,7 @@ async def test_a_rollout_weakens_authentication_only_for_an_operator_who_says_so
     document = document_of(open_config)
     async with cluster(keyed) as local:
         address = local.router.grpc_address
-        await local.directory.listen_for_stop()
+        await local.directory.listen_for_stop(LAUNCHER)
         for key, refusal in ((None, Unauthenticated), ("t", PermissionDenied)):
             with pytest.raises(refusal):
                 await request_rollout(address, document, weaken_security=True, key=key)
@@ -145,7 +146,7 @@ async def test_a_rollout_weakens_authentication_only_for_an_operator_who_says_so
         (line,) = [one for one in caplog.records if one.message == "rollout requested"]
         assert (line.operator, line.weakens) == ("alice", list(answer.weakens))
         await local.directory.clear_stop()
-        await local.directory.listen_for_stop()
+        await local.directory.listen_for_stop(LAUNCHER)
         same = document_of(TandemConfig(router=keyed.router))
         assert not (await request_rollout(address, same, key="o")).weakens
         await local.directory.clear_stop()

@@ -1,0 +1,40 @@
+"""The proof by which a process belongs to its cluster, and both ends of proved connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cluster.config.schema import TandemConfig
+from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
+from engine.errors import ConfigError
+from protos.wire.client import Connector
+from protos.wire.handshake import Purpose
+from protos.wire.secret import ClusterSecret
+from protos.wire.server import Accept, WireServer
+
+
+class Membership:
+    """Holds the cluster's secret. `Membership.of` reads it."""
+
+    def __init__(self, secret: ClusterSecret) -> None:
+        self.secret = secret
+
+    @classmethod
+    def of(cls, config: TandemConfig) -> Membership:
+        """The membership in the cluster of that configuration; raises ConfigError."""
+        path = config.security.secret_file
+        if path is None:
+            raise ConfigError("security.secret_file is not set; `tandem secret FILE` makes a file")
+        return cls(ClusterSecret.read(path))
+
+    def connector(self) -> Connector:
+        """The dialling side."""
+        return Connector(self.secret)
+
+    def server(self, accepts: Mapping[Purpose, Accept]) -> WireServer:
+        """The listening side, which counts the connections that it refuses."""
+        return WireServer(self.secret, accepts, _count_refusal)
+
+
+def _count_refusal(reason: str) -> None:
+    REFUSED_CONNECTIONS.inc(door="internal", reason=reason)
