@@ -11,10 +11,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cluster.cli.sampling_options import add_sampling, sampling_of
+from cluster.cli.tls_options import add_tls, router_address
 from engine.errors import TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.client.router_address import RouterAddress
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _SERVE_FLAGS = {
@@ -36,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cluster.telemetry.logging_setup import configure_logging
 
         configure_logging()
+        if hasattr(options, "address"):
+            options.address = router_address(options)
         return int(options.run(options))
     except TandemError as error:
         print(f"tandem: {' | '.join(error.message.splitlines())}", file=sys.stderr)
@@ -153,7 +159,7 @@ def _role(options: argparse.Namespace) -> int:
 class _router_at:  # noqa: N801
     """Adds to an Unavailable the address that was tried."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: RouterAddress) -> None:
         self._address = address
 
     def __enter__(self) -> None: ...
@@ -259,6 +265,7 @@ def _add_keys(commands: Any) -> None:
     keys.add_argument(
         "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
     )
+    add_tls(keys)
     where = keys.add_mutually_exclusive_group(required=True)
     where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
     where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
@@ -269,8 +276,11 @@ def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.Argum
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(run=run)
     parser.add_argument(
-        "--address", default=DEFAULT_ADDRESS, help=f"the router's gRPC ({DEFAULT_ADDRESS})"
+        "--address",
+        default=DEFAULT_ADDRESS,
+        help=f"the router's gRPC ({DEFAULT_ADDRESS}); grpcs://host:port with TLS",
     )
+    add_tls(parser)
     return parser
 
 

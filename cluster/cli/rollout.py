@@ -7,6 +7,7 @@ import asyncio
 import time
 
 from cluster.client.admin_client import fetch_status, request_rollout
+from cluster.client.router_address import Address
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
 from engine.errors import Unavailable
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _roll_out(address: str, config: TandemConfig) -> str:
+async def _roll_out(address: Address, config: TandemConfig) -> str:
     rollout_id = await request_rollout(address, document_of(config))
     until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
     while time.monotonic() < until_s:
@@ -43,7 +44,7 @@ async def _roll_out(address: str, config: TandemConfig) -> str:
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 
-async def _last_rollout(address: str) -> router_pb2.RolloutStatus | None:
+async def _last_rollout(address: Address) -> router_pb2.RolloutStatus | None:
     """The last rollout; None while no router answers or knows."""
     try:
         status = await fetch_status(address)

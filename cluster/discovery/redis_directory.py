@@ -22,6 +22,7 @@ import asyncio
 import json
 import logging
 import os
+import ssl
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -32,8 +33,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
+from cluster.config.tls import RedisTlsConfig
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
+from protos.wire.tls import Reloading, client_tls
 
 PREFIX = "tandem:"
 # All namespaces share these: a cluster that takes over from another knows the same API keys.
@@ -76,10 +79,11 @@ class Directory:
         self._timeout_s = timeout_s
 
     @classmethod
-    def connect(cls, config: DirectoryConfig) -> Directory:
+    def connect(cls, config: DirectoryConfig, tls: RedisTlsConfig | None = None) -> Directory:
         """A directory at `config.url`; nothing is sent until the first call.
 
-        The password is the url's, or that in TANDEM_REDIS_PASSWORD.
+        The password is the url's, or that in TANDEM_REDIS_PASSWORD. A server at a `rediss://`
+        address is verified always; `tls` names the files for that. Raises ConfigError.
         """
         if config.url is None:
             raise ConfigError("directory.url is not set")
@@ -96,6 +100,8 @@ class Directory:
             )
         except ValueError as error:
             raise ConfigError(f"directory.url {config.url!r}: {error}") from None
+        if config.url.startswith("rediss:"):
+            _verify(client.connection_pool, tls or RedisTlsConfig())
         return cls(client, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:
@@ -264,6 +270,20 @@ class Directory:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
+
+
+class _VerifiedConnection(redis.asyncio.SSLConnection):
+    """A connection that reads changed certificates before it connects; redis-py reads them once."""
+
+    def __init__(self, *, contexts: Reloading[ssl.SSLContext], **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context = contexts  # type: ignore[assignment]
+
+
+def _verify(pool: Any, tls: RedisTlsConfig) -> None:
+    """Have all connections of a pool verify the server, whatever the address says."""
+    pool.connection_class = _VerifiedConnection
+    pool.connection_kwargs["contexts"] = client_tls(tls.authority, tls.identity)
 
 
 def _read_desired(text: str) -> dict[Pool, int]:

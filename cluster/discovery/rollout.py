@@ -156,7 +156,7 @@ class Rollouts:
 
 
 def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
-    """The requested configuration, with the addresses that clients and replicas know."""
+    """The requested configuration, with the addresses and TLS that clients and replicas know."""
     router = replace(
         requested.router,
         host=running.router.host,
@@ -169,7 +169,7 @@ def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
         dashboard_host=running.ray.dashboard_host,
         dashboard_port=running.ray.dashboard_port,
     )
-    return replace(requested, directory=running.directory, router=router, ray=ray)
+    return replace(requested, directory=running.directory, router=router, ray=ray, tls=running.tls)
 
 
 def there(config: TandemConfig, version: str, members: Iterable[ReplicaRecord]) -> bool:

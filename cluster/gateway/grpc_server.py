@@ -25,6 +25,7 @@ from cluster.api.score_proto_convert import score_requests_from_proto, scored_to
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
 from cluster.gateway.grpc_retry_info import detailed_trailers
+from cluster.gateway.grpc_tls import following
 from cluster.sockets import cannot_listen, join
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
@@ -32,6 +33,8 @@ from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemErro
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
 from protos.status import one_line
+from protos.wire.certificates import ServerCertificate
+from protos.wire.tls import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -159,10 +162,12 @@ async def start(
     stall_s: float = STALL_S,
     also: Sequence[tuple[str, Add]] = (),
     keys: ApiKeys | None = None,
+    tls: Reloading[ServerCertificate] | None = None,
 ) -> GrpcServer:
     """Serve `generator`; raises ConfigError where the port is taken.
 
-    `also` names further services and the functions that add them to the server.
+    `also` names further services and the functions that add them to the server. With `tls`, over
+    TLS alone.
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
     gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys)
@@ -174,7 +179,7 @@ async def start(
     names = (SERVICE, *(name for name, _ in also))
     reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
     try:
-        bound = _bind(server, host, port)
+        bound = _bind(server, host, port, tls)
         await _set_health(generator, health_status, names)
         await server.start()
     except BaseException:
@@ -211,9 +216,16 @@ def _parsed(request: _M | None) -> _M:
     return request
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def _bind(
+    server: grpc.aio.Server, host: str, port: int, tls: Reloading[ServerCertificate] | None
+) -> int:
+    address = join(host, port)
     try:
-        bound = server.add_insecure_port(join(host, port))
+        bound = (
+            server.add_insecure_port(address)
+            if tls is None
+            else server.add_secure_port(address, following(tls))
+        )
     except RuntimeError:
         bound = 0
     if not bound:
