@@ -1,4 +1,4 @@
-"""The directory: the living replicas, as leases in Redis. Only this module knows Redis.
+"""The directory: the living replicas, as leases in Redis. Only this module and `redis_tls` know Redis.
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
@@ -22,7 +22,6 @@ import asyncio
 import json
 import logging
 import os
-import ssl
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -34,9 +33,9 @@ from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.tls import RedisTlsConfig
+from cluster.discovery.redis_tls import verify
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
-from protos.wire.tls import Reloading, client_tls
 
 PREFIX = "tandem:"
 # All namespaces share these: a cluster that takes over from another knows the same API keys.
@@ -101,7 +100,7 @@ class Directory:
         except ValueError as error:
             raise ConfigError(f"directory.url {config.url!r}: {error}") from None
         if config.url.startswith("rediss:"):
-            _verify(client.connection_pool, tls or RedisTlsConfig())
+            verify(client.connection_pool, tls or RedisTlsConfig())
         return cls(client, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:
@@ -270,20 +269,6 @@ class Directory:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
-
-
-class _VerifiedConnection(redis.asyncio.SSLConnection):
-    """A connection that reads changed certificates before it connects; redis-py reads them once."""
-
-    def __init__(self, *, contexts: Reloading[ssl.SSLContext], **options: Any) -> None:
-        super().__init__(**options)
-        self.ssl_context = contexts  # type: ignore[assignment]
-
-
-def _verify(pool: Any, tls: RedisTlsConfig) -> None:
-    """Have all connections of a pool verify the server, whatever the address says."""
-    pool.connection_class = _VerifiedConnection
-    pool.connection_kwargs["contexts"] = client_tls(tls.authority, tls.identity)
 
 
 def _read_desired(text: str) -> dict[Pool, int]:

@@ -14,7 +14,7 @@ import pytest
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.tls import RedisTlsConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.discovery import redis_directory
+from cluster.discovery import redis_tls
 from cluster.discovery.redis_directory import Directory
 from engine.errors import ConfigError, Unavailable
 from protos.wire.tls import client_tls
@@ -121,7 +121,7 @@ async def test_redis_refuses_a_client_without_a_certificate(
 async def test_a_renewed_certificate_is_shown_by_the_next_connection(
     server: EmbeddedRedis, own: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_directory, "client_tls", partial(client_tls, poll_s=0))
+    monkeypatch.setattr(redis_tls, "client_tls", partial(client_tls, poll_s=0))
     async with proxied(server, own) as (proxy, url), directory_at(url, own.redis()) as directory:
         await directory.ping()
         own.issue()
