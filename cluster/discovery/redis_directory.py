@@ -1,4 +1,4 @@
-"""The directory: the living replicas, as leases in Redis. Only this module and `redis_tls` know Redis.
+"""The directory: the living replicas, as leases in Redis. With `redis_tls`, all that knows Redis.
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
