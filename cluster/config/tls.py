@@ -12,10 +12,12 @@ from engine.config import require
 from engine.errors import ConfigError
 from protos.wire.certificates import (
     Identity,
+    MemberContexts,
     client_context,
     member_contexts,
     server_certificate,
 )
+from protos.wire.tls import Reloading, member_tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class InternalTlsConfig:
     def identity(self) -> Identity:
         """The files of the certificate and the key."""
         return Identity(self.certificate, self.key)
+
+    def contexts(self) -> Reloading[MemberContexts]:
+        """The contexts of both sides, which follow the files; raises ConfigError."""
+        return member_tls(self.identity, self.authority, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ class TlsListener:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             self._begin(sock, f"{address[0]}:{address[1]}")
+            # Between two connections the loop does its other work.
+            await asyncio.sleep(0)
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
         """Begin a handshake. The oldest one gives way, so that silent clients lock nobody out."""
