@@ -14,7 +14,7 @@ from cluster.router.admin_service import AdminServicer
 from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
-from cluster.telemetry.router_metrics import REFUSED_CONNECTIONS
+from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from cluster.tenants.api_keys import ApiKeys
 from protos import router_pb2_grpc
 from protos.wire.tls import front_end_tls
