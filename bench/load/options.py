@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--key-env", metavar="VARIABLE", help="environment variable with the API key"
+    )
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        default=os.environ.get("TANDEM_TLS_CA"),
+        help="trust this authority alone (PEM; default: TANDEM_TLS_CA)",
     )
     parser.add_argument("--out", type=Path, default=Path("bench-report"), help="without a suffix")
     parser.add_argument("--title", metavar="TEXT", help="what the report is of; default: the URL")

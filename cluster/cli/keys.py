@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from cluster.cli.tls_options import tls_ca
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import KEYS_IN_REDIS, Right
 from cluster.config.schema import load_config
+from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.tenants.hashed_keys import KeyOwner, check_owner, hash_of, new_key
 from cluster.tenants.key_file import KeyFile
@@ -64,8 +66,9 @@ def run(options: argparse.Namespace) -> int:
 class _RedisKeys:
     """The keys in Redis. Each change has a connection of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: RedisTlsConfig | None) -> None:
         self._config = DirectoryConfig(url=url)
+        self._tls = tls
 
     def keys(self) -> dict[str, KeyOwner]:
         async def read(directory: Directory) -> dict[str, KeyOwner]:
@@ -87,7 +90,7 @@ class _RedisKeys:
         asyncio.run(self._with(lambda directory: directory.remove_api_key(digest)))
 
     async def _with(self, act: Callable[[Directory], Awaitable[T]]) -> T:
-        directory = Directory.connect(self._config)
+        directory = Directory.connect(self._config, self._tls)
         try:
             return await act(directory)
         finally:
@@ -97,15 +100,16 @@ class _RedisKeys:
 def _opened(options: argparse.Namespace) -> Keys:
     """The store of keys that the options name; raises a TandemError."""
     file, url = options.file, options.redis
+    tls = RedisTlsConfig(authority=tls_ca(options))
     if options.config is not None:
         config = load_config(options.config)
         if config.router.api_keys is None:
             raise InvalidRequest(f"{options.config} has no router.api_keys")
         if config.router.api_keys == KEYS_IN_REDIS:
-            url = config.directory.url
+            url, tls = config.directory.url, config.tls.redis or tls
         else:
             file = config.router.api_keys
-    return KeyFile(Path(file)) if file is not None else _RedisKeys(url)
+    return KeyFile(Path(file)) if file is not None else _RedisKeys(url, tls)
 
 
 def _new_owner(options: argparse.Namespace) -> KeyOwner:

@@ -11,10 +11,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cluster.cli.sampling_options import add_sampling, sampling_of
+from cluster.cli.tls_options import add_tls, router_address
 from engine.errors import TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.client.router_address import RouterAddress
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _SERVE_FLAGS = {
@@ -36,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cluster.telemetry.logging_setup import configure_logging
 
         configure_logging()
+        if hasattr(options, "address"):
+            options.address = router_address(options)
         return int(options.run(options))
     except TandemError as error:
         print(f"tandem: {' | '.join(error.message.splitlines())}", file=sys.stderr)
@@ -160,7 +166,7 @@ def _role(options: argparse.Namespace) -> int:
 class _router_at:  # noqa: N801
     """Adds to an Unavailable the address that was tried."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: RouterAddress) -> None:
         self._address = address
 
     def __enter__(self) -> None: ...
@@ -271,14 +277,18 @@ def _add_keys(commands: Any) -> None:
     keys = commands.add_parser("keys", help=text, description=text)
     keys.set_defaults(run=_keys)
     add_arguments(keys)
+    add_tls(keys)
 
 
 def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(run=run)
     parser.add_argument(
-        "--address", default=DEFAULT_ADDRESS, help=f"the router's gRPC ({DEFAULT_ADDRESS})"
+        "--address",
+        default=DEFAULT_ADDRESS,
+        help=f"the router's gRPC ({DEFAULT_ADDRESS}); grpcs://host:port with TLS",
     )
+    add_tls(parser)
     return parser
 
 

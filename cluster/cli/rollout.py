@@ -8,6 +8,7 @@ import sys
 import time
 
 from cluster.client.admin_client import fetch_status, request_rollout
+from cluster.client.router_address import Address
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
 from engine.errors import Unavailable
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _roll_out(address: str, config: TandemConfig, weaken_security: bool) -> str:
+async def _roll_out(address: Address, config: TandemConfig, weaken_security: bool) -> str:
     requested = await request_rollout(address, document_of(config), weaken_security=weaken_security)
     for line in requested.weakens:
         print(f"weakens {line}", file=sys.stderr)
@@ -46,7 +47,7 @@ async def _roll_out(address: str, config: TandemConfig, weaken_security: bool) -
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 
-async def _last_rollout(address: str) -> router_pb2.RolloutStatus | None:
+async def _last_rollout(address: Address) -> router_pb2.RolloutStatus | None:
     """The last rollout; None while no router answers or knows."""
     try:
         status = await fetch_status(address)

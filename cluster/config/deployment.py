@@ -70,7 +70,9 @@ class DirectoryConfig:
     """The Redis that replicas share."""
 
     url: str | None = None
-    """A Redis, as `redis://HOST:PORT/DB`; without it a private one is started."""
+    """A Redis, as `redis://HOST:PORT/DB`, or `rediss://` with TLS; without it a private one is
+    started.
+    """
     namespace: str = ""
     """Clusters of different namespaces in one Redis know nothing of each other."""
     lease_s: float = 3.0

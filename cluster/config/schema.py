@@ -22,6 +22,7 @@ from cluster.config.router import KEYS_IN_REDIS, RouterConfig
 from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
 from cluster.config.tenant_limits import TenantConfig
+from cluster.config.tls import TlsConfig
 from cluster.replica_record import Pool, ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
@@ -67,6 +68,8 @@ class TandemConfig:
     """What tenants may have, by name; `default` stands for every tenant without a section."""
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
     """The Redis that replicas and routers share."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Certificates, for connections that are encrypted."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """How pools follow the load."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -83,6 +86,10 @@ class TandemConfig:
         require(
             self.router.api_keys != KEYS_IN_REDIS or self.directory.url is not None,
             "router.api_keys: redis needs directory.url: the embedded Redis keeps nothing",
+        )
+        require(
+            self.tls.redis is None or (self.directory.url or "").startswith("rediss://"),
+            "tls.redis needs directory.url to begin with rediss://",
         )
         for name, endpoint in self.endpoints.items():
             _check_canary(name, endpoint, self.endpoints)
@@ -151,8 +158,8 @@ def load_config(
 ) -> TandemConfig:
     """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
 
-    A model's folder and the files of keys and of the secret come back absolute, as replicas run in
-    other folders. Raises ConfigError.
+    The paths of the model, the keys, the secret and the certificates come back absolute, as
+    replicas run in other folders. Raises ConfigError.
     """
     document = read_document(Path(path)) if path is not None else {}
     document = merge_overrides(document, overrides or {})
@@ -163,8 +170,9 @@ def load_config(
     security = config.security
     if security.secret_file is not None:
         security = replace(security, secret_file=_absolute(security.secret_file))
-    model = replace(config.model, path=located(config.model.path))
-    return replace(config, router=router, model=model, security=security)
+    model, tls = replace(config.model, path=located(config.model.path)), config.tls.located()
+    tls.check()
+    return replace(config, router=router, model=model, security=security, tls=tls)
 
 
 def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from cluster.api import ChatMessage
 from cluster.client.admin_client import fetch_status
+from cluster.client.router_address import RouterAddress
 from cluster.client.terminal import stream_answer, timing
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.config.schema import TandemConfig
@@ -47,6 +48,7 @@ from cluster.sockets import join, reachable
 from cluster.tenants.hashed_keys import read_keys
 from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+from protos.wire.certificates import server_certificate
 
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster
@@ -102,6 +104,14 @@ class Launcher:
         if self._found is not None:
             return self._found.http
         return reachable(self._config.router.host, self._config.router.http_port)
+
+    @property
+    def _own_router(self) -> RouterAddress:
+        """The router's gRPC address; over TLS, it must show the configured certificate."""
+        certificate = self._config.tls.front_ends
+        if certificate is None:
+            return RouterAddress(self.grpc_address)
+        return RouterAddress.of_own(self.grpc_address, server_certificate(certificate.identity))
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM, SIGHUP or a stop request; raises a TandemError."""
@@ -167,7 +177,7 @@ class Launcher:
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
-        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
+        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(str(self._own_router))}`")
         seal = RequestSeal(Membership.of(self._config).secret, secrets.token_hex(16))
         async with self._directory() as directory, asyncio.TaskGroup() as group:
             rolling = group.create_task(self._roll_out(directory, seal))
@@ -223,15 +233,16 @@ class Launcher:
     async def _pools_ready(self) -> None:
         """Wait until the router sees all pools; it follows the directory with a short delay."""
         deadline, key = time.monotonic() + _POOLS_TIMEOUT_S, self._operator_key.key
-        while missing := (await fetch_status(self.grpc_address, key)).missing:
+        while missing := (await fetch_status(self._own_router, key)).missing:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
             await asyncio.sleep(0.1)
 
     def _show_addresses(self) -> None:
         ray, say = self._config.ray, self._progress.say
-        say(f"\n  gRPC           {self.grpc_address}")
-        say(f"  HTTP           http://{self.http_address}/v1")
+        scheme = "http" if self._config.tls.front_ends is None else "https"
+        say(f"\n  gRPC           {self._own_router}")
+        say(f"  HTTP           {scheme}://{self.http_address}/v1")
         if self._local:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
             ray_command = Path(sys.executable).with_name("ray")
@@ -243,7 +254,7 @@ class Launcher:
 
         self._progress.say(f"\n> {DEMO_QUESTION}")
         key = os.environ.get("TANDEM_API_KEY")
-        async with Client(self.grpc_address, api_key=key) as client:
+        async with Client(self._own_router, api_key=key) as client:
             prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
             for prompt in prompts:
                 try:
@@ -284,7 +295,7 @@ class Launcher:
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:
-        directory = Directory.connect(self._config.directory)
+        directory = Directory.connect(self._config.directory, self._config.tls.redis)
         try:
             yield directory
         finally:

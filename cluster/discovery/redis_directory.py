@@ -1,4 +1,4 @@
-"""The directory: the living replicas, as leases in Redis. Only this module knows Redis.
+"""The directory: the living replicas, as leases in Redis. With `redis_tls`, all that knows Redis.
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
@@ -34,6 +34,8 @@ from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import Right
+from cluster.config.tls import RedisTlsConfig
+from cluster.discovery.redis_tls import verify
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
@@ -82,10 +84,11 @@ class Directory:
         self._timeout_s = timeout_s
 
     @classmethod
-    def connect(cls, config: DirectoryConfig) -> Directory:
+    def connect(cls, config: DirectoryConfig, tls: RedisTlsConfig | None = None) -> Directory:
         """A directory at `config.url`; nothing is sent until the first call.
 
-        The password is the url's, or that in TANDEM_REDIS_PASSWORD.
+        The password is the url's, or that in TANDEM_REDIS_PASSWORD. A server at a `rediss://`
+        address is verified always; `tls` names the files for that. Raises ConfigError.
         """
         if config.url is None:
             raise ConfigError("directory.url is not set")
@@ -102,6 +105,8 @@ class Directory:
             )
         except ValueError as error:
             raise ConfigError(f"directory.url {config.url!r}: {error}") from None
+        if config.url.startswith("rediss:"):
+            verify(client.connection_pool, tls or RedisTlsConfig())
         return cls(client, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:

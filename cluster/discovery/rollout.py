@@ -217,7 +217,7 @@ def refuse_weakening(weakened: Sequence[str], request: RolloutRequest) -> None:
 
 
 def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
-    """The requested configuration, with the addresses and the secret of the running cluster."""
+    """The requested configuration, with the addresses, the secret and TLS of the running one."""
     router = replace(
         requested.router,
         host=running.router.host,
@@ -236,6 +236,7 @@ def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
         router=router,
         ray=ray,
         security=running.security,
+        tls=running.tls,
     )
 
 

@@ -28,11 +28,14 @@ from cluster.gateway.grpc_methods import (
     authorization_of,
     method_handler,
 )
+from cluster.gateway.grpc_tls import following
 from cluster.sockets import cannot_listen, join
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import DeadlineExceeded, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
+from protos.wire.certificates import ServerCertificate
+from protos.wire.tls import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -165,10 +168,12 @@ async def start(
     stall_s: float = STALL_S,
     also: Sequence[tuple[str, Add]] = (),
     keys: ApiKeys | None = None,
+    tls: Reloading[ServerCertificate] | None = None,
 ) -> GrpcServer:
     """Serve `generator`; raises ConfigError where the port is taken.
 
-    `also` names further services and the functions that add them to the server.
+    `also` names further services and the functions that add them to the server. With `tls`, over
+    TLS alone.
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
     gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys)
@@ -181,7 +186,7 @@ async def start(
     # The other services are for operators, who need no list of them.
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME), server)
     try:
-        bound = _bind(server, host, port)
+        bound = _bind(server, host, port, tls)
         await _set_health(generator, health_status, names)
         await server.start()
     except BaseException:
@@ -191,9 +196,16 @@ async def start(
     return GrpcServer(server, bound, health_status, follower)
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def _bind(
+    server: grpc.aio.Server, host: str, port: int, tls: Reloading[ServerCertificate] | None
+) -> int:
+    address = join(host, port)
     try:
-        bound = server.add_insecure_port(join(host, port))
+        bound = (
+            server.add_insecure_port(address)
+            if tls is None
+            else server.add_secure_port(address, following(tls))
+        )
     except RuntimeError:
         bound = 0
     if not bound:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.sockets import listening_socket
+from protos.wire.tls_listener import HANDSHAKE_S, MOST_HANDSHAKES, TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -24,22 +28,53 @@ Drain = Callable[[float], Awaitable[None]]
 _LEAST_GRACE_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class HttpTls:
+    """The TLS of a server: the context of each new connection, and who hears of refused ones.
+
+    `timeout_s` and `most` bound the handshakes.
+    """
+
+    context: Callable[[], ssl.SSLContext]
+    refused: Callable[[str], None]
+    timeout_s: float = HANDSHAKE_S
+    most: int = MOST_HANDSHAKES
+
+
 class _UvicornServer(uvicorn.Server):
     """A uvicorn server that handles no signals, and sets `ready` when it has started."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: HttpTls | None = None) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._tls = tls
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 
-    async def startup(self, *args: object, **kwargs: object) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then set `ready`."""
-        await super().startup(*args, **kwargs)  # type: ignore[arg-type]
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            self.servers = [self._listen(sock, self._tls) for sock in sockets or ()]  # type: ignore[misc]
+            self.started = True
         self.ready.set()
+
+    def _listen(self, sock: socket.socket, tls: HttpTls) -> TlsListener:
+        """As uvicorn's own start, which has no lifespan here; it tells of no failed handshake."""
+
+        def protocol() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state={}
+            )
+
+        def refused(peer: str, reason: str) -> None:
+            tls.refused(reason)
+
+        return TlsListener(sock, protocol, tls.context, refused, tls.timeout_s, tls.most)
 
 
 class _Stoppable:
@@ -108,8 +143,9 @@ async def start(
     grace_s: int = 5,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     drain: Drain | None = None,
+    tls: HttpTls | None = None,
 ) -> HttpServer:
-    """Serve `app`; raises ConfigError where the port is taken.
+    """Serve `app`; raises ConfigError where the port is taken. With `tls`, over TLS alone.
 
     `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
     within so many seconds, before the server stops.
@@ -131,7 +167,7 @@ async def start(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=grace_s,
     )
-    server = _UvicornServer(config)
+    server = _UvicornServer(config, tls)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)

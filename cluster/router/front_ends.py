@@ -6,14 +6,17 @@ import asyncio
 from typing import Self
 
 from cluster.config.router import RouterConfig
+from cluster.config.tls import CertificateConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
 from cluster.gateway.grpc_server import GrpcServer
-from cluster.gateway.uvicorn_server import HttpServer
+from cluster.gateway.uvicorn_server import HttpServer, HttpTls
 from cluster.router.admin_service import SERVICE, AdminServicer
 from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
+from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from cluster.tenants.api_keys import ApiKeys
+from protos.wire.tls import front_end_tls
 
 # The time that HTTP has at least to write its last answers.
 _LEAST_GRACE_S = 1.0
@@ -39,8 +42,13 @@ class FrontEnds:
         metrics: PrometheusBackend,
         keys: ApiKeys | None,
         node: str | None,
+        certificate: CertificateConfig | None = None,
     ) -> Self:
-        """Listen on both ports; raises ConfigError. `node` is this host's address for others."""
+        """Listen on both ports; raises ConfigError. `node` is this host's address for others.
+
+        With a certificate both front ends speak TLS alone.
+        """
+        tls = None if certificate is None else front_end_tls(certificate.identity)
         grpc = await grpc_server.start(
             router,
             config.host,
@@ -48,6 +56,7 @@ class FrontEnds:
             max_message_bytes=config.max_message_bytes,
             reuse_port=True,
             keys=keys,
+            tls=tls,
             also=[(SERVICE, lambda server: server.add_generic_rpc_handlers((admin.handlers(),)))],
         )
         app = http_app.create_app(
@@ -63,6 +72,7 @@ class FrontEnds:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
             drain=app.state.drain,
+            tls=None if tls is None else HttpTls(lambda: tls.get().context, _refused),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
         return cls(grpc, http, *addresses)
@@ -71,3 +81,7 @@ class FrontEnds:
         """Take no new requests, and let running requests end within `grace_s`."""
         http_grace_s = max(grace_s, _LEAST_GRACE_S)
         await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))
+
+
+def _refused(reason: str) -> None:
+    REFUSED_CONNECTIONS.inc(door="http", reason=reason)

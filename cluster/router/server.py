@@ -208,7 +208,13 @@ class RouterServer:
             self._canaries,
         )
         front_ends = await FrontEnds.open(
-            config.router, self.router, admin, self._metrics, self._keys, self._node
+            config.router,
+            self.router,
+            admin,
+            self._metrics,
+            self._keys,
+            self._node,
+            config.tls.front_ends,
         )
         self.grpc_address = front_ends.grpc_address
         self.http_address = front_ends.http_address

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.config.schema import TandemConfig
+from cluster.config.tls import InternalTlsConfig
 from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from engine.errors import ConfigError
 from protos.wire.client import Connector
@@ -14,10 +15,12 @@ from protos.wire.server import Accept, WireServer
 
 
 class Membership:
-    """Holds the cluster's secret. `Membership.of` reads it."""
+    """Holds the cluster's secret, and the certificate of a member. `Membership.of` reads both."""
 
-    def __init__(self, secret: ClusterSecret) -> None:
+    def __init__(self, secret: ClusterSecret, tls: InternalTlsConfig | None = None) -> None:
         self.secret = secret
+        self._name = None if tls is None else tls.name
+        self._contexts = None if tls is None else tls.contexts()
 
     @classmethod
     def of(cls, config: TandemConfig) -> Membership:
@@ -25,15 +28,20 @@ class Membership:
         path = config.security.secret_file
         if path is None:
             raise ConfigError("security.secret_file is not set; `tandem secret FILE` makes a file")
-        return cls(ClusterSecret.read(path))
+        return cls(ClusterSecret.read(path), config.tls.internal)
 
     def connector(self) -> Connector:
         """The dialling side."""
-        return Connector(self.secret)
+        contexts = self._contexts
+        if contexts is None:
+            return Connector(self.secret)
+        return Connector(self.secret, lambda: contexts.get().client, self._name)
 
     def server(self, accepts: Mapping[Purpose, Accept]) -> WireServer:
         """The listening side, which counts the connections that it refuses."""
-        return WireServer(self.secret, accepts, _count_refusal)
+        contexts = self._contexts
+        ssl = None if contexts is None else lambda: contexts.get().server
+        return WireServer(self.secret, accepts, _count_refusal, ssl)
 
 
 def _count_refusal(reason: str) -> None:

@@ -36,9 +36,9 @@ class Accept(Protocol):
 class WireServer:
     """One port for all purposes of a member.
 
-    `refused` is called with the reason of each refused connection. With `ssl` every connection
-    begins with TLS. `address` (host:port) is the address that clients dial and that both sides
-    prove.
+    `refused` is called with the reason of each refused connection. With `ssl`, which makes the
+    context of each connection, every connection begins with TLS. `address` (host:port) is the
+    address that clients dial and that both sides prove.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class WireServer:
         secret: ClusterSecret,
         accepts: Mapping[Purpose, Accept],
         refused: Callable[[str], None] = lambda reason: None,
-        ssl: tls.SSLContext | None = None,
+        ssl: Callable[[], tls.SSLContext] | None = None,
         most_strangers: int = MOST_STRANGERS,
     ) -> None:
         self.address = ""

@@ -36,7 +36,7 @@ class Door:
 
     secret: ClusterSecret
     address: str
-    ssl: tls.SSLContext | None
+    ssl: Callable[[], tls.SSLContext] | None
     left: Callable[[Stranger, str, Reason | None], None]
 
 
@@ -100,7 +100,7 @@ class Stranger(asyncio.Protocol):
 
     async def _begin(self, sock: socket.socket) -> None:
         """Give the connection an event loop's transport, with TLS where that is asked for."""
-        context = self._door.ssl
+        context = None if self._door.ssl is None else self._door.ssl()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self,
@@ -108,8 +108,8 @@ class Stranger(asyncio.Protocol):
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
             )
-        except OSError:  # ssl.SSLError is one
-            self.refuse("tls" if context is not None else "closed")
+        except OSError as error:
+            self.refuse("tls" if isinstance(error, tls.SSLError) else "closed")
 
     def _answer(self) -> None:
         """Prove this side to whoever said hello, which tells nothing about the secret."""

@@ -16,6 +16,7 @@ FAULT_TOLERANCE = {"enabled": True}
         ("", "tandem-redis:6379"),
         ("redis://redis.databases.svc:6380/3", "redis.databases.svc:6380"),
         ("redis://redis.databases.svc/0", "redis.databases.svc:6379"),
+        ("rediss://redis.databases.svc:6380/3", "rediss://redis.databases.svc:6380"),
     ],
 )
 def test_ray_gets_the_redis_of_the_directory_as_host_and_port(url: str, address: str) -> None:

@@ -67,9 +67,11 @@ authOptions: {mode: {{ .Values.ray.auth }}}
 {{- if and .Values.ray.faultTolerance.namespace (eq .Values.mode "service") (eq .Values.ray.upgrade.type "NewCluster") }}
 {{- fail "ray.faultTolerance.namespace: an upgrade makes a second cluster, which would take over the state of the first; leave it empty, or set ray.upgrade.type: None" }}
 {{- end }}
-{{- $redis := include "tandem.redisAddress" . | trimPrefix "redis://" | splitList "/" | first }}
+{{- $url := include "tandem.redisAddress" . }}
+{{- $redis := $url | trimPrefix "rediss://" | trimPrefix "redis://" | splitList "/" | first }}
+{{- $tls := ternary "rediss://" "" (hasPrefix "rediss://" $url) }}
 gcsFaultToleranceOptions:
-  redisAddress: {{ ternary $redis (printf "%s:6379" $redis) (regexMatch ":[0-9]+$" $redis) }}
+  redisAddress: {{ $tls }}{{ ternary $redis (printf "%s:6379" $redis) (regexMatch ":[0-9]+$" $redis) }}
   {{- with .Values.redis.passwordSecret }}
   {{- if .name }}
   redisPassword: {valueFrom: {secretKeyRef: {{ toJson . }}}}
