@@ -9,6 +9,7 @@ from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -16,6 +17,7 @@ from starlette.routing import Route, WebSocketRoute
 from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
+from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
@@ -23,7 +25,7 @@ from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, Open
 from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
-from cluster.telemetry.router_metrics import FRONT_END_ERRORS
+from cluster.telemetry.router_metrics import FRONT_END_ERRORS, REFUSED_CONNECTIONS
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import Internal, NotFound, TandemError
 from engine.kv.prefix_digest import DEFAULT_TENANT
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
+_REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -44,8 +47,11 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
+    rules: BrowserRules | None = None,
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
+
+    `rules` say which pages may call; without them, pages of this server by its usual names.
 
     Its `state.drain` ends the WebSockets, each when its generations have ended.
     """
@@ -64,6 +70,9 @@ def create_app(
             Route("/metrics", _answering(gateway.metrics)),
         ],
         exception_handlers={HTTPException: _raised},
+        middleware=[
+            Middleware(BrowserGuard, rules=rules or BrowserRules.of(), open_to_all=keys is None)
+        ],
     )
     app.router.redirect_slashes = False
     app.state.drain = sockets.drain
@@ -193,8 +202,15 @@ async def _raised(request: Request, error: Exception) -> Response:
 
 
 def _http_failure(request: Request, error: HTTPException) -> Response:
-    codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+    codes = {
+        404: "not_found",
+        405: "method_not_allowed",
+        413: "request_too_large",
+        415: "unsupported_media_type",
+    }
     message = error.detail
+    if error.status_code in _REFUSED:
+        REFUSED_CONNECTIONS.inc(door="http", reason=_REFUSED[error.status_code])
     if error.status_code in (404, 405):
         message = f"{message}: {request.method} {request.url.path}"
     code = codes.get(error.status_code)

@@ -12,12 +12,20 @@ from starlette.requests import ClientDisconnect, Request
 from engine.errors import InvalidRequest
 
 READ_S = 30.0
+JSON_TYPE = "application/json"
 _DRAIN_S = 2.0
 _DRAIN_FACTOR = 8
+_LONGEST_LENGTH = 20  # digits
 
 
 async def read_json(request: Request, max_bytes: int) -> Any:
-    """The body as JSON. Raises InvalidRequest, HTTPException 408 or 413, ClientDisconnect."""
+    """The body as JSON. Raises InvalidRequest, ClientDisconnect, HTTPException 408, 413 or 415.
+
+    A body without a type is refused, too: a page of any site can have a browser send it.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON_TYPE:
+        raise HTTPException(415, f"the body must be JSON: send Content-Type: {JSON_TYPE}")
     body = await _read(request, max_bytes)
     try:
         text = body.decode()
@@ -39,6 +47,11 @@ def parse_json(text: str, what: str) -> Any:
 async def _read(request: Request, max_bytes: int) -> bytes:
     found = bytearray()
     more = True
+    too_large = HTTPException(413, f"the body is larger than {max_bytes} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > _LONGEST_LENGTH or int(length) > max_bytes):
+        # The connection drops the body.
+        raise too_large
     try:
         async with asyncio.timeout(READ_S):
             while more and len(found) <= max_bytes:
@@ -50,7 +63,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         return bytes(found)
     if more:
         await _drain(request, max_bytes * _DRAIN_FACTOR)
-    raise HTTPException(413, f"the body is larger than {max_bytes} bytes")
+    raise too_large
 
 
 async def _drain(request: Request, most: int) -> None:

@@ -12,6 +12,12 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cluster.gateway.connections.http_connection import HttpConnection
+from cluster.gateway.connections.limits import ConnectionLimits, watch_peers
+from cluster.gateway.connections.refusals import RefusalCount
+from cluster.gateway.connections.registry import ConnectionRegistry
+from cluster.gateway.connections.server_config import ServerConfig
+from cluster.gateway.connections.websocket_connection import WebSocketConnection
 from cluster.sockets import listening_socket
 
 log = logging.getLogger(__name__)
@@ -91,7 +97,7 @@ class HttpServer:
         for listening in self._server.servers:
             listening.close()
         for connection in list(self._server.server_state.connections):
-            if isinstance(connection, self._server.config.http_protocol_class):
+            if isinstance(connection, HttpConnection):
                 connection.shutdown()
         began_s = time.monotonic()
         await drain(grace_s)
@@ -108,19 +114,25 @@ async def start(
     grace_s: int = 5,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     drain: Drain | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> HttpServer:
     """Serve `app`; raises ConfigError where the port is taken.
 
     `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
-    within so many seconds, before the server stops.
+    within so many seconds, before the server stops. `limits` bounds the connections.
     """
+    limits = limits or ConnectionLimits()
     sock = listening_socket(host, port, reuse_port=reuse_port)
-    config = uvicorn.Config(
+    watch_peers(sock, limits.stall_s)
+    clock = asyncio.get_running_loop().time
+    config = ServerConfig(
         _Stoppable(app),
+        registry=ConnectionRegistry(limits, RefusalCount("http"), clock),
+        http=HttpConnection,
+        ws=WebSocketConnection,
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="websockets-sansio",
         ws_max_size=max_message_bytes,
         ws_ping_interval=PING_S,
         # As long as a client may read nothing, because it then answers no ping.
@@ -128,7 +140,7 @@ async def start(
         ws_per_message_deflate=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=limits.idle_s,
         timeout_graceful_shutdown=grace_s,
     )
     server = _UvicornServer(config)

@@ -12,13 +12,12 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from cluster.api import Event, Generator
-from cluster.api.error_mapping import error_body, http_error
+from cluster.api.error_mapping import http_error
 from cluster.api.event_streams import StallWatch, closing, end, merge, unless
 from cluster.gateway.openai_chunks import Json
 from cluster.gateway.sse import dump
@@ -116,11 +115,6 @@ class SocketGateway:
         except TandemError as error:
             status, body, headers = http_error(error)
             return Response(dump(body), status, headers, "application/json")
-        # A browser opens sockets for the pages of any site, and they carry no API key.
-        if self._keys is None and not _same_origin(socket):
-            message = "a page of another origin may not open this socket"
-            body = error_body(message, "invalid_request_error", "forbidden_origin", None)
-            return Response(dump(body), 403, None, "application/json")
         return None
 
 
@@ -251,9 +245,3 @@ class _SocketSession:
     def _stalled(self) -> None:
         log.info("a client read nothing for %g s and its socket was closed", self._gateway.stall_s)
         self._over.set()
-
-
-def _same_origin(socket: WebSocket) -> bool:
-    """Whether the socket was opened by a page of this server, or not by a browser."""
-    origin = socket.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == socket.headers.get("host")

@@ -7,6 +7,8 @@ from typing import Self
 
 from cluster.config.router import RouterConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
+from cluster.gateway.browser_access import BrowserRules
+from cluster.gateway.connections.limits import ConnectionLimits, most_connections
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer
 from cluster.router.admin_service import AdminServicer
@@ -59,6 +61,7 @@ class FrontEnds:
             metrics=lambda: (metrics.text(), CONTENT_TYPE),
             max_body_bytes=config.max_message_bytes,
             keys=keys,
+            rules=BrowserRules.of(config.hosts, config.origins, config.host),
         )
         http = await uvicorn_server.start(
             app,
@@ -67,6 +70,7 @@ class FrontEnds:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
             drain=app.state.drain,
+            limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
         return cls(grpc, http, *addresses)

@@ -20,6 +20,11 @@ FRONT_END_ERRORS = Counter(
     "never reached the router, as with a wrong key.",
     ("front_end", "error"),
 )
+REFUSED_CONNECTIONS = Counter(
+    "tandem_refused_connections_total",
+    "Connections that were refused, by door (`http`, `grpc`, `internal`) and reason.",
+    ("door", "reason"),
+)
 FAILOVERS = Counter(
     "tandem_failovers_total",
     "Choices that went on on other replicas, because a replica or KV on its way was lost.",
