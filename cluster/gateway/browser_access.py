@@ -98,7 +98,9 @@ class BrowserGuard:
             message = "the Host header names another server; `router.hosts` lists more names"
             return self._refused(421, "host", message)
         if origin is not None and not (_same(origin, host) or self._rules.allows(origin)):
-            message = "pages of another origin may not call; `router.origins` lists the origins that may"
+            message = (
+                "pages of another origin may not call; `router.origins` lists the origins that may"
+            )
             return self._refused(403, "origin", message)
         return None
 

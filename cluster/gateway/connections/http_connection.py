@@ -85,8 +85,8 @@ class HttpConnection(HttpToolsProtocol):
         self._quiet_bytes += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgrade()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(self._refusal)
         else:
@@ -205,16 +205,19 @@ class HttpConnection(HttpToolsProtocol):
         self.headers.append((b"host", host))
         self.url = (url.path or b"/") + (b"?" + url.query if url.query else b"")
 
-    def _upgrade(self) -> None:
-        """Begin a WebSocket. Another protocol is ignored, and the connection ends with the answer.
+    def _upgrade(self, rest: bytes) -> None:
+        """Begin a WebSocket with the bytes after the handshake, which has been parsed.
 
-        The parser cannot read on after a request to upgrade.
+        Another protocol is ignored, and the connection ends with the answer, because the parser
+        cannot read on after a request to upgrade.
         """
         if self._should_upgrade():
             if self._working:
                 self._refuse(MALFORMED)
             else:
                 self.handle_websocket_upgrade()
+                if rest and not self.transport.is_closing():
+                    self.transport.get_protocol().data_received(rest)  # type: ignore[attr-defined]
         else:
             self._deaf = True
             self.cycle.keep_alive = False

@@ -40,6 +40,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._registry = config.registry
         self._limits = config.registry.limits
         self._unparsed = bytearray()
+        self._failed = False
         self._controls = 0
         self._controls_since_s = self.active_s
         self._stall_timer: TimerHandle | None = None
@@ -61,8 +62,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse `data` until a message has come; the rest waits for the application."""
-        self._unparsed += data
-        self._parse()
+        if not self._failed:
+            self._unparsed += data
+            self._parse()
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next event of the client. The client is read from as long as none is left."""
@@ -93,7 +95,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def handle_ping(self) -> None:
         """Answer a ping, unless its client leaves answers unread."""
         output = b"".join(self.conn.data_to_send())
-        if self.writable.is_set() and not self.transport.is_closing():
+        if self.writable.is_set() and not self._failed and not self.transport.is_closing():
             self.transport.write(output)
         self._count_control()
 
@@ -103,19 +105,27 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._count_control()
 
     def handle_parser_exception(self) -> None:
-        """End the connection, because the client broke the protocol or a limit."""
+        """End the connection, because the client broke the protocol or a limit.
+
+        The client has `linger_s` to read the reason. What it still sends is dropped.
+        """
         self._registry.refusals.add("websocket")
         closed = self.conn.close_sent
         code = CloseCode.ABNORMAL_CLOSURE if closed is None else closed.code
         reason = "" if closed is None else closed.reason
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        self.close_sent = True
+        self.close_sent = self._failed = True
         self._unparsed.clear()
         self.frames = []
-        if not self.transport.is_closing():
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.transport.close()
-            self.close_timer = self.loop.call_later(self._limits.linger_s, self.transport.abort)
+        if self.transport.is_closing():
+            return
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.resume_reading()
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(self._limits.linger_s, self.transport.abort)
 
     def send_receive_event_to_app(self) -> None:
         """Hand a whole message to the application."""
@@ -176,7 +186,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             piece = bytes(self._unparsed[:_PIECE_BYTES])
             del self._unparsed[:_PIECE_BYTES]
             self._take(piece)
-        if self.transport.is_closing():
+        if self._failed or self.transport.is_closing():
             return
         if self._blocked:
             self.transport.pause_reading()
@@ -185,6 +195,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def _take(self, piece: bytes) -> None:
         super().data_received(piece)
+        if self._failed:
+            return
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.handshake_complete = True
             self.handle_parser_exception()

@@ -77,7 +77,8 @@ async def opened(
         yield reader, writer
     finally:
         reset = struct.pack("ii", 1, 0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        with suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()

@@ -43,7 +43,9 @@ async def client(generator) -> AsyncIterator[httpx.AsyncClient]:
 async def local(generator) -> AsyncIterator[httpx.AsyncClient]:
     """A client without sockets, for what no socket changes."""
     transport = httpx.ASGITransport(create_app(generator, metrics))
-    async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers=AS_JSON) as opened_client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url=LOCAL, headers=AS_JSON
+    ) as opened_client:
         yield opened_client
 
 

@@ -10,18 +10,21 @@ import resource
 import socket
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from cluster.gateway.connections.limits import ConnectionLimits, most_connections
+from cluster.gateway.uvicorn_server import start
 from cluster.tenants.api_keys import FileKeys
 from tests.cluster.gateway.http_listener import AS_JSON, HELLO, JSON, TEXT, front_end, opened
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
 LIMITS = ConnectionLimits(linger_s=0.5)
-IMPATIENT = replace(LIMITS, head_s=0.3)
+IMPATIENT = replace(LIMITS, head_s=0.3, idle_s=1)
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 WAIT_S = 10.0
 
@@ -68,8 +71,7 @@ def refused(raw, status, code):
 
 
 def resident_bytes():
-    with open("/proc/self/statm") as pages:
-        return int(pages.read().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize(
@@ -98,14 +100,14 @@ async def test_what_is_too_large_or_no_http_is_refused_and_closed(generator, sen
 
 
 async def test_large_headers_take_no_memory(generator):
-    piece = b"X-%d: " + b"a" * (1 << 20)
+    piece = b"a" * (1 << 20)
     async with front_end(generator, LIMITS) as port:
         await told(port, HEALTH + b"Connection: close\r\n\r\n")
         gc.collect()
         before = resident_bytes()
         async with asyncio.TaskGroup() as clients:
             for _ in range(8):
-                clients.create_task(told(port, HEALTH, *[piece % n for n in range(16)]))
+                clients.create_task(told(port, HEALTH + b"X: ", *[piece] * 16))
         assert resident_bytes() - before < 32 << 20
 
 
@@ -145,16 +147,18 @@ async def test_a_connection_rests_between_two_requests(generator):
 
 
 def chunked(*parts):
-    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     return head.encode() + b"".join(parts)
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        (b"1;", b"x" * 100_000),
-        (b"1;" + b"x=y;" * 25_000,),
-        (b"2\r\n{}\r\n0\r\n", b"X: " + b"a" * 100_000),
+        (b"1;", b"x" * 1_000_000),
+        (b"1;" + b"x=y;" * 250_000,),
+        (b"2\r\n{}\r\n0\r\n", b"X: " + b"a" * 1_000_000),
         (b"2\r\n{}\r\n0\r\n", b"X: a\r\n" * 200),
     ],
 )
@@ -228,7 +232,10 @@ async def test_a_refused_body_is_not_read(generator, tmp_path, expect):
     async with front_end(generator, limits, keys=FileKeys(keys)) as port:
         for more in (b"", b"x" * (8 << 20)):
             raw = await told(port, head, more)
-            assert not raw or (raw.startswith(b"HTTP/1.1 401") and b"100 Continue" not in raw)
+            # A reset can overtake the answer only where the client still writes.
+            assert (more and not raw) or (
+                raw.startswith(b"HTTP/1.1 401") and b"100 Continue" not in raw
+            )
     async with front_end(generator, limits) as port:
         assert (await told(port, head)).startswith(b"HTTP/1.1 413")
 
@@ -285,26 +292,20 @@ async def test_where_every_connection_works_a_new_one_is_told_to_come_back(gener
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_a_client_that_never_reads_is_cut(generator):
-    """Whole answers, too, not streams only: many at once, none of them read."""
-    generator.token_text = lambda token: "x" * 100_000
-    limits = replace(LIMITS, stall_s=0.3)
-    async with front_end(generator, limits) as port, connected(port) as (reader, writer):
-        reader._transport.pause_reading()
-        writer.transport.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
-        )
-        body = json.dumps({"prompt": "a", "max_tokens": 100}).encode()
-        head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n".encode()
-        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        await eventually(lambda: generator.finished, WAIT_S)
-        await eventually(lambda: not open_to(port), WAIT_S)
+async def test_a_client_that_never_reads_is_cut():
+    """Whole answers, too, not streams only."""
+    large = Response(b"x" * (32 << 20))
+    server = await start(large, grace_s=1, limits=replace(LIMITS, stall_s=0.3))
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.send(HEALTH + b"\r\n")
+        await eventually(lambda: open_to(server.port))
+        await eventually(lambda: not open_to(server.port), WAIT_S)
+    await server.stop()
 
 
 def open_to(port):
     """Established connections of the server at `port`."""
-    with open("/proc/net/tcp") as table:
-        rows = [line.split() for line in table.readlines()[1:]]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
 
 
