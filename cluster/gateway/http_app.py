@@ -18,6 +18,7 @@ from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
+from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
+# Large bodies that may be half received.
+_BODIES_AT_ONCE = 64
 _REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -95,19 +98,20 @@ class HttpGateway:
         self._generator = generator
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._bodies = ByteBudget(_BODIES_AT_ONCE * max_body_bytes)
         self._stall_s = stall_s
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         tenant = self._tenant(request)
-        body = await read_json(request, self._max_body_bytes)
+        body = await read_json(request, self._max_body_bytes, self._bodies)
         call = ChatRequest.read(body).call(_request_id(request), tenant)
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         tenant = self._tenant(request)
-        body = await read_json(request, self._max_body_bytes)
+        body = await read_json(request, self._max_body_bytes, self._bodies)
         completion = CompletionRequest.read(body)
         call = completion.call(_request_id(request), tenant)
         if not completion.echo:

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from engine.errors import InvalidRequest
+from cluster.gateway.connections.byte_budget import ByteBudget, Holding
+from engine.errors import InvalidRequest, Overloaded
 
 READ_S = 30.0
 JSON_TYPE = "application/json"
@@ -18,15 +19,21 @@ _DRAIN_FACTOR = 8
 _LONGEST_LENGTH = 20  # digits
 
 
-async def read_json(request: Request, max_bytes: int) -> Any:
-    """The body as JSON. Raises InvalidRequest, ClientDisconnect, HTTPException 408, 413 or 415.
+async def read_json(request: Request, max_bytes: int, budget: ByteBudget) -> Any:
+    """The body as JSON. `budget` bounds the bodies of all requests that are being read.
+
+    Raises InvalidRequest, Overloaded, ClientDisconnect, and HTTPException 408, 413 or 415.
 
     A body without a type is refused, too: a page of any site can have a browser send it.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
         raise HTTPException(415, f"the body must be JSON: send Content-Type: {JSON_TYPE}")
-    body = await _read(request, max_bytes)
+    holding = Holding(budget)
+    try:
+        body = await _read(request, max_bytes, holding)
+    finally:
+        holding.release()
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -44,7 +51,7 @@ def parse_json(text: str, what: str) -> Any:
         raise InvalidRequest(f"{what} has a number too long or is nested too deep") from None
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, holding: Holding) -> bytes:
     found = bytearray()
     more = True
     too_large = HTTPException(413, f"the body is larger than {max_bytes} bytes")
@@ -57,6 +64,8 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             while more and len(found) <= max_bytes:
                 piece, more = await _piece(request)
                 found += piece
+                if not holding.resize(len(found)):
+                    raise Overloaded("too many large bodies at once", retry_after_s=1.0)
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {READ_S:g} s") from None
     if len(found) <= max_bytes:

@@ -44,6 +44,8 @@ class ConnectionLimits:
     """Pings and pongs of a client within `control_s`."""
     control_s: float = 10.0
     """The time in which `control_frames` are counted."""
+    unfinished_bytes: int = 256 * 1024 * 1024
+    """Bytes of all WebSocket messages that are half received; the first 64 KiB of each are free."""
     quiet_s: float = 60.0
     """The time without a message after which a WebSocket may be closed for a new connection."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.connections.limits import ConnectionLimits
 from cluster.gateway.connections.refusals import RefusalCount
 
@@ -41,6 +42,7 @@ class ConnectionRegistry:
     ) -> None:
         self.limits = limits
         self.refusals = refusals
+        self.unfinished = ByteBudget(limits.unfinished_bytes)
         self._clock = clock
         self._open: set[OpenConnection] = set()
         self._waiting: dict[OpenConnection, None] = {}

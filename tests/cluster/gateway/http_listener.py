@@ -77,7 +77,7 @@ async def opened(
         yield reader, writer
     finally:
         reset = struct.pack("ii", 1, 0)
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         writer.close()
         with suppress(OSError):

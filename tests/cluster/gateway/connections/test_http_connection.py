@@ -330,6 +330,27 @@ def test_connections_are_bounded_by_files_and_requests():
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= soft
 
 
+async def test_large_bodies_that_do_not_end_are_bounded_together(generator, monkeypatch):
+    """Beyond the bound they are refused with a retry time; small bodies go on."""
+    monkeypatch.setattr("cluster.gateway.http_app._BODIES_AT_ONCE", 2)
+    monkeypatch.setattr("cluster.gateway.json_body.READ_S", 3.0)
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: 4000000\r\n\r\n"
+    async with front_end(generator, replace(LIMITS, head_s=1.0)) as port:
+        raws = await asyncio.gather(
+            *(told(port, head.encode(), b" " * 3_900_000) for _ in range(6)),
+            _small(port),
+        )
+        codes = sorted(raw.split(b" ", 2)[1] for raw in raws if raw)
+    assert codes[0] == b"200"
+    assert codes.count(b"429") >= 3 and codes.count(b"408") <= 3
+
+
+async def _small(port):
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        reply = await client.post(TEXT, json={"prompt": "a" * 10_000})
+        return b"HTTP/1.1 %d " % reply.status_code
+
+
 async def test_ordinary_requests_are_served(generator):
     async with front_end(generator) as port, httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"

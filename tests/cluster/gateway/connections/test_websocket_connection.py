@@ -207,6 +207,16 @@ async def test_an_upgrade_behind_a_running_request_is_refused(generator):
         writer.transport.abort()
 
 
+async def test_unfinished_messages_are_bounded_together(generator):
+    limits = replace(LIMITS, unfinished_bytes=3 << 20)
+    half = frame(TEXT, b"x" * (2 << 20), length=3 << 20)
+    async with front_end(generator, limits) as port, shaken(port, then=half):
+        async with shaken(port, then=half) as (reader, _):
+            assert close_code(await until_closed(reader)) == 1013
+        async with shaken(port, then=asking("a")) as (reader, _):
+            await reader.readuntil(b"tokens")
+
+
 async def test_a_flood_of_messages_leaves_others_their_turn(generator):
     async with front_end(generator, LIMITS) as port, shaken(port) as (reader, writer):
         await reader.readuntil(b"\r\n\r\n")
