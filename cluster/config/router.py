@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cluster.sockets import is_port
 from engine.config import require
@@ -34,11 +34,11 @@ class RouterConfig:
     """Blocks that are promised to requests, over the blocks of the decode pool; above 1 a request
     can be preempted.
     """
-    hosts: list[str] = field(default_factory=list)
+    hosts: tuple[str, ...] = ()
     """More names, or `*` for all, under which HTTP and WebSocket are called. It counts without
     `api_keys` only. IP addresses, `localhost`, the machine's name and `host` are always accepted.
     """
-    origins: list[str] = field(default_factory=list)
+    origins: tuple[str, ...] = ()
     """Origins (`https://name`), or `*` for all, whose pages may call from a browser. Pages of the
     router's own origin always may.
     """

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from cluster.gateway.connections.byte_budget import ByteBudget, Holding
+from cluster.gateway.connections.byte_budget import ByteBudget, Reservation
 from engine.errors import InvalidRequest, Overloaded
 
 READ_S = 30.0
@@ -29,11 +29,11 @@ async def read_json(request: Request, max_bytes: int, budget: ByteBudget) -> Any
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
         raise HTTPException(415, f"the body must be JSON: send Content-Type: {JSON_TYPE}")
-    holding = Holding(budget)
+    reservation = Reservation(budget)
     try:
-        body = await _read(request, max_bytes, holding)
+        body = await _read(request, max_bytes, reservation)
     finally:
-        holding.release()
+        reservation.release()
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -51,7 +51,7 @@ def parse_json(text: str, what: str) -> Any:
         raise InvalidRequest(f"{what} has a number too long or is nested too deep") from None
 
 
-async def _read(request: Request, max_bytes: int, holding: Holding) -> bytes:
+async def _read(request: Request, max_bytes: int, reservation: Reservation) -> bytes:
     found = bytearray()
     more = True
     too_large = HTTPException(413, f"the body is larger than {max_bytes} bytes")
@@ -64,7 +64,7 @@ async def _read(request: Request, max_bytes: int, holding: Holding) -> bytes:
             while more and len(found) <= max_bytes:
                 piece, more = await _piece(request)
                 found += piece
-                if not holding.resize(len(found)):
+                if not reservation.resize(len(found)):
                     raise Overloaded("too many large bodies at once", retry_after_s=1.0)
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {READ_S:g} s") from None

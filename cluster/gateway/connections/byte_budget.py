@@ -7,14 +7,14 @@ _FREE_BYTES = 64 * 1024
 
 
 class ByteBudget:
-    """At most `most_bytes` beside the free bytes of each holding."""
+    """At most `most_bytes` beside the free bytes of each reservation."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.held_bytes = 0
 
 
-class Holding:
+class Reservation:
     """What one client holds of a budget."""
 
     def __init__(self, budget: ByteBudget) -> None:

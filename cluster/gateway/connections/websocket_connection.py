@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame
 
-from cluster.gateway.connections.byte_budget import Holding
+from cluster.gateway.connections.byte_budget import Reservation
 from cluster.gateway.connections.server_config import ServerConfig
 
 # Parsed at a time, so that a flood of tiny frames cannot hold the event loop for long.
@@ -42,7 +42,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._limits = config.registry.limits
         self._unparsed = bytearray()
         self._failed = False
-        self._holding = Holding(config.registry.unfinished)
+        self._reservation = Reservation(config.registry.unfinished)
         self._controls = 0
         self._controls_since_s = self.active_s
         self._stall_timer: TimerHandle | None = None
@@ -56,7 +56,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop what has not been parsed."""
         self._registry.leave(self)
-        self._holding.release()
+        self._reservation.release()
         self._unset_message_timer()
         self._unset_stall_timer()
         self._unparsed.clear()
@@ -120,7 +120,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.close_sent = self._failed = True
         self._unparsed.clear()
         self.frames = []
-        self._holding.release()
+        self._reservation.release()
         if self.transport.is_closing():
             return
         self.transport.write(b"".join(self.conn.data_to_send()))
@@ -206,7 +206,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
         elif len(self.frames) > self._limits.fragments:
             self._fail(CloseCode.POLICY_VIOLATION, "a message has too many fragments")
-        elif not self._holding.resize(len(self.conn.reader.buffer) + (self.conn.current_size or 0)):
+        elif not self._reservation.resize(
+            len(self.conn.reader.buffer) + (self.conn.current_size or 0)
+        ):
             self._fail(CloseCode.TRY_AGAIN_LATER, "too many large messages at once")
         elif self.frames and self._message_timer is None:
             self._message_timer = self.loop.call_later(self._limits.message_s, self._message_late)

@@ -162,4 +162,4 @@ def test_wrong_names_in_the_configuration(field, value):
     with pytest.raises(ConfigError):
         load_config(overrides={f"router.{field}": value})
     good = {"router.hosts": ["a.example", "*"], "router.origins": ["https://a.example:8443", "*"]}
-    assert load_config(overrides=good).router.hosts == ["a.example", "*"]
+    assert load_config(overrides=good).router.hosts == ("a.example", "*")
