@@ -21,7 +21,7 @@ from cluster.gateway.connections.byte_budget import Reservation
 from cluster.gateway.connections.server_config import ServerConfig
 
 # Parsed at a time, so that a flood of tiny frames cannot hold the event loop for long.
-_PIECE_BYTES = 4096
+_PIECE_BYTES = 2048
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
