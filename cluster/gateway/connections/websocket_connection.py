@@ -96,9 +96,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._parse()
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless its client leaves answers unread."""
+        """Answer a ping."""
         output = b"".join(self.conn.data_to_send())
-        if self.writable.is_set() and not self._failed and not self.transport.is_closing():
+        if not self._failed and not self.transport.is_closing():
             self.transport.write(output)
         self._count_control()
 
