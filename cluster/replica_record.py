@@ -17,6 +17,7 @@ class ReplicaLoad:
 
     `prompt_tokens_due` wait or are being computed. `prompt_tokens_per_s` is the recent speed with
     the steps beside it, None before the first prompt. The requests may need `blocks_promised`.
+    A `stalled` engine has work and completes no step.
 
     Of a replica that decodes: each step gives `streams` requests a token, of which `batch_limit`
     may run. A step usually takes `step_s`; `itl_s` is the longest time between two steps beside
@@ -53,6 +54,7 @@ class ReplicaLoad:
     batch_tokens_due: int = 0
     batch_blocks: int = 0
     batch_streams: int = 0
+    stalled: bool = False
 
     @property
     def used(self) -> int:

@@ -5,6 +5,7 @@ TandemError
 │   └── PromptTooLong
 ├── NotFound                no such model, endpoint or request
 ├── Unauthenticated         no API key, or an unknown one
+├── PermissionDenied        a known API key without the right to this
 ├── ConfigError             the configuration is wrong
 ├── UnsupportedModel        the model cannot be served, by name
 ├── Overloaded              no capacity now; says when to try again
@@ -61,6 +62,12 @@ class Unauthenticated(TandemError):
     """The request has no API key, or an unknown one."""
 
     code = "UNAUTHENTICATED"
+
+
+class PermissionDenied(TandemError):
+    """The API key is known and has no right to this."""
+
+    code = "PERMISSION_DENIED"
 
 
 class ConfigError(TandemError):

@@ -123,7 +123,8 @@ def _sender(options: argparse.Namespace) -> Sender:
 
 
 def _watch(options: argparse.Namespace) -> MetricsPoller | None:
-    targets = [Target.at(url) for url in options.metrics or ()]
+    key = os.environ.get("TANDEM_METRICS_KEY")
+    targets = [Target.at(url, key) for url in options.metrics or ()]
     return MetricsPoller(targets, more=tuple(options.watch or ())) if targets else None
 
 

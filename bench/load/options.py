@@ -153,9 +153,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--ttft-ms", type=float, default=1000.0, help="of the first token")
     rules.add_argument("--itl-ms", type=float, default=60.0, help="of the mean between tokens")
     rules.add_argument("--stall-ms", type=float, default=250.0, help="of the longest silence")
-    rules.add_argument(
-        "--metrics", action="append", metavar="URL", help="polls URL/metrics; may be repeated"
-    )
+    text = "polls URL/metrics, with the key in TANDEM_METRICS_KEY; may be repeated"
+    rules.add_argument("--metrics", action="append", metavar="URL", help=text)
     rules.add_argument("--watch", action="append", metavar="NAME", help="one more metric to plot")
 
 

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from cluster.api.validation import check_tenant
 from cluster.config.deployment import DirectoryConfig
-from cluster.config.router import KEYS_IN_REDIS
+from cluster.config.router import KEYS_IN_REDIS, Right
 from cluster.config.schema import load_config
 from cluster.discovery.redis_directory import Directory
-from cluster.tenants.api_keys import hash_of
+from cluster.tenants.hashed_keys import KeyOwner, check_owner, hash_of, new_key
 from cluster.tenants.key_file import KeyFile
 from engine.errors import InvalidRequest, NotFound
 
-_KEY_BYTES = 32
 _SHOWN = 12
 _LEAST_PREFIX = 8
 T = TypeVar("T")
@@ -30,41 +27,38 @@ T = TypeVar("T")
 class Keys(Protocol):
     """A store of hashed keys."""
 
-    def keys(self) -> dict[str, str]:
-        """Tenant by hash."""
+    def keys(self) -> dict[str, KeyOwner]:
+        """Owner by hash."""
         ...
 
-    def add(self, digest: str, tenant: str) -> None:
-        """Give the tenant the key of this hash."""
+    def add(self, digest: str, owner: KeyOwner) -> None:
+        """Give the owner the key of this hash."""
         ...
 
     def remove(self, digest: str) -> None:
-        """Take the key of this hash from its tenant."""
+        """Take the key of this hash from its owner."""
         ...
 
 
 def run(options: argparse.Namespace) -> int:
     """Run `tandem keys`; raises a TandemError."""
     keys = _opened(options)
+    if options.action != "add" and (options.operator or options.metrics):
+        raise InvalidRequest("--operator and --metrics belong to `tandem keys add`")
     if options.action == "list":
-        for digest, tenant in sorted(keys.keys().items(), key=lambda item: item[::-1]):
-            print(f"{digest[:_SHOWN]}  {tenant}")
-    elif options.name is None:
-        raise InvalidRequest(f"`tandem keys {options.action}` needs a name")
+        for digest, owner in sorted(keys.keys().items(), key=_order):
+            print(f"{digest[:_SHOWN]}  {owner.right:8}  {owner.name}")
     elif options.action == "add":
-        tenant, key = check_tenant(options.name), new_key()
-        keys.add(hash_of(key), tenant)
+        owner, key = _new_owner(options), new_key()
+        keys.add(hash_of(key), owner)
         print(key)
+    elif options.name is None:
+        raise InvalidRequest("`tandem keys remove` needs the beginning of a hash")
     else:
         digest = _named(keys.keys(), options.name)
         keys.remove(digest)
         print(f"{digest[:_SHOWN]} removed")
     return 0
-
-
-def new_key() -> str:
-    """A new key of 256 random bits."""
-    return f"tandem-{secrets.token_urlsafe(_KEY_BYTES)}"
 
 
 class _RedisKeys:
@@ -73,14 +67,21 @@ class _RedisKeys:
     def __init__(self, url: str) -> None:
         self._config = DirectoryConfig(url=url)
 
-    def keys(self) -> dict[str, str]:
-        async def read(directory: Directory) -> dict[str, str]:
-            return (await directory.api_keys())[1]
+    def keys(self) -> dict[str, KeyOwner]:
+        async def read(directory: Directory) -> dict[str, KeyOwner]:
+            _, found = await directory.api_keys()
+            return {
+                digest: KeyOwner(name, right)
+                for right, owners in found.items()
+                for digest, name in owners.items()
+            }
 
         return asyncio.run(self._with(read))
 
-    def add(self, digest: str, tenant: str) -> None:
-        asyncio.run(self._with(lambda directory: directory.add_api_key(digest, tenant)))
+    def add(self, digest: str, owner: KeyOwner) -> None:
+        asyncio.run(
+            self._with(lambda directory: directory.add_api_key(digest, owner.name, owner.right))
+        )
 
     def remove(self, digest: str) -> None:
         asyncio.run(self._with(lambda directory: directory.remove_api_key(digest)))
@@ -107,7 +108,25 @@ def _opened(options: argparse.Namespace) -> Keys:
     return KeyFile(Path(file)) if file is not None else _RedisKeys(url)
 
 
-def _named(keys: dict[str, str], prefix: str) -> str:
+def _new_owner(options: argparse.Namespace) -> KeyOwner:
+    """The owner whom the options name; raises InvalidRequest unless that is one."""
+    given: dict[Right, str | None] = {
+        "tenant": options.name,
+        "operator": options.operator,
+        "metrics": options.metrics,
+    }
+    owners = [KeyOwner(name, right) for right, name in given.items() if name is not None]
+    if len(owners) != 1:
+        raise InvalidRequest("`tandem keys add` needs a name: TENANT, --operator or --metrics")
+    return check_owner(owners[0])
+
+
+def _order(item: tuple[str, KeyOwner]) -> tuple[str, ...]:
+    digest, owner = item
+    return owner.right, owner.name, digest
+
+
+def _named(keys: Iterable[str], prefix: str) -> str:
     """The only hash with that prefix; raises NotFound or InvalidRequest."""
     found = [digest for digest in keys if digest.startswith(prefix.lower())]
     if len(prefix) < _LEAST_PREFIX or len(found) > 1:

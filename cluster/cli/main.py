@@ -212,6 +212,8 @@ def build_parser() -> argparse.ArgumentParser:
     rollout = _add_client(commands, "rollout", _rollout, text)
     rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
     rollout.add_argument("--model", metavar="PATH", help="folder of the model")
+    text = "allow fewer keys, certificates or limits on who may call, and print what that is"
+    rollout.add_argument("--weaken-security", action="store_true", help=text)
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
     _add_batch(commands)
@@ -252,17 +254,12 @@ def _add_bench(commands: Any) -> None:
 
 
 def _add_keys(commands: Any) -> None:
+    from cluster.cli.key_options import add_arguments
+
     text = "Make, list and remove API keys, while routers run."
     keys = commands.add_parser("keys", help=text, description=text)
     keys.set_defaults(run=_keys)
-    keys.add_argument("action", choices=("add", "list", "remove"), help="what to do")
-    keys.add_argument(
-        "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
-    )
-    where = keys.add_mutually_exclusive_group(required=True)
-    where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
-    where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
-    where.add_argument("--config", metavar="FILE", help="where this configuration has them")
+    add_arguments(keys)
 
 
 def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from cluster.sockets import is_port
 from engine.config import require
@@ -12,6 +13,8 @@ from engine.config import require
 KEYS_IN_REDIS = "redis"
 _HOST = r"\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _ORIGIN = r"\*|https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+# What a key opens: requests of a tenant, the calls of an operator, or `/metrics` alone.
+Right = Literal["tenant", "operator", "metrics"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,19 @@ from cluster.config.router import KEYS_IN_REDIS
 from cluster.config.schema import TandemConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.ray_tuning import QUIET_RAY
+from cluster.deploy.local_ray import local_environment
+from cluster.deploy.orphan_guard import OrphanGuard
+from cluster.deploy.ray_folder import RayFolder
 from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.served_model import pools_of, with_model_here
 from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
 from cluster.deploy.startup_progress import StartupProgress
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
-from cluster.sockets import reachable
-from cluster.tenants.api_keys import read_keys
-from engine.config import is_hub_name
+from cluster.sockets import join, reachable
+from cluster.tenants.hashed_keys import read_keys
+from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
 if TYPE_CHECKING:
@@ -47,17 +50,6 @@ _DEMO_TOKENS = 128
 _STOP_INTERVAL_S = 0.5
 _POOLS_TIMEOUT_S = 15.0
 _LEFTOVER_GRACE_S = 2.0
-_RAY_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",  # its ports take code, so from holders of its token alone
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after ray.shutdown must not start a cluster
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # at 0.1 s it takes 5 % of a core
-    "RAY_DEDUP_LOGS": "0",  # it delays lines of the log for seconds
-    **QUIET_RAY,
-}
-
 logger = logging.getLogger(__name__)
 
 
@@ -79,6 +71,9 @@ class Launcher:
         self._found: ReplicaRecord | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
+        self._folder: RayFolder | None = None
+        self._guard: OrphanGuard | None = None
+        self._operator_key = OperatorKey()
 
     @property
     def grpc_address(self) -> str:
@@ -101,6 +96,10 @@ class Launcher:
         adopt_orphans()
         try:
             listen_to_signals()
+            self._guard = OrphanGuard()
+            if self._local:
+                router = self._config.router
+                self._keep_operator_key(join(router.host, router.grpc_port))
             self._start()
             # asyncio replaces a KeyboardInterrupt that ends a task by one of exactly this class.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -109,6 +108,8 @@ class Launcher:
             self._progress.say()
         finally:
             self.stop()
+        if self._folder is not None and self._ray is not None:
+            self._folder.remove(self._ray.session)
 
     def _start(self) -> None:
         config = self._config
@@ -119,13 +120,17 @@ class Launcher:
             self._config = replace(config, directory=shared)
         asyncio.run(self._clear_directory())
         self._progress.stage("directory")
-        # Ray reads its environment when it is imported.
-        for key, value in _RAY_ENVIRONMENT.items() if self._local else ():
-            os.environ.setdefault(key, value)
+        if self._local:
+            self._folder = RayFolder.open()
+            variables = local_environment(
+                self._folder.path, self._folder.gcs, self._config.ray.drain_s
+            )
+            for key, value in variables.items():
+                os.environ.setdefault(key, value)
         with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
             from cluster.deploy.ray_cluster import RayCluster
 
-        self._ray = RayCluster(self._config, self._progress)
+        self._ray = RayCluster(self._config, self._progress, self._operator_key.digest)
         try:
             self._ray.start()
         except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
@@ -141,16 +146,31 @@ class Launcher:
     async def _stay(self) -> None:
         if not self._local:
             await self.find_router()
+            self._keep_operator_key(self.grpc_address)
         await self._pools_ready()
         self._show_addresses()
         await self._demo()
         self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
         async with self._directory() as directory, asyncio.TaskGroup() as group:
             rolling = group.create_task(self._roll_out(directory))
-            while not await stop_requested(directory, self._redis):  # noqa: ASYNC110 - it polls Redis
+            gone: Unavailable | None = None
+            while gone is None and not await stop_requested(directory, self._redis):
                 await asyncio.sleep(_STOP_INTERVAL_S)
+                gone = self._gcs_lost()
             rolling.cancel()
+        if gone is not None:
+            raise gone
         self._progress.say("stop requested")
+
+    def _gcs_lost(self) -> Unavailable | None:
+        """Why Ray's GCS is lost for good; a GCS that died is started anew first."""
+        assert self._ray is not None
+        try:
+            self._ray.keep_gcs()
+        except Unavailable as error:
+            self._progress.say(f"{error.message}: running requests end, and no new ones begin")
+            return error
+        return None
 
     async def _roll_out(self, directory: Directory) -> None:
         """Roll out another configuration whenever it is asked for."""
@@ -175,10 +195,17 @@ class Launcher:
         if routers:
             self._found = max(routers, key=lambda record: record.started_at)
 
+    def _keep_operator_key(self, address: str) -> None:
+        """Store the key for the commands of this user; without it they need the environment's."""
+        try:
+            self._operator_key.write(address)
+        except ConfigError as error:
+            self._progress.say(f"`tandem status` needs {VARIABLE} here: {error.message}")
+
     async def _pools_ready(self) -> None:
         """Wait until the router sees all pools; it follows the directory with a short delay."""
-        deadline = time.monotonic() + _POOLS_TIMEOUT_S
-        while missing := (await fetch_status(self.grpc_address)).missing:
+        deadline, key = time.monotonic() + _POOLS_TIMEOUT_S, self._operator_key.key
+        while missing := (await fetch_status(self.grpc_address, key)).missing:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
             await asyncio.sleep(0.1)
@@ -227,8 +254,13 @@ class Launcher:
             self._ray.stop()
         if self._redis is not None:
             self._redis.stop()
+        if self._guard is not None:
+            self._guard.stop()
         end_descendants(_LEFTOVER_GRACE_S)
+        if self._folder is not None:
+            self._folder.close()
         self._ports.release()
+        self._operator_key.remove()
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:
@@ -253,29 +285,3 @@ async def stop_requested(directory: Directory, redis: EmbeddedRedis | None) -> b
         return await directory.listen_for_stop()
     except Unavailable:
         return False  # replicas and routers ride an outage out, and so does this
-
-
-def pools_of(config: TandemConfig) -> str:
-    """The pools in words."""
-    prefill, decode = config.prefill.replicas, config.decode.replicas
-    if prefill:
-        return f"prefill replicas: {prefill}, decode replicas: {decode}"
-    return f"one pool, of replicas that prefill and decode: {decode}"
-
-
-def with_model_here(config: TandemConfig) -> TandemConfig:
-    """The configuration with a local model folder; a hub name is fetched once for all replicas.
-
-    Raises a TandemError where there is none, before anything is started.
-    """
-    path, folder = config.model.path, Path(config.model.path)
-    if is_hub_name(path) and not folder.exists():
-        from engine.model.loading import resolve
-
-        name = config.model.name or folder.name
-        return replace(config, model=replace(config.model, path=str(resolve(path)), name=name))
-    if not folder.is_dir():
-        raise ConfigError(f"model.path: there is no folder {folder} (--model)")
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
-    return config

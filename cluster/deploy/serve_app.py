@@ -30,12 +30,14 @@ from cluster.config.schema import TandemConfig, load_config
 from cluster.config.source import await_version
 from cluster.deploy.process_environment import SHORT_SPINS, process_environment
 from cluster.deploy.resource_share import ResourceShare, even_share, shares_of
+from cluster.deploy.serve_ports import bind_to_loopback
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.replica.health_file import HealthFile
 from cluster.replica_record import Pool, ReplicaRole
 from cluster.telemetry.backends import RayBackend
 from cluster.telemetry.logging_setup import configure_logging
+from cluster.tenants.operator_key import digest_from_environment
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
 from engine.startup_timer import StartupTimer
@@ -60,6 +62,7 @@ class PoolReplica:
         from cluster.replica.replica import Replica
 
         stages.ended("import")
+        bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
@@ -97,10 +100,14 @@ class RouterReplica:
     """One router in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]
-        self, config: TandemConfig, *pools: serve.handle.DeploymentHandle
+        self,
+        config: TandemConfig,
+        operator_digest: str | None,
+        *pools: serve.handle.DeploymentHandle,
     ) -> None:
         from cluster.router.server import RouterServer
 
+        bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
@@ -108,8 +115,9 @@ class RouterReplica:
         self._directory = Directory.connect(config.directory)
         self._handles = {handle.deployment_name: handle for handle in pools}
         self._calls: dict[str, Any] = {}
+        operators = {one for one in (operator_digest, digest_from_environment()) if one}
         self._router = await RouterServer.start(
-            config, _replica_id(), self._directory, _host(config), self._wake
+            config, _replica_id(), self._directory, _host(config), self._wake, operators
         )
         settle()
 
@@ -140,10 +148,13 @@ async def _woken(handle: serve.handle.DeploymentHandle) -> None:
         log.warning("a pool could not be woken", extra=named)
 
 
-def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
+def build(
+    config: TandemConfig, share: ResourceShare, operator_digest: str | None = None
+) -> serve.Application:
     """The application; `config.directory.url` must be set.
 
     `share` is for the prefill and decode replicas without a section in `config.ray.shares`.
+    `operator_digest` is the hash of the operator's key of `tandem serve`.
     """
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
@@ -168,7 +179,7 @@ def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory, and uses these handles to wake a pool that sleeps.
-    return router.bind(config, *pools)
+    return router.bind(config, operator_digest, *pools)
 
 
 def share_of_cluster(config: TandemConfig) -> ResourceShare:

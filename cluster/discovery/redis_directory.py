@@ -7,6 +7,7 @@
     tandem:desired        how many replicas pools should have, as JSON; expires
     tandem:routers        the state that each router published last for its peers, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
+    tandem:operator_keys  operator by the hash of its key; tandem:metrics_keys: readers of metrics
     tandem:launcher       present while a `tandem serve` listens for a stop request
     tandem:stop           a stop request
     tandem:rollout        a configuration that should take over, and :state, how far that is
@@ -32,13 +33,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
+from cluster.config.router import Right
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
 # All namespaces share these: a cluster that takes over from another knows the same API keys.
-_KEYS = f"{PREFIX}api_keys"
-_KEYS_VERSION = f"{_KEYS}:version"
+_KEYS: Mapping[Right, str] = {
+    "tenant": f"{PREFIX}api_keys",
+    "operator": f"{PREFIX}operator_keys",
+    "metrics": f"{PREFIX}metrics_keys",
+}
+_KEYS_VERSION = f"{PREFIX}api_keys:version"
 # Bound: how long a request to the launcher stands, and how long desired replicas are believed.
 _STOP_LEASE_MS = 60_000
 _DESIRED_LEASE_MS = 60_000
@@ -168,25 +174,27 @@ class Directory:
         version = await self._call(self._client.get(_KEYS_VERSION))
         return None if version is None else int(version)
 
-    async def api_keys(self) -> tuple[int | None, dict[str, str]]:
-        """The keys' version, and tenant by hash, at one instant."""
+    async def api_keys(self) -> tuple[int | None, dict[Right, dict[str, str]]]:
+        """The keys' version, and owner by hash for each right, at one instant."""
         pipe = self._client.pipeline(transaction=True)
         pipe.get(_KEYS_VERSION)
-        pipe.hgetall(_KEYS)
-        version, keys = await self._call(pipe.execute())
-        return None if version is None else int(version), dict(keys)
+        for name in _KEYS.values():
+            pipe.hgetall(name)
+        version, *keys = await self._call(pipe.execute())
+        return None if version is None else int(version), dict(zip(_KEYS, keys, strict=True))
 
-    async def add_api_key(self, digest: str, tenant: str) -> None:
-        """Give the tenant the key of this hash."""
+    async def add_api_key(self, digest: str, owner: str, right: Right = "tenant") -> None:
+        """Give the owner the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hset(_KEYS, digest, tenant)
+        pipe.hset(_KEYS[right], digest, owner)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def remove_api_key(self, digest: str) -> None:
         """Remove the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hdel(_KEYS, digest)
+        for name in _KEYS.values():
+            pipe.hdel(name, digest)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 

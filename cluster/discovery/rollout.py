@@ -14,16 +14,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol, get_args
 
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.version import config_version
+from cluster.config.weakenings import weakenings
 from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Pool, ReplicaRecord
-from engine.errors import ConfigError, TandemError, Unavailable
+from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,15 @@ UNDER_WAY: tuple[State, ...] = ("asked", "starting")
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """A request to the launcher; `configuration` is the whole configuration, as JSON."""
+    """A request to the launcher by an operator; `configuration` is all of it, as JSON.
+
+    `weaken_security` is the operator's word that the configuration may protect less.
+    """
 
     id: str
     configuration: str
+    operator: str = ""
+    weaken_security: bool = False
 
     def to_json(self) -> str:
         """The request as it is stored."""
@@ -46,7 +52,12 @@ class RolloutRequest:
     def from_json(cls, text: str) -> RolloutRequest:
         """Read a request; raises ValueError if the text is not one."""
         data = json.loads(text)
-        return cls(str(data["id"]), str(data["configuration"]))
+        return cls(
+            str(data["id"]),
+            str(data["configuration"]),
+            str(data.get("operator", "")),
+            data.get("weaken_security") is True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,11 @@ class Rollouts:
         state = RolloutState(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
-            config = following(self.config, parse_config(json.loads(request.configuration)))
+            config = following(self.config, requested_config(request))
+            # Checked here too, because another router may run another configuration.
+            refuse_weakening(weakened := weakenings(self.config, config), request)
+            for line in weakened:
+                self._print_line(f"rollout by {request.operator} weakens {line}")
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
             await _publish(directory, state)
@@ -153,6 +168,25 @@ class Rollouts:
             await asyncio.to_thread(self._deployer.begin, self.config)
             raise
         self.config = config
+
+
+def requested_config(request: RolloutRequest) -> TandemConfig:
+    """The configuration of a request; raises InvalidRequest."""
+    try:
+        return parse_config(json.loads(request.configuration))
+    except ConfigError as error:
+        raise InvalidRequest(error.message, field="configuration") from None
+    except ValueError:
+        raise InvalidRequest("configuration is no JSON", field="configuration") from None
+
+
+def refuse_weakening(weakened: Sequence[str], request: RolloutRequest) -> None:
+    """Raise InvalidRequest where a request weakens security and does not say so."""
+    if weakened and not request.weaken_security:
+        raise InvalidRequest(
+            f"this rollout weakens security ({'; '.join(weakened)}); say so: --weaken-security",
+            field="weaken_security",
+        )
 
 
 def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:

@@ -6,32 +6,32 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from cluster.api import Generator
-from cluster.api.error_mapping import status_of
 from cluster.api.event_streams import StallWatch, closing, end
 from cluster.api.proto_convert import event_to_proto, model_to_proto, request_from_proto
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
-from cluster.gateway.grpc_retry_info import detailed_trailers
+from cluster.gateway.grpc_methods import (
+    Context,
+    answering,
+    authorization_of,
+    method_handler,
+    parsed,
+)
 from cluster.sockets import cannot_listen, join
-from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
-from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
+from engine.errors import DeadlineExceeded, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
-from protos.status import one_line
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,6 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 HEALTH_POLL_S = 0.25
 Add = Callable[[grpc.aio.Server], None]
-_M = TypeVar("_M", bound=Message)
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
@@ -59,10 +57,10 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         unary, streamed = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         wire = inference_pb2
         methods = {
-            "Generate": _method(streamed, self.Generate, wire.GenerateRequest),
-            "Score": _method(unary, self.Score, wire.ScoreRequest),
-            "Cancel": _method(unary, self.Cancel, wire.CancelRequest),
-            "GetModel": _method(unary, self.GetModel, wire.GetModelRequest),
+            "Generate": method_handler(streamed, self.Generate, wire.GenerateRequest),
+            "Score": method_handler(unary, self.Score, wire.ScoreRequest),
+            "Cancel": method_handler(unary, self.Cancel, wire.CancelRequest),
+            "GetModel": method_handler(unary, self.GetModel, wire.GetModelRequest),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -71,12 +69,12 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     ) -> None:
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
-        async with _answering(context):
-            parsed = request_from_proto(_parsed(request))
-            tenant = identify(self._keys, _authorization(context), parsed.tenant)
-            if tenant != parsed.tenant:
-                parsed = replace(parsed, tenant=tenant)
-            events = self._generator.generate(parsed)
+        async with answering(context):
+            wanted = request_from_proto(parsed(request))
+            tenant = identify(self._keys, authorization_of(context), wanted.tenant)
+            if tenant != wanted.tenant:
+                wanted = replace(wanted, tenant=tenant)
+            events = self._generator.generate(wanted)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:
@@ -89,11 +87,11 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.ScoreResponse:
         """Score every text. Any end of the call ends all of them."""
         began_s = time.monotonic()
-        async with _answering(context):
-            wire = _parsed(request)
+        async with answering(context):
+            wire = parsed(request)
             name = check_request_id(wire.request_id) or uuid.uuid4().hex
             named = wire.tenant or DEFAULT_TENANT
-            tenant = identify(self._keys, _authorization(context), named)
+            tenant = identify(self._keys, authorization_of(context), named)
             requests = score_requests_from_proto(wire, name, tenant)
             found = await score_all(self._generator, requests)
         texts = self._generator.token_text
@@ -109,9 +107,9 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.CancelRequest | None, context: Context
     ) -> inference_pb2.CancelResponse:
         """Cancel a request of the caller's tenant by its id."""
-        async with _answering(context):
-            tenant = identify(self._keys, _authorization(context), DEFAULT_TENANT)
-            request_id = check_request_id(_parsed(request).request_id)
+        async with answering(context):
+            tenant = identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            request_id = check_request_id(parsed(request).request_id)
             if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
             found = await self._generator.cancel(request_id, tenant)
@@ -121,8 +119,9 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GetModelRequest | None, context: Context
     ) -> inference_pb2.Model:
         """Describe the model that is served."""
-        async with _answering(context):
-            _parsed(request)
+        async with answering(context):
+            identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            parsed(request)
             card = self._generator.model
         return model_to_proto(card)
 
@@ -172,7 +171,8 @@ async def start(
     for _, add in also:
         add(server)
     names = (SERVICE, *(name for name, _ in also))
-    reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
+    # The other services are for operators, who need no list of them.
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME), server)
     try:
         bound = _bind(server, host, port)
         await _set_health(generator, health_status, names)
@@ -182,33 +182,6 @@ async def start(
         raise
     follower = asyncio.create_task(_follow_health(generator, health_status, names))
     return GrpcServer(server, bound, health_status, follower)
-
-
-def _method(form: Callable[..., Any], answer: Callable[..., Any], kind: type[Message]) -> Any:
-    """A method's handler; its request is None where the bytes are no such message."""
-
-    def parse(message: bytes) -> Message | None:
-        try:
-            return kind.FromString(message)
-        except DecodeError:
-            return None
-
-    return form(answer, request_deserializer=parse, response_serializer=_serialize)
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _authorization(context: Context) -> str | None:
-    found = dict(context.invocation_metadata() or ()).get("authorization")
-    return found if isinstance(found, str) else None
-
-
-def _parsed(request: _M | None) -> _M:
-    if request is None:
-        raise InvalidRequest("the request is not a valid message; is its text UTF-8?")
-    return request
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
@@ -252,21 +225,3 @@ async def _follow_health(
             await _set_health(generator, health_status, names)
         except Exception:
             log.exception("the health of the pools could not be read")
-
-
-@asynccontextmanager
-async def _answering(context: Context) -> AsyncIterator[None]:
-    """Turn every exception into the status of the call."""
-    try:
-        yield
-        return
-    except TandemError as error:
-        failure = error
-    except grpc.aio.AbortError:
-        raise
-    except Exception:
-        log.exception("a call ended in a fault")
-        failure = Internal("internal error")
-    FRONT_END_ERRORS.inc(front_end="grpc", error=type(failure).__name__)
-    code = status_of(failure).grpc
-    await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))

@@ -27,7 +27,7 @@ from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS, REFUSED_CONNECTIONS
-from cluster.tenants.api_keys import ApiKeys, identify
+from cluster.tenants.api_keys import ApiKeys, check_metrics, identify
 from engine.errors import Internal, NotFound, TandemError
 from engine.kv.prefix_digest import DEFAULT_TENANT
 
@@ -125,24 +125,32 @@ class HttpGateway:
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
+        self._tenant(request)
         return _json({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`."""
+        self._tenant(request)
         name = request.path_params["name"]
         if name != self._generator.model.name:
             raise NotFound(f"the model {name!r} is not served here", field="model")
         return _json(self._card())
 
     async def healthz(self, request: Request) -> Response:
-        """`GET /healthz`: 200 once every pool has a healthy replica."""
-        missing = list(self._generator.missing())
+        """`GET /healthz`: 200 once every pool has a healthy replica. It names unhealthy ones.
+
+        Where there are API keys it names no pool and no replica, as it asks for no key.
+        """
+        missing, unhealthy = self._generator.missing(), self._generator.unhealthy()
+        found = {"missing": list(missing), "unhealthy": list(unhealthy)}
+        named = {key: ids for key, ids in found.items() if ids and self._keys is None}
         if missing:
-            return _json({"status": "unavailable", "missing": missing}, 503)
-        return _json({"status": "ok"})
+            return _json({"status": "unavailable", **named}, 503)
+        return _json({"status": "ok", **named})
 
     async def metrics(self, request: Request) -> Response:
-        """`GET /metrics`."""
+        """`GET /metrics`, where there are API keys for holders of the right one."""
+        check_metrics(self._keys, request.headers.get("authorization"))
         body, content_type = self._metrics()
         return Response(body, headers={"content-type": content_type})
 

@@ -30,6 +30,7 @@ from cluster.gateway.websocket_messages import (
     take_id,
     take_type,
 )
+from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import (
     Cancelled,
@@ -113,6 +114,7 @@ class SocketGateway:
             self.check_open()
             self.tenant(socket)
         except TandemError as error:
+            FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
             status, body, headers = http_error(error)
             return Response(dump(body), status, headers, "application/json")
         return None
@@ -171,6 +173,7 @@ class _SocketSession:
             else:
                 self._begin(name, kind, document)
         except TandemError as error:
+            FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
             return failed(name, error)
         except Exception:
             log.exception("a message ended in a fault")

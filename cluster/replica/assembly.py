@@ -120,7 +120,8 @@ class ReplicaParts:
 
 def assemble(config: TandemConfig, model: LoadedModel, replica_id: str, host: str) -> ReplicaParts:
     """Wire the parts of a replica whose servers listen on `host`."""
-    blocks, worker = BlockPool(model.engine.cache.blocks), EngineWorker(model.engine, model.thread)
+    blocks = BlockPool(model.engine.cache.blocks)
+    worker = EngineWorker(model.engine, model.thread, config.model.step_timeout_s)
     prefill = _new_prefill_scheduler(config, model.engine, blocks)
     decode = _new_decode_scheduler(config, model.engine, blocks)
     prefill_loop = PrefillLoop(prefill, worker)

@@ -122,10 +122,13 @@ class Replica:
         return self._status.load()
 
     def check_health(self) -> None:
-        """Raise Internal if a loop of this replica, or its heartbeat, has ended."""
+        """Raise Internal if the engine, a loop of this replica or its heartbeat does not go on."""
         for loop in self._loops:
             if loop.done():
                 raise Internal(f"{loop.get_name()} ended")
+        if self._status.stalled():
+            limit_s = self._config.model.step_timeout_s
+            raise Internal(f"the engine has work and completed no step for {limit_s:g} s")
         if not self._draining and not self.heartbeat.running:
             raise Internal("the heartbeat ended")
 

@@ -11,14 +11,12 @@ from cluster.gateway.browser_access import BrowserRules
 from cluster.gateway.connections.limits import ConnectionLimits, most_connections
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer
-from cluster.router.admin_service import AdminServicer
+from cluster.router.admin_service import SERVICE, AdminServicer
 from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from cluster.tenants.api_keys import ApiKeys
-from protos import router_pb2_grpc
 
-_ADMIN = "tandem.internal.v1.Admin"
 # The time that HTTP has at least to write its last answers.
 _LEAST_GRACE_S = 1.0
 
@@ -52,9 +50,7 @@ class FrontEnds:
             max_message_bytes=config.max_message_bytes,
             reuse_port=True,
             keys=keys,
-            also=[
-                (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
-            ],
+            also=[(SERVICE, lambda server: server.add_generic_rpc_handlers((admin.handlers(),)))],
         )
         app = http_app.create_app(
             router,

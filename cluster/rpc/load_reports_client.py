@@ -156,4 +156,5 @@ def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
         batch_blocks=report.batch_blocks,
         batch_streams=report.batch_streams,
         batch_limit=report.batch_limit,
+        stalled=report.stalled,
     )

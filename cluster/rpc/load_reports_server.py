@@ -59,6 +59,7 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
         batch_blocks=load.batch_blocks,
         batch_streams=load.batch_streams,
         batch_limit=load.batch_limit,
+        stalled=load.stalled,
     )
 
 

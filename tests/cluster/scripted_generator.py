@@ -51,6 +51,7 @@ class ScriptedGenerator:
     pause_s: float = 0.0
     heartbeats: int = 0  # before the first token
     gone: tuple[str, ...] = ()
+    ill: tuple[str, ...] = ()
     requests: list[GenerateRequest] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -63,6 +64,9 @@ class ScriptedGenerator:
 
     def missing(self) -> tuple[str, ...]:
         return self.gone
+
+    def unhealthy(self) -> tuple[str, ...]:
+        return self.ill
 
     def token_text(self, token: int) -> str:
         return WORDS[token] if token < len(WORDS) else "\ufffd"

@@ -110,7 +110,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def handle_parser_exception(self) -> None:
         """End the connection, because the client broke the protocol or a limit.
 
-        The client has `linger_s` to read the reason. What it still sends is dropped.
+        The client has `linger_s` to read the reason. What it still sends is dropped. The stream is
+        not ended before, because clients that still write would not read the reason.
         """
         self._registry.refusals.add("websocket")
         closed = self.conn.close_sent
@@ -124,8 +125,6 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         if self.transport.is_closing():
             return
         self.transport.write(b"".join(self.conn.data_to_send()))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
         self.transport.resume_reading()
         if self.close_timer is not None:
             self.close_timer.cancel()

@@ -31,7 +31,7 @@ def bound(application: Any) -> Any:
 
 def pools_of(router: Any) -> list[Any]:
     """The deployments that the router is bound to."""
-    return [bound(pool) for pool in router.init_args[1:]]
+    return [bound(pool) for pool in router.init_args[2:]]
 
 
 def settings(deployment: Any) -> Any:
@@ -66,8 +66,9 @@ def test_there_are_three_deployments_with_readable_names() -> None:
         decode=DecodeConfig(replicas=3),
         directory=DirectoryConfig(url="unix:///x"),
     )
-    application = build(config, ResourceShare(threads=1, gpus=0.5, per_device=2))
-    router = bound(application)
+    share = ResourceShare(threads=1, gpus=0.5, per_device=2)
+    router = bound(build(config, share, "the hash of the operator's key"))
+    assert router.init_args[1] == "the hash of the operator's key"
     prefill, decode = pools_of(router)
     assert (router.name, prefill.name, decode.name) == ("router", "prefill", "decode")
     assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (1, 2, 3)

@@ -202,6 +202,9 @@ async def test_other_paths_and_methods(client):
 
 async def test_health_and_metrics(client, generator):
     assert (await client.get("/healthz")).json() == {"status": "ok"}
+    generator.ill = ("decode#1",)
+    response = await client.get("/healthz")
+    assert (response.status_code, response.json()["unhealthy"]) == (200, ["decode#1"])
     generator.gone = ("prefill", "decode")
     response = await client.get("/healthz")
     assert response.status_code == 503

@@ -70,6 +70,7 @@ class RayHosts:
             }
         )
         self._token = secrets.token_hex(32)
+        self._operator_key = secrets.token_hex(32)
         self._late = folder / "late"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
@@ -194,7 +195,7 @@ class RayHosts:
 
     async def replicas(self) -> list[ReplicaStatus]:
         """Who the router knows, and how they are."""
-        return list((await fetch_status(self.grpc)).replicas)
+        return list((await fetch_status(self.grpc, self._operator_key)).replicas)
 
     async def whole(self, timeout_s: float = 60) -> float:
         """Wait until the router has a healthy replica of each pool; returns how long it took."""
@@ -239,7 +240,7 @@ class RayHosts:
 
     async def _whole(self) -> bool:
         try:
-            status = await fetch_status(self.grpc)
+            status = await fetch_status(self.grpc, self._operator_key)
         except Unavailable:
             return False
         return not status.missing and all(entry.healthy for entry in status.replicas)
@@ -273,7 +274,7 @@ class RayHosts:
         health.mkdir(exist_ok=True)
         own |= {"TANDEM_HEALTH_DIR": str(health), "HOME": os.environ.get("HOME", "/tmp")}
         paths = {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
-        return own | paths | _KUBERAY
+        return own | paths | _KUBERAY | {"TANDEM_OPERATOR_KEY": self._operator_key}
 
 
 def _in_use(entry: ReplicaStatus) -> int:

@@ -86,9 +86,9 @@ async def until_closed(reader):
 
 def close_code(raw):
     """The code of the close frame at the end; its reason has at most 123 bytes."""
-    for start in range(max(0, len(raw) - 127), len(raw) - 3):
-        if raw[start] == 0x88 and start + 2 + raw[start + 1] == len(raw):
-            return int.from_bytes(raw[start + 2 : start + 4], "big")
+    for at in range(max(0, len(raw) - 127), len(raw) - 3):
+        if raw[at] == 0x88 and at + 2 + raw[at + 1] == len(raw):
+            return int.from_bytes(raw[at + 2 : at + 4], "big")
     return None
 
 
