@@ -6,9 +6,11 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -16,6 +18,8 @@ from starlette.routing import Route, WebSocketRoute
 from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
+from cluster.gateway.browser_access import BrowserGuard, BrowserRules
+from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
@@ -23,16 +27,21 @@ from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, Open
 from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
+from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, check_metrics, identify
 from engine.errors import Internal, NotFound, TandemError, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
+# Large bodies that may be half received.
+_BODIES_AT_ONCE = 64
+_REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -44,8 +53,11 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
+    rules: BrowserRules | None = None,
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
+
+    `rules` say which pages may call; without them, pages of this server by its usual names.
 
     Its `state.drain` ends the WebSockets, each when its generations have ended.
     """
@@ -64,6 +76,9 @@ def create_app(
             Route("/metrics", _answering(gateway.metrics)),
         ],
         exception_handlers={HTTPException: _raised},
+        middleware=[
+            Middleware(BrowserGuard, rules=rules or BrowserRules.of(), open_to_all=keys is None)
+        ],
     )
     app.router.redirect_slashes = False
     app.state.drain = sockets.drain
@@ -86,15 +101,14 @@ class HttpGateway:
         self._generator = generator
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._bodies = ByteBudget(_BODIES_AT_ONCE * max_body_bytes)
         self._stall_s = stall_s
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         tenant = self._tenant(request)
         name = _request_id(request)
-        call = await read_json(
-            request, self._max_body_bytes, lambda body: ChatRequest.read(body).call(name, tenant)
-        )
+        call = await self._read(request, lambda body: ChatRequest.read(body).call(name, tenant))
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
@@ -106,13 +120,16 @@ class HttpGateway:
             found = CompletionRequest.read(body)
             return found, found.call(name, tenant)
 
-        completion, call = await read_json(request, self._max_body_bytes, take)
+        completion, call = await self._read(request, take)
         if not completion.echo:
             return await self._reply(request, COMPLETION, call)
         longer = completion.max_tokens == 1
         reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
         return await self._whole(request, call, reply)
+
+    async def _read(self, request: Request, take: Callable[[object], _T]) -> _T:
+        return await read_json(request, self._max_body_bytes, self._bodies, take)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -211,8 +228,15 @@ async def _raised(request: Request, error: Exception) -> Response:
 
 
 def _http_failure(request: Request, error: HTTPException) -> Response:
-    codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+    codes = {
+        404: "not_found",
+        405: "method_not_allowed",
+        413: "request_too_large",
+        415: "unsupported_media_type",
+    }
     message = error.detail
+    if error.status_code in _REFUSED:
+        REFUSED_CONNECTIONS.inc(door="http", reason=_REFUSED[error.status_code])
     if error.status_code in (404, 405):
         message = f"{message}: {request.method} {request.url.path}"
     code = codes.get(error.status_code)

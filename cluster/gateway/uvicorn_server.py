@@ -15,6 +15,12 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cluster.gateway.connections.http_connection import HttpConnection
+from cluster.gateway.connections.limits import ConnectionLimits, watch_peers
+from cluster.gateway.connections.refusals import RefusalCount
+from cluster.gateway.connections.registry import ConnectionRegistry
+from cluster.gateway.connections.server_config import ServerConfig
+from cluster.gateway.connections.websocket_connection import WebSocketConnection
 from cluster.sockets import listening_socket
 from protos.wire.tls_listener import HANDSHAKE_S, MOST_HANDSHAKES, TlsListener
 
@@ -126,7 +132,7 @@ class HttpServer:
         for listening in self._server.servers:
             listening.close()
         for connection in list(self._server.server_state.connections):
-            if isinstance(connection, self._server.config.http_protocol_class):
+            if isinstance(connection, HttpConnection):
                 connection.shutdown()
         began_s = time.monotonic()
         await drain(grace_s)
@@ -144,19 +150,25 @@ async def start(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     drain: Drain | None = None,
     tls: HttpTls | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> HttpServer:
     """Serve `app`; raises ConfigError where the port is taken. With `tls`, over TLS alone.
 
     `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
-    within so many seconds, before the server stops.
+    within so many seconds, before the server stops. `limits` bounds the connections.
     """
+    limits = limits or ConnectionLimits()
     sock = listening_socket(host, port, reuse_port=reuse_port)
-    config = uvicorn.Config(
+    watch_peers(sock, limits.stall_s)
+    clock = asyncio.get_running_loop().time
+    config = ServerConfig(
         _Stoppable(app),
+        registry=ConnectionRegistry(limits, RefusalCount("http"), clock),
+        http=HttpConnection,
+        ws=WebSocketConnection,
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="websockets-sansio",
         ws_max_size=max_message_bytes,
         ws_ping_interval=PING_S,
         # As long as a client may read nothing, because it then answers no ping.
@@ -164,7 +176,7 @@ async def start(
         ws_per_message_deflate=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=limits.idle_s,
         timeout_graceful_shutdown=grace_s,
     )
     server = _UvicornServer(config, tls)

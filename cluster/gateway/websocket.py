@@ -13,13 +13,12 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
-from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from cluster.api import Event, Generator, Tokens
-from cluster.api.error_mapping import error_body, http_error
+from cluster.api.error_mapping import http_error
 from cluster.api.event_streams import StallWatch, closing, end, merge, unless
 from cluster.api.off_loop import off_loop, write_event
 from cluster.gateway.openai_chunks import Json
@@ -120,11 +119,6 @@ class SocketGateway:
             FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
             status, body, headers = http_error(error)
             return Response(dump(body), status, headers, "application/json")
-        # A browser opens sockets for the pages of any site, and they carry no API key.
-        if self._keys is None and not _same_origin(socket):
-            message = "a page of another origin may not open this socket"
-            body = error_body(message, "invalid_request_error", "forbidden_origin", None)
-            return Response(dump(body), 403, None, "application/json")
         return None
 
 
@@ -268,9 +262,3 @@ def _text(messages: Messages, prompt_index: int, event: Event) -> str | None:
     message = messages.of(prompt_index, event)
     write = dump_large if isinstance(event, Tokens) and event.sampled else dump
     return None if message is None else write(message).decode()
-
-
-def _same_origin(socket: WebSocket) -> bool:
-    """Whether the socket was opened by a page of this server, or not by a browser."""
-    origin = socket.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == socket.headers.get("host")

@@ -8,13 +8,15 @@ from typing import Self
 from cluster.config.router import RouterConfig
 from cluster.config.tls import CertificateConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
+from cluster.gateway.browser_access import BrowserRules
+from cluster.gateway.connections.limits import ConnectionLimits, most_connections
+from cluster.gateway.connections.refusals import RefusalCount
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer, HttpTls
 from cluster.router.admin_service import SERVICE, AdminServicer
 from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
-from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from cluster.tenants.api_keys import ApiKeys
 from protos.wire.tls import front_end_tls
 
@@ -64,7 +66,9 @@ class FrontEnds:
             metrics=lambda: (metrics.text(), CONTENT_TYPE),
             max_body_bytes=config.max_message_bytes,
             keys=keys,
+            rules=BrowserRules.of(config.hosts, config.origins, config.host),
         )
+        refused = RefusalCount("http").add
         http = await uvicorn_server.start(
             app,
             config.host,
@@ -72,7 +76,8 @@ class FrontEnds:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
             drain=app.state.drain,
-            tls=None if tls is None else HttpTls(lambda: tls.get().context, _refused),
+            tls=None if tls is None else HttpTls(lambda: tls.get().context, refused),
+            limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
         return cls(grpc, http, *addresses)
@@ -81,7 +86,3 @@ class FrontEnds:
         """Take no new requests, and let running requests end within `grace_s`."""
         http_grace_s = max(grace_s, _LEAST_GRACE_S)
         await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))
-
-
-def _refused(reason: str) -> None:
-    REFUSED_CONNECTIONS.inc(door="http", reason=reason)
