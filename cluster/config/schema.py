@@ -19,8 +19,10 @@ from cluster.config.deployment import DirectoryConfig, RayConfig
 from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
 from cluster.config.router import KEYS_IN_REDIS, RouterConfig
+from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
 from cluster.config.tenant_limits import TenantConfig
+from cluster.config.tls import TlsConfig
 from cluster.replica_record import Pool, ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
@@ -68,6 +70,10 @@ class TandemConfig:
     """The Redis that replicas and routers share."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """How pools follow the load."""
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    """What the cluster's own processes prove to each other."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """The certificates of each kind of connection."""
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")
