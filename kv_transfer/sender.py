@@ -50,9 +50,9 @@ class KvSender(KvEndpoint):
         """Whether no hand-over is on offer or under way."""
         return not self._waiting and self._links.idle
 
-    async def start(self) -> None:
-        """Open the store of the data channels; called before the server starts."""
-        await self._links.start()
+    def start(self) -> None:
+        """Accept links from now on."""
+        self._links.start()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve `KvTransfer` on that server."""

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReceiverMessage(_message.Message):
-    __slots__ = ("hello", "joined", "pull", "committed", "cancel", "heartbeat", "credit", "more")
+    __slots__ = ("hello", "joined", "pull", "committed", "cancel", "heartbeat", "credit", "value", "more")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class ReceiverMessage(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     joined: Joined
@@ -23,11 +24,12 @@ class ReceiverMessage(_message.Message):
     cancel: CancelTransfer
     heartbeat: Heartbeat
     credit: Credit
+    value: Value
     more: _containers.RepeatedCompositeFieldContainer[ReceiverMessage]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ReceiverMessage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ReceiverMessage, _Mapping]]] = ...) -> None: ...
 
 class SenderMessage(_message.Message):
-    __slots__ = ("welcome", "refuse", "joined", "offer", "done", "withdraw", "heartbeat", "extent", "frames", "more")
+    __slots__ = ("welcome", "refuse", "joined", "offer", "done", "withdraw", "heartbeat", "extent", "frames", "value", "more")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +39,7 @@ class SenderMessage(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     EXTENT_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refuse: RefuseLink
@@ -47,8 +50,9 @@ class SenderMessage(_message.Message):
     heartbeat: Heartbeat
     extent: Extent
     frames: Frames
+    value: Value
     more: _containers.RepeatedCompositeFieldContainer[SenderMessage]
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., frames: _Optional[_Union[Frames, _Mapping]] = ..., more: _Optional[_Iterable[_Union[SenderMessage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., frames: _Optional[_Union[Frames, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[SenderMessage, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness", "protocol")
@@ -105,24 +109,20 @@ class LayerShape(_message.Message):
     def __init__(self, kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("sender", "store_host", "store_port", "store_prefix", "transport", "frame_bytes", "protocol", "cache")
+    __slots__ = ("sender", "channel", "transport", "frame_bytes", "protocol", "cache")
     SENDER_FIELD_NUMBER: _ClassVar[int]
-    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
-    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
-    STORE_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     sender: str
-    store_host: str
-    store_port: int
-    store_prefix: str
+    channel: str
     transport: str
     frame_bytes: int
     protocol: int
     cache: SharedCache
-    def __init__(self, sender: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., store_prefix: _Optional[str] = ..., transport: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., protocol: _Optional[int] = ..., cache: _Optional[_Union[SharedCache, _Mapping]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[str] = ..., channel: _Optional[str] = ..., transport: _Optional[str] = ..., frame_bytes: _Optional[int] = ..., protocol: _Optional[int] = ..., cache: _Optional[_Union[SharedCache, _Mapping]] = ...) -> None: ...
 
 class SharedCache(_message.Message):
     __slots__ = ("pid", "descriptor", "identity", "generation", "bytes", "blocks")
@@ -149,6 +149,14 @@ class RefuseLink(_message.Message):
 class Joined(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Value(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()

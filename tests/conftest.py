@@ -13,13 +13,9 @@ import pytest
 
 from cluster.replica.gc_tuning import settle
 from cluster.telemetry.logging_setup import PACKAGES
-from kv_transfer.transports.dns_timeouts import RESOLVER
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
-
-# Before the first lookup; for the processes that tests start, too.
-os.environ.update(RESOLVER | {key: os.environ[key] for key in RESOLVER if key in os.environ})
 
 with suppress(ImportError):  # an image for GPUs may not have it
     from hypothesis import HealthCheck, settings

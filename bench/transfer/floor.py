@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import torch
 
 from bench.transfer.shape import FRAME_BYTES, HOST, channel_spec
+from bench.transfer.tcp_store import open_store_server
 from engine.kv.cache import KvCache
 from engine.kv.shared_segments import shared_tensor
 from kv_transfer.frames.borrowed_blocks import BlockBorrower, BlockLender
 from kv_transfer.frames.checksum import checksum
 from kv_transfer.frames.frame_plan import Extent, FramePart, frame_size, plan_frames
 from kv_transfer.transports.selection import open_channel
-from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import SENDER_RANK, Wait
 
 MESSAGES = 32

@@ -113,7 +113,7 @@ class Sending:
 
     async def start(self) -> None:
         """Serve on a free port."""
-        await self._sender.start()
+        self._sender.start()
         self._address = f"{HOST}:{self._server.add_insecure_port(f'{HOST}:0')}"
         self._sender.add_to(self._server)
         await self._server.start()

@@ -6,6 +6,7 @@ import torch
 
 from bench.core.model_135m import ModelShape
 from bench.core.tandem_config import BLOCK_SIZE
+from bench.transfer.tcp_store import open_store_client
 from engine.kv.cache import KvCache, KvFormat
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
@@ -41,4 +42,5 @@ def cache_for(blocks: int, transport: str) -> KvCache:
 
 def channel_spec(transport: str, port: int, prefix: str, rank: int) -> ChannelSpec:
     """One end of a channel on this host."""
-    return ChannelSpec(transport, HOST, port, prefix, rank, HOST, torch.device("cpu"), 20.0)
+    store = open_store_client(HOST, port, prefix, 20.0)
+    return ChannelSpec(transport, prefix, rank, HOST, torch.device("cpu"), 20.0, store)

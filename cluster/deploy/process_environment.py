@@ -1,10 +1,8 @@
-"""The environment variables of a replica's process: threads, allocator, resolver."""
+"""The environment variables of a replica's process: threads and allocator."""
 
 from __future__ import annotations
 
 import os
-
-from kv_transfer.transports.dns_timeouts import RESOLVER
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # One heap that keeps what it has: a step's temporaries would else be given back to the system and
@@ -29,7 +27,7 @@ _ALWAYS = {
 def process_environment(threads: int) -> dict[str, str]:
     """The variables of a process that computes with so many threads.
 
-    The log level and the resolver options of this process are passed on.
+    The log level of this process is passed on.
     """
-    passed = {key: os.environ[key] for key in ("TANDEM_LOG", *RESOLVER) if key in os.environ}
-    return RESOLVER | passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS
+    passed = {key: os.environ[key] for key in ("TANDEM_LOG",) if key in os.environ}
+    return passed | dict.fromkeys(_THREADS, str(threads)) | _ALLOCATOR | _ALWAYS

@@ -85,7 +85,7 @@ class Replica:
         parts = assemble(
             config, await LoadedModel.load(config, device_share, timer), replica_id, host
         )
-        await parts.prefill.sender.start()
+        parts.prefill.sender.start()
         loops = parts.start_loops(replica_id)
         servers = await ReplicaServers.bind(host, parts.serves(config), parts.prefill.sender)
         timer.ended("front_ends")

@@ -21,6 +21,7 @@ from kv_transfer.frames.staging import LinkStaging
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.control_stream import ControlStream
 from kv_transfer.links.shared import Shared
+from kv_transfer.transports.rendezvous import Rendezvous
 from kv_transfer.transports.transport import Channel, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
@@ -55,6 +56,11 @@ class Link(ABC, Generic[In, Out]):
         self._control: ControlStream[In, Out] = ControlStream(shared.config, heartbeat)
         loop = asyncio.get_running_loop()
         self._peer_joined: asyncio.Future[None] = quietly(loop.create_future())
+
+        def send(key: str, value: bytes) -> None:
+            loop.call_soon_threadsafe(partial(self._send, value=pb.Value(key=key, value=value)))
+
+        self._rendezvous = Rendezvous(send, shared.config.connect_timeout_s)
         self._thread = WorkerThread(f"{name}-channel")
         self._channel: Channel | None = None
         self._channel_failed = False
@@ -109,6 +115,9 @@ class Link(ABC, Generic[In, Out]):
             return
         if kind == "joined":
             succeed(self._peer_joined, None)
+        elif kind == "value":
+            if not self._rendezvous.take(content.key, content.value):
+                raise LinkBroken(f"too many values from the {self._peer_role}")
         elif (handler := self._handlers.get(kind)) is not None:
             handler(content)
         else:
@@ -123,16 +132,18 @@ class Link(ABC, Generic[In, Out]):
         self._shared.counters.links_opened += 1
         _log.info("link %s: up", self.name)
 
-    async def _join(self, spec: ChannelSpec) -> None:
+    async def _join(self, transport: str, name: str, rank: int, host: str) -> None:
         """Open this end of the channel on the link's thread, and take staging that fits it."""
+        device, timeout_s = self._shared.cache.device, self._shared.config.connect_timeout_s
+        spec = ChannelSpec(transport, name, rank, host, device, timeout_s, self._rendezvous)
         opening = self._thread.submit(partial(self._open, spec))
         await until(opening, spec.timeout_s + GRACE_S, "opening the data channel")
         count = self._shared.config.staging_buffers
-        device = self._open_channel().staging_device
-        self._staging = LinkStaging(self._shared.staging, count, device)
-        if device.type == "cuda":
+        staging_device = self._open_channel().staging_device
+        self._staging = LinkStaging(self._shared.staging, count, staging_device)
+        if staging_device.type == "cuda":
             # The staging's memory was the engine's before, whose kernels may still write to it.
-            self._thread.submit(partial(_wait_for_engine, device))
+            self._thread.submit(partial(_wait_for_engine, staging_device))
 
     def _open(self, spec: ChannelSpec) -> None:
         if spec.device.type == "cuda":
@@ -242,6 +253,7 @@ class Link(ABC, Generic[In, Out]):
 
     def _end(self, reason: TransferFailed) -> None:
         self.over = True
+        self._rendezvous.close()
         # `abort` runs here, for transports that can end a wait. `close` may block: on the thread.
         if self._channel is not None:
             self._channel.abort()

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import grpc
 
-from kv_transfer.aio.waits import until
-from kv_transfer.aio.worker_thread import WorkerThread
 from kv_transfer.errors import LinkRefused
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.sender_link import SenderLink
@@ -25,8 +21,6 @@ from kv_transfer.transports.selection import (
     choose,
     device_name,
 )
-from kv_transfer.transports.store import open_store_server
-from kv_transfer.transports.transport import SENDER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 from protos import kv_transfer_pb2_grpc
 
@@ -55,15 +49,11 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
         self._on_up = on_up
         self._on_refused = on_refused
         self._links: dict[str, SenderLink] = {}
-        self._store: Any = None
+        self._running = False
 
-    async def start(self) -> None:
-        """Open the store of the channels, on a free port of this replica's address."""
-        thread = WorkerThread(f"kv-store-{self._id}")
-        timeout_s = self._shared.config.connect_timeout_s
-        opening = thread.submit(partial(open_store_server, self._host, timeout_s))
-        thread.stop()
-        self._store = await until(opening, timeout_s, "opening the store")
+    def start(self) -> None:
+        """Accept links from now on."""
+        self._running = True
 
     def up(self, receiver: str) -> SenderLink | None:
         """The link to that receiver if it can carry offers."""
@@ -77,7 +67,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
 
     async def close(self) -> None:
         """End all links, and refuse new links."""
-        self._store = None
+        self._running = False
         for link in self._links.values():
             link.end("the sender is closing")
         for _ in range(int(_CLOSE_S / 0.01)):
@@ -130,9 +120,14 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
             existing.end("the receiver opened a newer link")
         config = self._shared.config
         frame_bytes = min(config.frame_bytes, hello.frame_bytes)
-        spec = self._new_channel(hello, choice.transport)
         link = SenderLink(
-            self._shared, hello.receiver, hello.generation, spec, frame_bytes, self._on_up
+            self._shared,
+            hello.receiver,
+            hello.generation,
+            choice.transport,
+            self._host,
+            frame_bytes,
+            self._on_up,
         )
         extent = self._shared.lender.extent() if link.lends_memory else None
         blocks = self._shared.cache.blocks
@@ -140,10 +135,8 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
             pb.Welcome(
                 sender=self._id,
                 protocol=wire.PROTOCOL,
-                store_host=spec.store_host,
-                store_port=spec.store_port,
-                store_prefix=spec.prefix,
-                transport=spec.transport,
+                channel=link.channel,
+                transport=link.transport,
                 frame_bytes=frame_bytes,
                 cache=wire.cache_to_proto(extent, blocks) if extent else None,
             )
@@ -154,7 +147,7 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
 
     def _check(self, hello: pb.Hello) -> TransportChoice:
         config, cache = self._shared.config, self._shared.cache
-        if self._store is None:
+        if not self._running:
             raise LinkRefused("the sender is not running")
         if hello.protocol != wire.PROTOCOL:
             raise LinkRefused(f"protocol: {wire.PROTOCOL} here, {hello.protocol} there")
@@ -169,17 +162,3 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
         here = TransportSide(config.transport, device_name(cache.device), PROCESS)
         there = TransportSide(hello.transport, hello.device, hello.process)
         return choose(here, there, separation_from(wire.witness_from_proto(hello.witness)))
-
-    def _new_channel(self, hello: pb.Hello, transport: str) -> ChannelSpec:
-        assert self._store is not None
-        return ChannelSpec(
-            transport=transport,
-            store_host=self._host,
-            store_port=self._store.port,
-            # Unique also after a restart of either side: old keys would block a new channel.
-            prefix=f"{self._id}/{hello.receiver}/{hello.generation}/{uuid.uuid4().hex}",
-            rank=SENDER_RANK,
-            host=self._host,
-            device=self._shared.cache.device,
-            timeout_s=self._shared.config.connect_timeout_s,
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import grpc
-import torch
 
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
@@ -13,12 +12,11 @@ from kv_transfer.frames.frame_plan import Extent, FramePart
 from kv_transfer.links.outgoing_transfer import OutgoingTransfer
 from kv_transfer.transports.mapped_memory import MappedExtent
 from kv_transfer.transports.same_host import Witness
-from kv_transfer.transports.transport import RECEIVER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
 
 # Raised when the meaning of a message changes, or the cut into frames, or the layout of pairs in a
 # block (a receiver copies borrowed blocks as they are).
-PROTOCOL = 5
+PROTOCOL = 6
 
 Message = TypeVar("Message", pb.SenderMessage, pb.ReceiverMessage)
 
@@ -87,22 +85,6 @@ def witness_to_proto(witness: Witness) -> pb.Witness:
 def witness_from_proto(message: pb.Witness) -> Witness:
     """The peer's witness; empty if the peer sent none."""
     return Witness(message.boot, message.pid, message.descriptor, message.nonce)
-
-
-def channel_spec_of(
-    welcome: pb.Welcome, host: str, device: torch.device, timeout_s: float
-) -> ChannelSpec:
-    """The receiver's end of the channel that the sender chose."""
-    return ChannelSpec(
-        transport=welcome.transport,
-        store_host=welcome.store_host,
-        store_port=welcome.store_port,
-        prefix=welcome.store_prefix,
-        rank=RECEIVER_RANK,
-        host=host,
-        device=device,
-        timeout_s=timeout_s,
-    )
 
 
 def cache_to_proto(extent: MappedExtent, blocks: int) -> pb.SharedCache:

@@ -40,6 +40,7 @@ from kv_transfer.links.shared import Shared
 from kv_transfer.links.transfer_receiver import Admit, TransferReceiver
 from kv_transfer.transports.same_host import own_witness
 from kv_transfer.transports.selection import PROCESS, device_name
+from kv_transfer.transports.transport import RECEIVER_RANK
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -104,8 +105,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
         if not 0 < welcome.frame_bytes <= self._frame_bytes:
             raise LinkBroken(f"welcome with frames of {welcome.frame_bytes} bytes")
         self._frame_bytes = welcome.frame_bytes
-        device = self._shared.cache.device
-        await self._join(wire.channel_spec_of(welcome, self._host, device, connect_s))
+        await self._join(welcome.transport, welcome.channel, RECEIVER_RANK, self._host)
         if welcome.HasField("cache"):
             # On the channel's thread, because mapping takes milliseconds for each gigabyte.
             mapping = self._thread.submit(partial(self._map, welcome.cache))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +39,7 @@ from kv_transfer.links.link import GRACE_S, Link
 from kv_transfer.links.outgoing_transfer import OutgoingTransfer
 from kv_transfer.links.shared import Shared
 from kv_transfer.transports.registry import channel_class
-from kv_transfer.transports.transport import ChannelSpec, Wait
+from kv_transfer.transports.transport import SENDER_RANK, Wait
 from protos import kv_transfer_pb2 as pb
 
 
@@ -57,15 +58,19 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         shared: Shared,
         receiver: str,
         generation: int,
-        spec: ChannelSpec,
+        transport: str,
+        host: str,
         frame_bytes: int,
         on_up: Callable[[SenderLink], None],
     ) -> None:
         super().__init__(shared, f"to {receiver}", "receiver", wire.to_receiver)
         self.receiver = receiver
         self.generation = generation
-        self._spec = spec
-        self.lends_memory = channel_class(spec.transport).lends_memory
+        # Unique also after a restart of either side.
+        self.channel = f"{receiver}/{generation}/{uuid.uuid4().hex}"
+        self.transport = transport
+        self.lends_memory = channel_class(transport).lends_memory
+        self._host = host
         self._frame_bytes = frame_bytes
         self._on_up = on_up
         self._loop = asyncio.get_running_loop()
@@ -202,8 +207,8 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         fail(outgoing.finished, TransferFailed(f"the receiver cancelled: {cancel.reason}"))
 
     async def _serve(self) -> None:
-        await self._join(self._spec)
-        await self._meet_peer(self._spec.timeout_s)
+        await self._join(self.transport, self.channel, SENDER_RANK, self._host)
+        await self._meet_peer(self._shared.config.connect_timeout_s)
         self._on_up(self)
         while True:
             await self._out_of_credit.wait()

@@ -13,7 +13,6 @@ import torch
 import torch.distributed
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.store import open_store_client
 from kv_transfer.transports.transport import Channel, ChannelSpec, Receipt, Wait, after
 
 # Tuned: the connections of a channel, which carry its messages in rotation. Gloo locks a connection
@@ -46,9 +45,7 @@ class GlooChannel(Channel):
         # Frames leave one after the other.
         options._threads = 1
         try:
-            self._group: Any = _dist.ProcessGroupGloo(
-                open_store_client(spec), spec.rank, 2, options
-            )
+            self._group: Any = _dist.ProcessGroupGloo(spec.store, spec.rank, 2, options)
         except RuntimeError as error:
             raise ChannelBroken(f"gloo join: {_first_line(error)}") from error
 

@@ -10,7 +10,6 @@ import select
 import threading
 
 from kv_transfer.errors import ChannelBroken
-from kv_transfer.transports.store import open_store_client
 from kv_transfer.transports.transport import ChannelSpec
 
 
@@ -104,8 +103,8 @@ class Pipes:
 
 
 def _meet(spec: ChannelSpec, entrance: int) -> tuple[int, int]:
-    """Exchange the pipes through the sender's store: the peer's pid, and the pipe to it."""
-    store = open_store_client(spec)
+    """Exchange the pipes through the channel's store: the peer's pid, and the pipe to it."""
+    store = spec.store
     store.set(f"{spec.rank}", f"{os.getpid()}/fd/{entrance}")
     address = store.get(f"{spec.peer}").decode()
     pid = int(address.partition("/")[0])

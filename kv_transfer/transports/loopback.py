@@ -50,14 +50,14 @@ class LoopbackChannel(Channel):
         self._spec = spec
         self._posted = 0
         with _meetings_lock:
-            self._meeting = meeting = _meetings.setdefault(spec.prefix, _Meeting())
+            self._meeting = meeting = _meetings.setdefault(spec.name, _Meeting())
         with meeting.changed:
             meeting.members.add(spec.rank)
             meeting.changed.notify_all()
             meeting.wait(lambda: len(meeting.members) == 2, spec.timeout_s, "join")
-        # A prefix is used once, so the entry can go when both members have joined.
+        # A name is used once, so the entry can go when both members have joined.
         with _meetings_lock:
-            _meetings.pop(spec.prefix, None)
+            _meetings.pop(spec.name, None)
 
     def send(self, buffer: torch.Tensor) -> Wait:
         """See `Channel.send`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
@@ -30,22 +30,36 @@ class Needs:
     device: Literal["any", "cpu", "one_gpu", "two_gpus"] = "any"
 
 
+class ValueStore(Protocol):
+    """The values of both members of a channel; a store of torch.distributed is one.
+
+    Both calls raise RuntimeError.
+    """
+
+    def set(self, key: str, value: str, /) -> Any:
+        """Store a value for both members."""
+        ...
+
+    def get(self, key: str, /) -> bytes:
+        """The value, once either member has set it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
     """The arguments with which one member opens its end of a channel.
 
-    `prefix` names the channel in the sender's store and is never used twice. `host` is this
-    member's own address. `device` is where this member's KV is.
+    `name` is the channel's and is never used twice. `host` is this member's own address. `device`
+    is where this member's KV is. In `store` both members find each other's values.
     """
 
     transport: str
-    store_host: str
-    store_port: int
-    prefix: str
+    name: str
     rank: int
     host: str
     device: torch.device
     timeout_s: float
+    store: ValueStore
 
     @property
     def peer(self) -> int:

@@ -8,8 +8,8 @@ import uuid
 import pytest
 import torch
 
+from bench.transfer.tcp_store import open_store_client, open_store_server
 from kv_transfer.transports.cuda_ipc import CudaIpcChannel
-from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 
 pytestmark = [
@@ -40,7 +40,8 @@ channel.close()
 
 def channel_of(port, prefix, rank):
     device = torch.device("cuda", 0)
-    return CudaIpcChannel(ChannelSpec("cuda_ipc", HOST, port, prefix, rank, HOST, device, 60.0))
+    store = open_store_client(HOST, port, prefix, 60.0)
+    return CudaIpcChannel(ChannelSpec("cuda_ipc", prefix, rank, HOST, device, 60.0, store))
 
 
 def test_two_processes_read_each_others_memory():

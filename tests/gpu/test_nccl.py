@@ -13,9 +13,9 @@ import uuid
 import pytest
 import torch
 
+from bench.transfer.tcp_store import open_store_client, open_store_server
 from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.nccl import NcclChannel, nccl_available
-from kv_transfer.transports.store import open_store_server
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 
 pytestmark = [
@@ -29,7 +29,8 @@ JOIN_S, WAIT_S, ENDS_S = 60.0, 20.0, 120.0
 
 def channel_of(port, prefix, rank):
     device = torch.device("cuda", rank % torch.cuda.device_count())
-    return NcclChannel(ChannelSpec("nccl", HOST, int(port), prefix, rank, HOST, device, JOIN_S))
+    store = open_store_client(HOST, int(port), prefix, JOIN_S)
+    return NcclChannel(ChannelSpec("nccl", prefix, rank, HOST, device, JOIN_S, store))
 
 
 def random_bytes(size):

@@ -105,7 +105,7 @@ async def sending(
 ) -> AsyncIterator[SenderSide]:
     cache = cache or make_cache(seed=1)
     sender = KvSender(name, HOST, cache, config, opener)
-    await sender.start()
+    sender.start()
     server = grpc.aio.server()
     port = server.add_insecure_port(f"{HOST}:0")
     sender.add_to(server)

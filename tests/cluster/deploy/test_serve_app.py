@@ -75,7 +75,6 @@ def test_there_are_three_deployments_with_readable_names() -> None:
     assert "num_gpus" not in router.ray_actor_options
     environment = prefill.ray_actor_options["runtime_env"]["env_vars"]
     assert environment["OMP_NUM_THREADS"] == "1"
-    assert environment["RES_OPTIONS"] == "timeout:1 attempts:2"
 
 
 def test_one_pool_is_one_deployment_in_role_both() -> None:

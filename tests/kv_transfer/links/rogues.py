@@ -10,6 +10,7 @@ from functools import partial
 
 import grpc
 import torch
+from torch.distributed import HashStore
 
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.receiver import Peer
@@ -29,7 +30,7 @@ CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
 
 
 def channel_spec(prefix, rank):
-    return ChannelSpec("loopback", HOST, 0, prefix, rank, HOST, torch.device("cpu"), 2.0)
+    return ChannelSpec("loopback", prefix, rank, HOST, torch.device("cpu"), 2.0, HashStore())
 
 
 async def beat(send_heartbeat):
@@ -52,7 +53,7 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
         hello = (await context.read()).hello
         assert hello.receiver == "d0"
         prefix = uuid.uuid4().hex
-        welcome = pb.Welcome(sender="rogue", store_prefix=prefix, transport="loopback")
+        welcome = pb.Welcome(sender="rogue", channel=prefix, transport="loopback")
         welcome.frame_bytes = hello.frame_bytes
         welcome.protocol = self.protocol
         await context.write(wire.to_receiver(welcome=welcome))
@@ -130,7 +131,7 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
                     return body
 
         welcome = await next_message("welcome")
-        spec = channel_spec(welcome.store_prefix, RECEIVER_RANK)
+        spec = channel_spec(welcome.channel, RECEIVER_RANK)
         channel = await asyncio.to_thread(LoopbackChannel, spec)
         await call.write(wire.to_sender(joined=pb.Joined()))
         try:

@@ -197,5 +197,5 @@ async def test_a_sender_of_another_protocol_is_not_linked_with(monkeypatch):
 
     monkeypatch.setattr(RogueSender, "protocol", 1)
     async with facing(play) as (receive, _, _cache):
-        with pytest.raises(LinkRefused, match="protocol: 5 here, 1 there"):
+        with pytest.raises(LinkRefused, match="protocol: 6 here, 1 there"):
             await receive()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from bench.transfer.tcp_store import open_store_client
 from kv_transfer.transports.registry import channel_class
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import ChannelSpec
@@ -23,9 +24,10 @@ def device_of(transport, rank):
     return torch.device("cpu")
 
 
-def make_spec(transport, rank, port, prefix, timeout_s=5.0):
+def make_spec(transport, rank, port, name, timeout_s=5.0):
     device = device_of(transport, rank)
-    return ChannelSpec(transport, HOST, port, prefix, rank, HOST, device, timeout_s)
+    store = open_store_client(HOST, port, name, timeout_s)
+    return ChannelSpec(transport, name, rank, HOST, device, timeout_s, store)
 
 
 @contextmanager

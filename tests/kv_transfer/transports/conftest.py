@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kv_transfer.transports.store import open_store_server
+from bench.transfer.tcp_store import open_store_server
 from tests.kv_transfer.rig import HOST
 from tests.kv_transfer.transports.channel_rig import opened
 

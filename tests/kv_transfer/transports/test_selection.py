@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from kv_transfer.errors import ChannelBroken, LinkRefused
 from kv_transfer.transports import nccl
@@ -91,7 +92,8 @@ def test_a_refusal_names_the_unmet_need(sender, receiver, reason):
 
 
 def spec(transport):
-    return ChannelSpec(transport, "127.0.0.1", 1, "p", 0, "127.0.0.1", torch.device("cpu"), 1.0)
+    device, store = torch.device("cpu"), HashStore()
+    return ChannelSpec(transport, "p", 0, "127.0.0.1", device, 1.0, store)
 
 
 def test_an_unknown_transport_is_refused():

@@ -1,8 +1,7 @@
-"""A name server that does not answer is no reason for a link not to open."""
+"""A link opens without a question to a name server, which may not answer for seconds."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kv_transfer.transports.dns_timeouts import RESOLVER
-
 _INSIDE = "mount --bind $0 /etc/resolv.conf && ip link set lo up && exec $1 -m $2"
 # In namespaces of its own: nothing outside sees the file, nor is asked.
 _APART = ["unshare", "--mount", "--net", "sh", "-c"]
 
 
-def test_a_link_opens_while_the_name_server_is_silent(tmp_path: Path) -> None:
+def test_a_link_asks_no_name_server(tmp_path: Path) -> None:
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("no unshare or ip here (util-linux, iproute2)")
     if subprocess.run([*_APART, "ip link set lo up"], capture_output=True).returncode:
@@ -27,10 +24,9 @@ def test_a_link_opens_while_the_name_server_is_silent(tmp_path: Path) -> None:
     ended = subprocess.run(
         [*_APART, _INSIDE, names, sys.executable, "tests.kv_transfer.transports.silent_names"],
         cwd=Path(__file__).parents[3],
-        env=os.environ | RESOLVER,
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) > 0, "torch asks no name server any more: lookups.py can go"
+    assert int(ended.stdout) == 0
