@@ -37,9 +37,9 @@ def example(name: str) -> dict[str, Any]:
     return values
 
 
-def render(values: Mapping[str, Any] | None = None) -> dict[str, str]:
+def render(values: Mapping[str, Any] | None = None, folder: Path = CHART) -> dict[str, str]:
     """What each template makes of the values; helm_python.HelmError where they are refused."""
-    with helm_python.Chart.load(CHART) as chart:
+    with helm_python.Chart.load(folder) as chart:
         chart.validate_schema(dict(values or {}))
         files = chart.render(dict(values or {}), name="tandem", namespace="serving")
     return {name: text for name, text in sorted(files.items()) if text.strip()}

@@ -57,3 +57,21 @@ def test_it_serves_holders_of_the_password_and_nobody_administers_it(port: int) 
                 member.execute_command(*command.split())
         with pytest.raises(redis.ResponseError, match="unknown command"):
             member.execute_command("FLUSHALL")
+
+
+def test_a_renewed_certificate_restarts_it(tmp_path: Path) -> None:
+    """Redis reads its certificate once, and cert-manager renews it before it ends."""
+    data = one(objects(), "ConfigMap", "tandem-redis")["data"]
+    (tmp_path / "redis-server").write_text("#!/bin/sh\n")
+    (tmp_path / "redis-server").chmod(0o700)
+    (tmp_path / "tls.crt").write_text("first")
+
+    def run(script: str) -> int:
+        own = data[script].replace("/etc/redis-tls", str(tmp_path)).replace("/data", str(tmp_path))
+        env = {"REDIS_PASSWORD": PASSWORD, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+        return subprocess.run(["sh", "-c", own], env=env, timeout=START_S, check=False).returncode
+
+    assert run("start.sh") == 0 and run("alive.sh") == 0
+    (tmp_path / "tls.crt").write_text("second")
+    assert run("alive.sh") != 0
+    assert run("start.sh") == 0 and run("alive.sh") == 0

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.helm.chart import (
     EXAMPLES,
@@ -191,80 +187,3 @@ def test_all_of_it_can_be_switched_off_by_name() -> None:
         assert "RAY_AUTH_MODE" not in environment(template), pod
     spec = one(found, "Service", "tandem")["spec"]
     assert spec["ports"][0]["appProtocol"] == "http"
-
-
-def secret(found: Any, name: str) -> dict[str, str]:
-    data = one(found, "Secret", name)["data"]
-    return {key: base64.b64decode(value).decode() for key, value in data.items()}
-
-
-def test_made_keys_are_in_the_file_by_their_hashes() -> None:
-    made = secret(example_objects("laptop-kind"), "tandem-keys")
-    hashes = {
-        kind: hashlib.sha256(made[f"{kind}-key"].encode()).hexdigest()
-        for kind in ("client", "operator", "metrics")
-    }
-    assert yaml.safe_load(made["keys.yaml"]) == {
-        "tenants": {"default": [hashes["client"]]},
-        "operators": [hashes["operator"], hashes["metrics"]],
-    }
-    pod = dict(pods(example_objects("laptop-kind")))["router"]
-    assert {key for name, key in files_of(pod).values() if name == "tandem-keys"} == {"keys.yaml"}
-
-
-def test_made_secrets_are_long_and_new() -> None:
-    first, second = (documents(render(example("laptop-kind"))) for _ in range(2))
-    for name, key in {
-        "tandem-cluster": "secret",
-        "tandem-ray-token": "auth_token",
-        "tandem-redis": "password",
-    }.items():
-        assert len(secret(first, name)[key]) >= 32
-        assert secret(first, name) != secret(second, name)
-
-
-def _side(files: dict[str, str], folder: Path, *, server: bool) -> ssl.SSLContext:
-    for key, text in files.items():
-        (folder / key).write_text(text)
-    purpose = ssl.Purpose.CLIENT_AUTH if server else ssl.Purpose.SERVER_AUTH
-    context = ssl.create_default_context(purpose, cafile=str(folder / "ca.crt"))
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
-    """A handshake in memory; raises ssl.SSLError where one refuses the other."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [
-        client.wrap_bio(to_client, to_server, server_hostname=name),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    for _ in range(4):
-        for side in sides:
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    assert all(side.version() for side in sides)
-
-
-@pytest.mark.parametrize(
-    ("server", "name"),
-    [
-        ("internal", "tandem.internal"),
-        ("redis", "tandem-redis"),
-        ("front-ends", "tandem.serving.svc"),
-        ("front-ends", "tandem-grpc.serving.svc"),
-    ],
-)
-def test_made_certificates_hold_in_a_handshake(server: str, name: str, tmp_path: Path) -> None:
-    """Both sides show one: replicas to each other and to Redis."""
-    found = example_objects("laptop-kind")
-    for side in ("server", "client"):
-        (tmp_path / side).mkdir()
-    ours = _side(secret(found, "tandem-tls-internal"), tmp_path / "client", server=False)
-    theirs = _side(secret(found, f"tandem-tls-{server}"), tmp_path / "server", server=True)
-    shake(theirs, ours, name)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        shake(theirs, ours, "example.com")

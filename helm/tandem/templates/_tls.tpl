@@ -45,7 +45,7 @@
 
 {{/* The name by which proxies and Prometheus know the front ends. */}}
 {{- define "tandem.serverName" -}}
-{{- printf "%s.%s.svc" (include "tandem.name" .) .Release.Namespace -}}
+{{- .Values.tls.frontEnds.serverName | default (printf "%s.%s.svc" (include "tandem.name" .) .Release.Namespace) -}}
 {{- end -}}
 
 {{/* The client's certificate and the authority for Redis, as paths; empty without them. */}}

@@ -77,7 +77,7 @@ class RayHosts:
         for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
             own = text.replace("/etc/tandem/", f"{folder}/")
             (folder / name).write_text(own.replace("/etc/tandem-secrets/", f"{folder}/"))
-        (folder / "cluster").mkdir()
+        (folder / "cluster").mkdir(exist_ok=True)
         (folder / "cluster" / "secret").write_text(secrets.token_hex(32))
 
     def start(self) -> None:
