@@ -1,4 +1,4 @@
-"""What the chart makes itself: secrets, keys and certificates that hold, and that an upgrade keeps."""
+"""Secrets, keys and certificates that the chart makes: they hold, and an upgrade keeps them."""
 
 from __future__ import annotations
 
