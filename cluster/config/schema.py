@@ -171,7 +171,6 @@ def load_config(
     if security.secret_file is not None:
         security = replace(security, secret_file=_absolute(security.secret_file))
     model, tls = replace(config.model, path=located(config.model.path)), config.tls.located()
-    tls.check()
     return replace(config, router=router, model=model, security=security, tls=tls)
 
 

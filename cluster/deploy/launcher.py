@@ -21,22 +21,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from cluster.api import ChatMessage
 from cluster.client.admin_client import fetch_status
 from cluster.client.router_address import RouterAddress
-from cluster.client.terminal import stream_answer, timing
-from cluster.config.router import KEYS_IN_REDIS
 from cluster.config.schema import TandemConfig
 from cluster.config.security import SecurityConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
+from cluster.deploy.demo_answer import answer_demo
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.local_ray import local_environment
+from cluster.deploy.local_ray.folder import RayFolder
+from cluster.deploy.local_ray.settings import local_environment
 from cluster.deploy.orphan_guard import OrphanGuard
-from cluster.deploy.ray_folder import RayFolder
 from cluster.deploy.reserved_ports import Ports, stop_command
 from cluster.deploy.run_secret import RunSecret
 from cluster.deploy.served_model import pools_of, with_model_here
 from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
+from cluster.deploy.start_checks import check_files
 from cluster.deploy.startup_progress import StartupProgress
 from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.redis_directory import Directory
@@ -45,16 +44,13 @@ from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc.membership import Membership
 from cluster.sockets import join, reachable
-from cluster.tenants.hashed_keys import read_keys
 from cluster.tenants.operator_key import VARIABLE, OperatorKey
-from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+from engine.errors import ConfigError, Unavailable
 from protos.wire.certificates import server_certificate
 
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster
 
-DEMO_QUESTION = "What is Tandem?"
-_DEMO_TOKENS = 128
 _STOP_INTERVAL_S = 0.5
 _POOLS_TIMEOUT_S = 15.0
 _LEFTOVER_GRACE_S = 2.0
@@ -67,18 +63,7 @@ class Launcher:
     def __init__(self, config: TandemConfig, out: TextIO = sys.stdout) -> None:
         config = with_model_here(config)
         self._local = config.ray.address is None
-        if not self._local and config.directory.url is None:
-            raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
-        if config.security.secret_file is not None:
-            Membership.of(config)
-        elif not self._local:
-            raise ConfigError(
-                "ray.address needs security.secret_file, which every node has; "
-                "`tandem secret FILE` makes one"
-            )
-        keys = config.router.api_keys
-        if self._local and keys is not None and keys != KEYS_IN_REDIS:
-            read_keys(Path(keys))
+        check_files(config)
         self._ports = Ports()
         self._config = config
         self._out = out
@@ -176,7 +161,7 @@ class Launcher:
             self._keep_operator_key(self.grpc_address)
         await self._pools_ready()
         self._show_addresses()
-        await self._demo()
+        await answer_demo(self._own_router, self._out, self._progress)
         self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(str(self._own_router))}`")
         seal = RequestSeal(Membership.of(self._config).secret, secrets.token_hex(16))
         async with self._directory() as directory, asyncio.TaskGroup() as group:
@@ -247,27 +232,6 @@ class Launcher:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
             ray_command = Path(sys.executable).with_name("ray")
             say(f"  Ray dashboard  http://{dashboard}  (its token: {ray_command} get-auth-token)")
-
-    async def _demo(self) -> None:
-        """Answer one question on the terminal; a model that cannot chat continues the text."""
-        from cluster.client import Client
-
-        self._progress.say(f"\n> {DEMO_QUESTION}")
-        key = os.environ.get("TANDEM_API_KEY")
-        async with Client(self._own_router, api_key=key) as client:
-            prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
-            for prompt in prompts:
-                try:
-                    _, summary = await stream_answer(
-                        client, prompt, self._out, max_tokens=_DEMO_TOKENS, temperature=0.0
-                    )
-                except TandemError as error:
-                    if isinstance(error, InvalidRequest) and prompt is not prompts[-1]:
-                        continue
-                    self._progress.say(f"(no answer: {error.message})")
-                    return
-                self._progress.say(f"({timing(summary)})")
-                return
 
     def stop(self) -> None:
         """End everything that was started. A second signal ends the draining at once."""

@@ -16,7 +16,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 from cluster.chart.grafana_install import place_dashboard
 from cluster.config.schema import TandemConfig
-from cluster.deploy.gcs_server import GcsServer
+from cluster.deploy.local_ray.gcs_server import GcsServer
 from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from engine.errors import Unavailable

@@ -25,7 +25,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -36,6 +36,7 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import Right
 from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_tls import verify
+from cluster.discovery.stored_values import read_desired, read_record
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
@@ -150,7 +151,7 @@ class Directory:
         # An id dropped here while its replica renews comes back with the next heartbeat.
         if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
             await self._call(self._client.srem(self._index, *gone))
-        members = tuple(record for value in values if value and (record := _read(value)))
+        members = tuple(record for value in values if value and (record := read_record(value)))
         return Census(members, frozenset(left), born)
 
     async def set_desired(self, desired: Mapping[Pool, int]) -> None:
@@ -160,7 +161,7 @@ class Directory:
     async def desired(self) -> dict[Pool, int]:
         """The desired numbers of replicas by pool, without pools that have no published number."""
         text = await self._call(self._client.get(self._desired))
-        return _read_desired(text) if text else {}
+        return read_desired(text) if text else {}
 
     async def exchange(self, router: str, state: str) -> dict[str, str]:
         """Publish a router's state, and read the states of all routers, at one instant."""
@@ -285,20 +286,3 @@ class Directory:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
-
-
-def _read_desired(text: str) -> dict[Pool, int]:
-    try:
-        found = json.loads(text)
-        return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}
-    except (ValueError, TypeError) as error:
-        logger.warning("unreadable counts in the directory", extra={"reason": str(error)})
-        return {}
-
-
-def _read(value: str) -> ReplicaRecord | None:
-    try:
-        return ReplicaRecord.from_json(value)
-    except ValueError as error:
-        logger.warning("unreadable record in the directory", extra={"reason": str(error)})
-        return None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.deploy.child_processes import descendants, ended
-from cluster.deploy.gcs_server import MOST_DEATHS, WITHIN_S, GcsServer, with_port
+from cluster.deploy.local_ray.gcs_server import MOST_DEATHS, WITHIN_S, GcsServer, with_port
 from engine.errors import Unavailable
 from tests.eventually import wait_until
 

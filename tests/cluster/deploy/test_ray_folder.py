@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.deploy.local_ray import local_environment
-from cluster.deploy.ray_folder import RayFolder, sweep
+from cluster.deploy.local_ray.folder import RayFolder, sweep
+from cluster.deploy.local_ray.settings import local_environment
 from engine.errors import ConfigError
 
 DAY_S = 86_400

@@ -63,7 +63,9 @@ class RayHosts:
         self._chart = objects(
             {
                 "application": dict(application),
-                "redis": {"url": f"redis://redis:{REDIS_PORT}/0"},
+                "redis": {"url": f"redis://redis:{REDIS_PORT}/0", "allowWithoutPassword": True},
+                "security": {"allowWithoutKeys": True},
+                "tls": {"enabled": False},
                 "ray": {"faultTolerance": {"enabled": True}},
                 "replacementSeconds": 180,
                 "drainSeconds": 60,
@@ -74,7 +76,10 @@ class RayHosts:
         self._late = folder / "late"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
-            (folder / name).write_text(text.replace("/etc/tandem/", f"{folder}/"))
+            own = text.replace("/etc/tandem/", f"{folder}/")
+            (folder / name).write_text(own.replace("/etc/tandem-secrets/", f"{folder}/"))
+        (folder / "cluster").mkdir(exist_ok=True)
+        (folder / "cluster" / "secret").write_text(secrets.token_hex(32))
 
     def start(self) -> None:
         """Start Redis, the head and the nodes of the pools, and wait until all are there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.deploy.ray_tuning import QUIET_RAY
+from cluster.deploy.local_ray.tuning import QUIET_RAY
 
 # Bound: how long Ray's processes wait for a GCS beyond a drain; Ray's own default.
 _RECONNECT_S = 60
