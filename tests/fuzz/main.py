@@ -23,6 +23,7 @@ import grpc.aio
 
 from cluster.client import Client
 from tests.fuzz.doors import GrpcDoor, HttpDoor, SocketDoor
+from tests.fuzz.inside import MemberDoor, StrangerDoor
 from tests.fuzz.run import Door, Found, fuzz
 
 _START_S = 120.0
@@ -77,6 +78,8 @@ async def attack(cluster: Serving, requests: int, seed: int) -> Found:
             HttpDoor(host, int(port)),
             GrpcDoor(channel),
             SocketDoor(host, int(port)),
+            StrangerDoor(cluster.addresses["inside"]),
+            MemberDoor(cluster.addresses["inside"], cluster.addresses["secret"]),
         ]
         return await fuzz(doors, requests, seed, bystander)
 

@@ -16,8 +16,10 @@ import torch
 
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig
+from cluster.config.security import SecurityConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.telemetry.logging_setup import configure_logging
+from protos.wire.secret import made
 from tests import tiny
 from tests.integration.local import cluster
 
@@ -27,7 +29,7 @@ async def _serve(config: TandemConfig) -> None:
         inside = [replica.address for replica in local.replicas]
         router = local.router
         addresses = {"grpc": router.grpc_address, "http": router.http_address, "inside": inside}
-        print(json.dumps(addresses), flush=True)
+        print(json.dumps(addresses | {"secret": config.security.secret_file}), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
@@ -39,6 +41,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             tiny.make(Path(folder))
+            secret = made(Path(folder, "members", "secret"))
             base = TandemConfig()
             patient = EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)
             config = replace(
@@ -48,6 +51,7 @@ def main() -> None:
                 router=replace(base.router, http_port=0, grpc_port=0),
                 endpoints={"chat": patient},
                 directory=replace(base.directory, url=redis.url),
+                security=SecurityConfig(str(secret)),
             )
             asyncio.run(_serve(config))
     finally:
