@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -29,6 +29,7 @@ _HERE = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 class AdminServicer(router_pb2_grpc.AdminServicer):
     """Answers from the router's copy of the directory.
 
+    `latest` adds the newest load to a record, because the directory learns of it once a second.
     Where it is `guarded`, only calls from the router's own host may change anything; others get
     Unauthenticated.
     """
@@ -42,7 +43,9 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         config: str = "",
         *,
         guarded: bool = False,
+        latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
     ) -> None:
+        self._latest = latest or pools.latest
         self._config = config
         self._guarded = guarded
         self._pools = pools
@@ -56,7 +59,7 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         self, request: router_pb2.StatusRequest, context: Any
     ) -> router_pb2.StatusResponse:
         """Every replica as last reported, and the pools with too few replicas."""
-        replicas = [self._describe(record) for record in self._pools.members()]
+        replicas = [self._describe(self._latest(record)) for record in self._pools.members()]
         canaries = [_canary(state) for state in self._canaries.states()]
         return router_pb2.StatusResponse(
             replicas=replicas,

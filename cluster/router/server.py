@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import get_args
 
 from cluster.autoscaling.load_signals import LoadLimits
@@ -177,6 +178,7 @@ class RouterServer:
             self._canaries,
             config_version(config),
             guarded=config.router.api_keys is not None,
+            latest=self._latest,
         )
         front_ends = await FrontEnds.open(
             config.router, self.router, admin, self._metrics, self._keys, self._node
@@ -217,6 +219,12 @@ class RouterServer:
             scaling, limits, self.id, self.pools, self._directory, self._wake
         )
         self._autoscaling.add(asyncio.create_task(runner.run(), name=f"autoscaling by {self.id}"))
+
+    def _latest(self, record: ReplicaRecord) -> ReplicaRecord:
+        """The record with the newest load that is known here."""
+        if record.id == self.id:
+            return replace(record, load=self.router.load())
+        return self.pools.latest(record)
 
     def _load(self) -> ReplicaLoad:
         """The load for a heartbeat; also sets the gauges, because Ray forgets idle gauges."""
