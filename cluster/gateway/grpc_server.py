@@ -24,6 +24,7 @@ from cluster.api.proto_convert import event_to_proto, model_to_proto, request_fr
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
+from cluster.gateway.arrival_probes import GrpcArrivals
 from cluster.gateway.grpc_retry_info import detailed_trailers
 from cluster.sockets import cannot_listen, join
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
@@ -45,11 +46,20 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
-    """Answers `tandem.v1.Inference`. A call whose client reads nothing for `stall_s` ends."""
+    """Answers `tandem.v1.Inference`. A call whose client reads nothing for `stall_s` ends.
+
+    `arrived` says when a call that begins now came to the socket (monotonic).
+    """
 
     def __init__(
-        self, generator: Generator, *, stall_s: float = STALL_S, keys: ApiKeys | None = None
+        self,
+        generator: Generator,
+        *,
+        stall_s: float = STALL_S,
+        keys: ApiKeys | None = None,
+        arrived: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._arrived = arrived
         self._keys = keys
         self._generator = generator
         self._stall_s = stall_s
@@ -72,10 +82,10 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with _answering(context):
+            arrived_s = self._arrived()
             parsed = request_from_proto(_parsed(request))
             tenant = identify(self._keys, _authorization(context), parsed.tenant)
-            if tenant != parsed.tenant:
-                parsed = replace(parsed, tenant=tenant)
+            parsed = replace(parsed, tenant=tenant, arrived_s=arrived_s)
             events = self._generator.generate(parsed)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
@@ -136,8 +146,10 @@ class GrpcServer:
         port: int,
         health_status: health.aio.HealthServicer,
         follower: asyncio.Task[None],
+        arrivals: GrpcArrivals,
     ) -> None:
         self.port = port
+        self._arrivals = arrivals
         self._server = server
         self._health = health_status
         self._follower = follower
@@ -145,6 +157,7 @@ class GrpcServer:
     async def stop(self, grace_s: float = 5.0) -> None:
         """Turn unhealthy, refuse new calls, end running calls after `grace_s`."""
         await end([self._follower])
+        await self._arrivals.stop()
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
@@ -165,7 +178,9 @@ async def start(
     `also` names further services and the functions that add them to the server.
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
-    gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys)
+    arrivals = GrpcArrivals()
+    arrived = arrivals.probe.arrived
+    gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
     server.add_generic_rpc_handlers((gateway.handlers(),))
     health_status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
@@ -175,13 +190,16 @@ async def start(
     reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
     try:
         bound = _bind(server, host, port)
+        arrivals.add_to(server)
         await _set_health(generator, health_status, names)
         await server.start()
     except BaseException:
+        await arrivals.stop()
         await server.stop(0)
         raise
+    arrivals.start()
     follower = asyncio.create_task(_follow_health(generator, health_status, names))
-    return GrpcServer(server, bound, health_status, follower)
+    return GrpcServer(server, bound, health_status, follower, arrivals)
 
 
 def _method(form: Callable[..., Any], answer: Callable[..., Any], kind: type[Message]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -44,15 +45,22 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
+    arrived: Callable[[], float] = time.monotonic,
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
 
+    `arrived` says when a request that is read now came to the socket (monotonic).
     Its `state.drain` ends the WebSockets, each when its generations have ended.
     """
     gateway = HttpGateway(
-        generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
+        generator,
+        metrics,
+        max_body_bytes=max_body_bytes,
+        stall_s=stall_s,
+        keys=keys,
+        arrived=arrived,
     )
-    sockets = SocketGateway(generator, stall_s=stall_s, keys=keys)
+    sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
@@ -81,7 +89,9 @@ class HttpGateway:
         max_body_bytes: int,
         stall_s: float,
         keys: ApiKeys | None = None,
+        arrived: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._arrived = arrived
         self._keys = keys
         self._generator = generator
         self._metrics = metrics
@@ -90,17 +100,17 @@ class HttpGateway:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        tenant = self._tenant(request)
+        arrived_s, tenant = self._arrived(), self._tenant(request)
         body = await read_json(request, self._max_body_bytes)
-        call = ChatRequest.read(body).call(_request_id(request), tenant)
+        call = ChatRequest.read(body).call(_request_id(request), tenant, arrived_s)
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        tenant = self._tenant(request)
+        arrived_s, tenant = self._arrived(), self._tenant(request)
         body = await read_json(request, self._max_body_bytes)
         completion = CompletionRequest.read(body)
-        call = completion.call(_request_id(request), tenant)
+        call = completion.call(_request_id(request), tenant, arrived_s)
         if not completion.echo:
             return await self._reply(request, COMPLETION, call)
         longer = completion.max_tokens == 1

@@ -7,6 +7,7 @@ from typing import Self
 
 from cluster.config.router import RouterConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
+from cluster.gateway.arrival_probes import SocketArrivals
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer
 from cluster.router.admin_service import AdminServicer
@@ -25,12 +26,18 @@ class FrontEnds:
     """Both servers while they listen; other hosts reach them at `*_address`."""
 
     def __init__(
-        self, grpc: GrpcServer, http: HttpServer, grpc_address: str, http_address: str
+        self,
+        grpc: GrpcServer,
+        http: HttpServer,
+        arrivals: SocketArrivals,
+        grpc_address: str,
+        http_address: str,
     ) -> None:
         self.grpc_address = grpc_address
         self.http_address = http_address
         self._grpc = grpc
         self._http = http
+        self._arrivals = arrivals
 
     @classmethod
     async def open(
@@ -54,11 +61,13 @@ class FrontEnds:
                 (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
             ],
         )
+        arrivals = await SocketArrivals.start()
         app = http_app.create_app(
             router,
             metrics=lambda: (metrics.text(), CONTENT_TYPE),
             max_body_bytes=config.max_message_bytes,
             keys=keys,
+            arrived=arrivals.probe.arrived,
         )
         http = await uvicorn_server.start(
             app,
@@ -69,9 +78,10 @@ class FrontEnds:
             drain=app.state.drain,
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
-        return cls(grpc, http, *addresses)
+        return cls(grpc, http, arrivals, *addresses)
 
     async def close(self, grace_s: float) -> None:
         """Take no new requests, and let running requests end within `grace_s`."""
+        await self._arrivals.stop()
         http_grace_s = max(grace_s, _LEAST_GRACE_S)
         await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))
