@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.arrival import arrival_of
+from cluster.admission.refusals import Refused
 from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import (
     Event,
@@ -137,6 +139,7 @@ class Router:
         request_id = request.request_id or secrets.token_hex(12)
         account = self._accounting.open(request, request_id, self._counts_for(request.tenant))
         try:
+            self._refuse_early(request, account)
             running = self._take_on(request, account)
         except TandemError as error:
             self._accounting.turned_away(account, error)
@@ -174,6 +177,20 @@ class Router:
     def _counts_for(self, tenant: str) -> str:
         """The tenant for caps and metrics: without API keys all requests count for `default`."""
         return DEFAULT_TENANT if self._config.api_keys is None else tenant
+
+    def _refuse_early(self, request: GenerateRequest, account: RequestAccount) -> None:
+        """Raise Refused where no wait can help the request; this is decided without its tokens."""
+        endpoint = self._preprocessor.configured(request)
+        if endpoint is None:
+            return
+        arrival = arrival_of(request, endpoint, account.tenant, account.began_s)
+        if arrival is None:
+            return
+        try:
+            self._admission.refuse_early(arrival)
+        except Refused as refused:
+            metrics.REFUSED.inc(reason=refused.reason, **account.labels)
+            raise
 
     def _take_on(self, request: GenerateRequest, account: RequestAccount) -> _RunningRequest:
         """Begin the request, within the router's bound; raises InvalidRequest or Overloaded."""
