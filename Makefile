@@ -21,10 +21,11 @@ CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollou
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.
+SBOM := cyclonedx-bom==7.5.0
 SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
-	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference image demo-model \
+	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-streams \
 	bench-transfer bench-report soak-transfer clean
 
@@ -104,6 +105,12 @@ helm-dashboard: $(VENV)/.installed  ## write the chart's Grafana dashboard from 
 reference: $(VENV)/.installed  ## write the pages of docs/reference that come from the code
 	$(BIN)/python -m cluster.reference docs/reference
 
+sbom: $(VENV)/.installed .venv-sbom/.installed  ## write dist/sbom.cdx.json, the bill of materials of .venv
+	@mkdir -p dist
+	@.venv-sbom/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml \
+		--output-reproducible --output-file dist/sbom.cdx.json
+	@echo "dist/sbom.cdx.json"
+
 image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels
 	docker build --build-arg ACCELERATOR=$(ACCELERATOR) --build-arg TORCH_INDEX=$(TORCH_INDEX) \
 		-t tandem:$(VERSION)-$(ACCELERATOR) .
@@ -151,7 +158,7 @@ soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, t
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 clean:  ## remove the environments
-	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .bench
+	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .venv-sbom .bench
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and on the PATH" >&2; exit 1; }
@@ -174,6 +181,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 .venv-protos/.installed: protos/requirements.txt
 	@$(PYTHON) -m venv .venv-protos
 	@.venv-protos/bin/pip --disable-pip-version-check --quiet install -r protos/requirements.txt
+	@touch $@
+
+.venv-sbom/.installed:
+	@$(PYTHON) -m venv .venv-sbom
+	@.venv-sbom/bin/pip --disable-pip-version-check --quiet install $(SBOM)
 	@touch $@
 
 .venv-oldest/.installed: tests/requirements-oldest.txt

@@ -17,6 +17,7 @@ class ReplicaLoad:
 
     `prompt_tokens_due` wait or are being computed. `prompt_tokens_per_s` is the recent speed with
     the steps beside it, None before the first prompt. The requests may need `blocks_promised`.
+    A `stalled` engine has work and completes no step.
 
     Of a replica that decodes: each step gives `streams` requests a token, of which `batch_limit`
     may run. A step usually takes `step_s`; `itl_s` is the longest time between two steps beside
@@ -53,6 +54,7 @@ class ReplicaLoad:
     batch_tokens_due: int = 0
     batch_blocks: int = 0
     batch_streams: int = 0
+    stalled: bool = False
 
     @property
     def used(self) -> int:
@@ -62,7 +64,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """One replica. `address` is the host:port of its gRPC server; a router's calls go to `calls`.
+    """One replica. `address` is the host:port on which it listens; of a router that of gRPC.
 
     `generation` rises from one life to the next (a start time in nanoseconds); `started_at` is
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
@@ -85,7 +87,6 @@ class ReplicaRecord:
     leaving: bool = False
     config: str = ""
     http: str = ""
-    calls: str = ""
     device: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:

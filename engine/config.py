@@ -47,8 +47,14 @@ class ModelConfig:
     `auto` takes the fastest that device and model allow.
     """
 
+    step_timeout_s: float = 30.0
+    """An engine with work that completes no step, and no slice of a prompt, for so long is stalled:
+    its replica gets no work and is replaced. Much longer than the slowest step of a busy CPU.
+    """
+
     def __post_init__(self) -> None:
         require(bool(self.path), "path must not be empty")
+        require(self.step_timeout_s > 0, "step_timeout_s must be positive")
         require(
             self.context_tokens is None or self.context_tokens >= 2,
             "context_tokens must be at least 2",

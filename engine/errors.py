@@ -5,6 +5,7 @@ TandemError
 │   └── PromptTooLong
 ├── NotFound                no such model, endpoint or request
 ├── Unauthenticated         no API key, or an unknown one
+├── PermissionDenied        a known API key without the right to this
 ├── ConfigError             the configuration is wrong
 ├── UnsupportedModel        the model cannot be served, by name
 ├── Overloaded              no capacity now; says when to try again
@@ -19,6 +20,23 @@ TandemError
 """
 
 from __future__ import annotations
+
+_SHOWN_CHARACTERS = 60
+
+
+def shown(value: object) -> str:
+    """A value of a caller, short enough to be quoted in an error message."""
+    if value is None:
+        return "null"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a number that large"
+    if isinstance(value, str):
+        quoted = repr(value[: _SHOWN_CHARACTERS + 1])
+    elif isinstance(value, bool | int | float):
+        quoted = repr(value)
+    else:
+        return "an object" if isinstance(value, dict) else "a list"
+    return quoted if len(quoted) <= _SHOWN_CHARACTERS else f"{quoted[: _SHOWN_CHARACTERS - 3]}..."
 
 
 class TandemError(Exception):
@@ -61,6 +79,12 @@ class Unauthenticated(TandemError):
     """The request has no API key, or an unknown one."""
 
     code = "UNAUTHENTICATED"
+
+
+class PermissionDenied(TandemError):
+    """The API key is known and has no right to this."""
+
+    code = "PERMISSION_DENIED"
 
 
 class ConfigError(TandemError):

@@ -8,33 +8,29 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-import grpc
-
-from engine.errors import DeadlineExceeded, Overloaded
+from engine.errors import DeadlineExceeded, Overloaded, Unavailable
 from engine.kv.cache import KvCache
 from kv_transfer import metrics
 from kv_transfer.config import TransferConfig
-from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
+from kv_transfer.links.link_stream import MOST_LINK_BYTES, LinkStream
 from kv_transfer.links.receiver_link import ReceiverLink
 from kv_transfer.links.shared import KvEndpoint, make_shared
 from kv_transfer.links.transfer_receiver import Admit
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import ChannelOpener
 from protos import kv_transfer_pb2 as pb
-from protos import kv_transfer_pb2_grpc
-from protos.channel import DIRECT
+from protos.wire.client import Connector
+from protos.wire.streams import FrameStream
 
 __all__ = ["KvReceiver", "OfferedKv", "Peer", "ReceivedKv"]
 
 _log = logging.getLogger(__name__)
-# A gRPC channel of its own for each link: a new link would wait for an old channel's backoff.
-_GRPC_OPTIONS = [DIRECT, ("grpc.use_local_subchannel_pool", 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A sender: its replica id and the address (host:port) of its gRPC server."""
+    """A sender: its replica id and its address (host:port)."""
 
     replica: str
     address: str
@@ -56,12 +52,14 @@ class KvReceiver(KvEndpoint):
         host: str,
         cache: KvCache,
         config: TransferConfig,
+        connector: Connector,
         opener: ChannelOpener = open_channel,
     ) -> None:
         super().__init__(make_shared(cache, config, opener, sends=False))
         self._id = replica_id
         self._host = host
         self._config = config
+        self._connector = connector
         self._open: dict[str, _Open] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._generation = 0
@@ -152,22 +150,23 @@ class KvReceiver(KvEndpoint):
         opened.link.end(reason)
 
     async def _run(self, link: ReceiverLink, peer: Peer) -> None:
-        """Run the link on a gRPC stream of its own."""
-        async with grpc.aio.insecure_channel(peer.address, options=_GRPC_OPTIONS) as grpc_channel:
-            call = kv_transfer_pb2_grpc.KvTransferStub(grpc_channel).Link()
+        """Run the link on a connection of its own."""
+        stream, connect_s = FrameStream(MOST_LINK_BYTES), self._config.connect_timeout_s
+        opening = asyncio.create_task(
+            self._connector.connect(peer.address, "link", stream.wire, connect_s)
+        )
+        messages = LinkStream(stream, pb.SenderMessage, pb.ReceiverMessage, opening)
 
-            async def read() -> pb.SenderMessage | None:
-                message: pb.SenderMessage | None = wire.end_to_none(await call.read())
-                return message
+        async def hang_up() -> None:
+            with suppress(Unavailable):
+                await messages.end()
 
-            async def hang_up() -> None:
-                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    await call.done_writing()
-
-            try:
-                await link.run(read, call.write, hang_up)
-            finally:
-                call.cancel()
-                opened = self._open.get(peer.replica)
-                if opened is not None and opened.link is link:
-                    del self._open[peer.replica]
+        try:
+            await link.run(messages.read, messages.write, hang_up)
+        finally:
+            opening.cancel()
+            stream.close()
+            opened = self._open.get(peer.replica)
+            if opened is not None and opened.link is link:
+                del self._open[peer.replica]
+            await asyncio.gather(opening, return_exceptions=True)

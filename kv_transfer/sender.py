@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-import grpc
-
 from engine.errors import Internal, Overloaded, TransferFailed
 from engine.kv.cache import KvCache
 from kv_transfer.aio.bounded_map import BoundedMap
@@ -20,7 +18,7 @@ from kv_transfer.links.sender_link import SenderLink
 from kv_transfer.links.shared import KvEndpoint, make_shared
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import ChannelOpener
-from protos import kv_transfer_pb2_grpc
+from protos.wire.streams import FrameStream
 
 __all__ = ["HandOver", "KvSender", "OutgoingKv"]
 
@@ -54,9 +52,9 @@ class KvSender(KvEndpoint):
         """Accept links from now on."""
         self._links.start()
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve `KvTransfer` on that server."""
-        kv_transfer_pb2_grpc.add_KvTransferServicer_to_server(self._links, server)
+    async def serve_link(self, stream: FrameStream) -> None:
+        """Serve a receiver's connection for `link`. Raises Unavailable when it broke."""
+        await self._links.serve(stream)
 
     async def hand_over(self, kv: OutgoingKv, timeout_s: float) -> int:
         """Offer complete KV and send it when it is pulled; returns the bytes sent after the commit.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from engine.errors import Internal, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane import LANES, Lane
-from engine.types.sampling_params import SamplingParams
+from engine.types.sampling_params import SamplingParams, check_count
 from engine.types.scores import Scores, Scoring
 from engine.types.sequence import FinishReason, SampledToken
 from engine.types.sequence import Sequence as TokenSequence
@@ -77,7 +77,9 @@ def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
 
 
 def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
-    """The sampling in `wire`; absent fields take their default."""
+    """The sampling in `wire`; absent fields take their default. InvalidRequest for long lists."""
+    for name in ("stop", "stop_token_ids", "logit_bias"):
+        check_count(name, getattr(wire, name))
     given = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
     if wire.logit_bias:
         given["logit_bias"] = dict(wire.logit_bias)

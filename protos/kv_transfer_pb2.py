@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/kv_transfer.proto\x12\x12tandem.internal.v1\"\xd1\x03\n\x0fReceiverMessage\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.tandem.internal.v1.HelloH\x00\x12,\n\x06joined\x18\x02 \x01(\x0b\x32\x1a.tandem.internal.v1.JoinedH\x00\x12(\n\x04pull\x18\x03 \x01(\x0b\x32\x18.tandem.internal.v1.PullH\x00\x12\x32\n\tcommitted\x18\x05 \x01(\x0b\x32\x1d.tandem.internal.v1.CommittedH\x00\x12\x34\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\".tandem.internal.v1.CancelTransferH\x00\x12\x32\n\theartbeat\x18\x07 \x01(\x0b\x32\x1d.tandem.internal.v1.HeartbeatH\x00\x12,\n\x06\x63redit\x18\x08 \x01(\x0b\x32\x1a.tandem.internal.v1.CreditH\x00\x12*\n\x05value\x18\n \x01(\x0b\x32\x19.tandem.internal.v1.ValueH\x00\x12\x31\n\x04more\x18\t \x03(\x0b\x32#.tandem.internal.v1.ReceiverMessageB\t\n\x07messageJ\x04\x08\x04\x10\x05\"\xab\x04\n\rSenderMessage\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.tandem.internal.v1.WelcomeH\x00\x12\x30\n\x06refuse\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.RefuseLinkH\x00\x12,\n\x06joined\x18\x03 \x01(\x0b\x32\x1a.tandem.internal.v1.JoinedH\x00\x12*\n\x05offer\x18\x04 \x01(\x0b\x32\x19.tandem.internal.v1.OfferH\x00\x12(\n\x04\x64one\x18\x07 \x01(\x0b\x32\x18.tandem.internal.v1.DoneH\x00\x12\x30\n\x08withdraw\x18\x08 \x01(\x0b\x32\x1c.tandem.internal.v1.WithdrawH\x00\x12\x32\n\theartbeat\x18\t \x01(\x0b\x32\x1d.tandem.internal.v1.HeartbeatH\x00\x12,\n\x06\x65xtent\x18\n \x01(\x0b\x32\x1a.tandem.internal.v1.ExtentH\x00\x12,\n\x06\x66rames\x18\x0b \x01(\x0b\x32\x1a.tandem.internal.v1.FramesH\x00\x12*\n\x05value\x18\r \x01(\x0b\x32\x19.tandem.internal.v1.ValueH\x00\x12/\n\x04more\x18\x0c \x03(\x0b\x32!.tandem.internal.v1.SenderMessageB\t\n\x07messageJ\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07\"\xe2\x01\n\x05Hello\x12\x10\n\x08receiver\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12*\n\x06layout\x18\x03 \x01(\x0b\x32\x1a.tandem.internal.v1.Layout\x12\x11\n\ttransport\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x0f\n\x07process\x18\x06 \x01(\t\x12\x13\n\x0b\x66rame_bytes\x18\x07 \x01(\x04\x12,\n\x07witness\x18\x08 \x01(\x0b\x32\x1b.tandem.internal.v1.Witness\x12\x10\n\x08protocol\x18\t \x01(\r\"G\n\x07Witness\x12\x0c\n\x04\x62oot\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x12\n\ndescriptor\x18\x03 \x01(\r\x12\r\n\x05nonce\x18\x04 \x01(\x0c\"{\n\x06Layout\x12.\n\x06layers\x18\x01 \x03(\x0b\x32\x1e.tandem.internal.v1.LayerShape\x12\x14\n\x0c\x62lock_tokens\x18\x02 \x01(\r\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x16\n\x0emodel_identity\x18\x04 \x01(\tJ\x04\x08\x05\x10\x06\"1\n\nLayerShape\x12\x10\n\x08kv_heads\x18\x01 \x01(\r\x12\x11\n\thead_size\x18\x02 \x01(\r\"\xa0\x01\n\x07Welcome\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x04 \x01(\t\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x13\n\x0b\x66rame_bytes\x18\x06 \x01(\x04\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12.\n\x05\x63\x61\x63he\x18\x08 \x01(\x0b\x32\x1f.tandem.internal.v1.SharedCacheJ\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"s\n\x0bSharedCache\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x12\n\ndescriptor\x18\x02 \x01(\r\x12\x10\n\x08identity\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x06 \x01(\r\"\x1c\n\nRefuseLink\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x08\n\x06Joined\"#\n\x05Value\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x0b\n\tHeartbeat\"\x93\x01\n\x05Offer\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_token\x18\x04 \x01(\r\x12\r\n\x05\x65\x61rly\x18\x05 \x01(\x08\x12\x34\n\x08\x62orrowed\x18\x06 \x01(\x0b\x32\".tandem.internal.v1.BorrowedBlocks\">\n\x0e\x42orrowedBlocks\x12\x0c\n\x04word\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x03 \x03(\r\"N\n\x04Pull\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\x10\n\x08in_place\x18\x04 \x01(\x08\"\x81\x01\n\x06\x45xtent\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x13\n\x0blayer_start\x18\x02 \x01(\r\x12\x12\n\nlayer_stop\x18\x03 \x01(\r\x12\x13\n\x0b\x62lock_start\x18\x04 \x01(\r\x12\x12\n\nblock_stop\x18\x05 \x01(\r\x12\x13\n\x0b\x66rame_bytes\x18\x06 \x01(\x04\"3\n\x06\x46rames\x12)\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x19.tandem.internal.v1.Frame\"\xcd\x01\n\x05\x46rame\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x10\n\x08transfer\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0blayer_start\x18\x04 \x01(\r\x12\x12\n\nlayer_stop\x18\x05 \x01(\r\x12\x13\n\x0b\x62lock_start\x18\x06 \x01(\r\x12\x12\n\nblock_stop\x18\x07 \x01(\r\x12\x12\n\nhead_start\x18\x08 \x01(\r\x12\x11\n\thead_stop\x18\t \x01(\r\x12\r\n\x05\x62ytes\x18\n \x01(\x04J\x04\x08\x0b\x10\x0c\"\x18\n\x06\x43redit\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x04\"=\n\x04\x44one\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06\x66rames\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_token\x18\x03 \x01(\r\"\x1d\n\tCommitted\x12\x10\n\x08transfer\x18\x01 \x01(\t\",\n\x08Withdraw\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"2\n\x0e\x43\x61ncelTransfer\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t2`\n\nKvTransfer\x12R\n\x04Link\x12#.tandem.internal.v1.ReceiverMessage\x1a!.tandem.internal.v1.SenderMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/kv_transfer.proto\x12\x12tandem.internal.v1\"\xfd\x03\n\x0fReceiverMessage\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.tandem.internal.v1.HelloH\x00\x12,\n\x06joined\x18\x02 \x01(\x0b\x32\x1a.tandem.internal.v1.JoinedH\x00\x12(\n\x04pull\x18\x03 \x01(\x0b\x32\x18.tandem.internal.v1.PullH\x00\x12\x32\n\tcommitted\x18\x05 \x01(\x0b\x32\x1d.tandem.internal.v1.CommittedH\x00\x12\x34\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\".tandem.internal.v1.CancelTransferH\x00\x12\x32\n\theartbeat\x18\x07 \x01(\x0b\x32\x1d.tandem.internal.v1.HeartbeatH\x00\x12,\n\x06\x63redit\x18\x08 \x01(\x0b\x32\x1a.tandem.internal.v1.CreditH\x00\x12*\n\x03\x65nd\x18\x0b \x01(\x0b\x32\x1b.tandem.internal.v1.LinkEndH\x00\x12*\n\x05value\x18\n \x01(\x0b\x32\x19.tandem.internal.v1.ValueH\x00\x12\x31\n\x04more\x18\t \x03(\x0b\x32#.tandem.internal.v1.ReceiverMessageB\t\n\x07messageJ\x04\x08\x04\x10\x05\"\xd7\x04\n\rSenderMessage\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.tandem.internal.v1.WelcomeH\x00\x12\x30\n\x06refuse\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.RefuseLinkH\x00\x12,\n\x06joined\x18\x03 \x01(\x0b\x32\x1a.tandem.internal.v1.JoinedH\x00\x12*\n\x05offer\x18\x04 \x01(\x0b\x32\x19.tandem.internal.v1.OfferH\x00\x12(\n\x04\x64one\x18\x07 \x01(\x0b\x32\x18.tandem.internal.v1.DoneH\x00\x12\x30\n\x08withdraw\x18\x08 \x01(\x0b\x32\x1c.tandem.internal.v1.WithdrawH\x00\x12\x32\n\theartbeat\x18\t \x01(\x0b\x32\x1d.tandem.internal.v1.HeartbeatH\x00\x12,\n\x06\x65xtent\x18\n \x01(\x0b\x32\x1a.tandem.internal.v1.ExtentH\x00\x12,\n\x06\x66rames\x18\x0b \x01(\x0b\x32\x1a.tandem.internal.v1.FramesH\x00\x12*\n\x03\x65nd\x18\x0e \x01(\x0b\x32\x1b.tandem.internal.v1.LinkEndH\x00\x12*\n\x05value\x18\r \x01(\x0b\x32\x19.tandem.internal.v1.ValueH\x00\x12/\n\x04more\x18\x0c \x03(\x0b\x32!.tandem.internal.v1.SenderMessageB\t\n\x07messageJ\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07\"\xe2\x01\n\x05Hello\x12\x10\n\x08receiver\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12*\n\x06layout\x18\x03 \x01(\x0b\x32\x1a.tandem.internal.v1.Layout\x12\x11\n\ttransport\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x0f\n\x07process\x18\x06 \x01(\t\x12\x13\n\x0b\x66rame_bytes\x18\x07 \x01(\x04\x12,\n\x07witness\x18\x08 \x01(\x0b\x32\x1b.tandem.internal.v1.Witness\x12\x10\n\x08protocol\x18\t \x01(\r\"G\n\x07Witness\x12\x0c\n\x04\x62oot\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x12\n\ndescriptor\x18\x03 \x01(\r\x12\r\n\x05nonce\x18\x04 \x01(\x0c\"{\n\x06Layout\x12.\n\x06layers\x18\x01 \x03(\x0b\x32\x1e.tandem.internal.v1.LayerShape\x12\x14\n\x0c\x62lock_tokens\x18\x02 \x01(\r\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x16\n\x0emodel_identity\x18\x04 \x01(\tJ\x04\x08\x05\x10\x06\"1\n\nLayerShape\x12\x10\n\x08kv_heads\x18\x01 \x01(\r\x12\x11\n\thead_size\x18\x02 \x01(\r\"\xa0\x01\n\x07Welcome\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x04 \x01(\t\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x13\n\x0b\x66rame_bytes\x18\x06 \x01(\x04\x12\x10\n\x08protocol\x18\x07 \x01(\r\x12.\n\x05\x63\x61\x63he\x18\x08 \x01(\x0b\x32\x1f.tandem.internal.v1.SharedCacheJ\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"s\n\x0bSharedCache\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x12\n\ndescriptor\x18\x02 \x01(\r\x12\x10\n\x08identity\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x06 \x01(\r\"\x1c\n\nRefuseLink\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x08\n\x06Joined\"\x19\n\x07LinkEnd\x12\x0e\n\x06reason\x18\x01 \x01(\t\"#\n\x05Value\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x0b\n\tHeartbeat\"\x93\x01\n\x05Offer\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_token\x18\x04 \x01(\r\x12\r\n\x05\x65\x61rly\x18\x05 \x01(\x08\x12\x34\n\x08\x62orrowed\x18\x06 \x01(\x0b\x32\".tandem.internal.v1.BorrowedBlocks\">\n\x0e\x42orrowedBlocks\x12\x0c\n\x04word\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x03 \x03(\r\"N\n\x04Pull\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\x10\n\x08in_place\x18\x04 \x01(\x08\"\x81\x01\n\x06\x45xtent\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x13\n\x0blayer_start\x18\x02 \x01(\r\x12\x12\n\nlayer_stop\x18\x03 \x01(\r\x12\x13\n\x0b\x62lock_start\x18\x04 \x01(\r\x12\x12\n\nblock_stop\x18\x05 \x01(\r\x12\x13\n\x0b\x66rame_bytes\x18\x06 \x01(\x04\"3\n\x06\x46rames\x12)\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x19.tandem.internal.v1.Frame\"\xcd\x01\n\x05\x46rame\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x10\n\x08transfer\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0blayer_start\x18\x04 \x01(\r\x12\x12\n\nlayer_stop\x18\x05 \x01(\r\x12\x13\n\x0b\x62lock_start\x18\x06 \x01(\r\x12\x12\n\nblock_stop\x18\x07 \x01(\r\x12\x12\n\nhead_start\x18\x08 \x01(\r\x12\x11\n\thead_stop\x18\t \x01(\r\x12\r\n\x05\x62ytes\x18\n \x01(\x04J\x04\x08\x0b\x10\x0c\"\x18\n\x06\x43redit\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x04\"=\n\x04\x44one\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06\x66rames\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_token\x18\x03 \x01(\r\"\x1d\n\tCommitted\x12\x10\n\x08transfer\x18\x01 \x01(\t\",\n\x08Withdraw\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"2\n\x0e\x43\x61ncelTransfer\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,51 +32,51 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.kv_transfer_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RECEIVERMESSAGE']._serialized_start=49
-  _globals['_RECEIVERMESSAGE']._serialized_end=514
-  _globals['_SENDERMESSAGE']._serialized_start=517
-  _globals['_SENDERMESSAGE']._serialized_end=1072
-  _globals['_HELLO']._serialized_start=1075
-  _globals['_HELLO']._serialized_end=1301
-  _globals['_WITNESS']._serialized_start=1303
-  _globals['_WITNESS']._serialized_end=1374
-  _globals['_LAYOUT']._serialized_start=1376
-  _globals['_LAYOUT']._serialized_end=1499
-  _globals['_LAYERSHAPE']._serialized_start=1501
-  _globals['_LAYERSHAPE']._serialized_end=1550
-  _globals['_WELCOME']._serialized_start=1553
-  _globals['_WELCOME']._serialized_end=1713
-  _globals['_SHAREDCACHE']._serialized_start=1715
-  _globals['_SHAREDCACHE']._serialized_end=1830
-  _globals['_REFUSELINK']._serialized_start=1832
-  _globals['_REFUSELINK']._serialized_end=1860
-  _globals['_JOINED']._serialized_start=1862
-  _globals['_JOINED']._serialized_end=1870
-  _globals['_VALUE']._serialized_start=1872
-  _globals['_VALUE']._serialized_end=1907
-  _globals['_HEARTBEAT']._serialized_start=1909
-  _globals['_HEARTBEAT']._serialized_end=1920
-  _globals['_OFFER']._serialized_start=1923
-  _globals['_OFFER']._serialized_end=2070
-  _globals['_BORROWEDBLOCKS']._serialized_start=2072
-  _globals['_BORROWEDBLOCKS']._serialized_end=2134
-  _globals['_PULL']._serialized_start=2136
-  _globals['_PULL']._serialized_end=2214
-  _globals['_EXTENT']._serialized_start=2217
-  _globals['_EXTENT']._serialized_end=2346
-  _globals['_FRAMES']._serialized_start=2348
-  _globals['_FRAMES']._serialized_end=2399
-  _globals['_FRAME']._serialized_start=2402
-  _globals['_FRAME']._serialized_end=2607
-  _globals['_CREDIT']._serialized_start=2609
-  _globals['_CREDIT']._serialized_end=2633
-  _globals['_DONE']._serialized_start=2635
-  _globals['_DONE']._serialized_end=2696
-  _globals['_COMMITTED']._serialized_start=2698
-  _globals['_COMMITTED']._serialized_end=2727
-  _globals['_WITHDRAW']._serialized_start=2729
-  _globals['_WITHDRAW']._serialized_end=2773
-  _globals['_CANCELTRANSFER']._serialized_start=2775
-  _globals['_CANCELTRANSFER']._serialized_end=2825
-  _globals['_KVTRANSFER']._serialized_start=2827
-  _globals['_KVTRANSFER']._serialized_end=2923
+  _globals['_RECEIVERMESSAGE']._serialized_end=558
+  _globals['_SENDERMESSAGE']._serialized_start=561
+  _globals['_SENDERMESSAGE']._serialized_end=1160
+  _globals['_HELLO']._serialized_start=1163
+  _globals['_HELLO']._serialized_end=1389
+  _globals['_WITNESS']._serialized_start=1391
+  _globals['_WITNESS']._serialized_end=1462
+  _globals['_LAYOUT']._serialized_start=1464
+  _globals['_LAYOUT']._serialized_end=1587
+  _globals['_LAYERSHAPE']._serialized_start=1589
+  _globals['_LAYERSHAPE']._serialized_end=1638
+  _globals['_WELCOME']._serialized_start=1641
+  _globals['_WELCOME']._serialized_end=1801
+  _globals['_SHAREDCACHE']._serialized_start=1803
+  _globals['_SHAREDCACHE']._serialized_end=1918
+  _globals['_REFUSELINK']._serialized_start=1920
+  _globals['_REFUSELINK']._serialized_end=1948
+  _globals['_JOINED']._serialized_start=1950
+  _globals['_JOINED']._serialized_end=1958
+  _globals['_LINKEND']._serialized_start=1960
+  _globals['_LINKEND']._serialized_end=1985
+  _globals['_VALUE']._serialized_start=1987
+  _globals['_VALUE']._serialized_end=2022
+  _globals['_HEARTBEAT']._serialized_start=2024
+  _globals['_HEARTBEAT']._serialized_end=2035
+  _globals['_OFFER']._serialized_start=2038
+  _globals['_OFFER']._serialized_end=2185
+  _globals['_BORROWEDBLOCKS']._serialized_start=2187
+  _globals['_BORROWEDBLOCKS']._serialized_end=2249
+  _globals['_PULL']._serialized_start=2251
+  _globals['_PULL']._serialized_end=2329
+  _globals['_EXTENT']._serialized_start=2332
+  _globals['_EXTENT']._serialized_end=2461
+  _globals['_FRAMES']._serialized_start=2463
+  _globals['_FRAMES']._serialized_end=2514
+  _globals['_FRAME']._serialized_start=2517
+  _globals['_FRAME']._serialized_end=2722
+  _globals['_CREDIT']._serialized_start=2724
+  _globals['_CREDIT']._serialized_end=2748
+  _globals['_DONE']._serialized_start=2750
+  _globals['_DONE']._serialized_end=2811
+  _globals['_COMMITTED']._serialized_start=2813
+  _globals['_COMMITTED']._serialized_end=2842
+  _globals['_WITHDRAW']._serialized_start=2844
+  _globals['_WITHDRAW']._serialized_end=2888
+  _globals['_CANCELTRANSFER']._serialized_start=2890
+  _globals['_CANCELTRANSFER']._serialized_end=2940
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReceiverMessage(_message.Message):
-    __slots__ = ("hello", "joined", "pull", "committed", "cancel", "heartbeat", "credit", "value", "more")
+    __slots__ = ("hello", "joined", "pull", "committed", "cancel", "heartbeat", "credit", "end", "value", "more")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class ReceiverMessage(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
@@ -24,12 +25,13 @@ class ReceiverMessage(_message.Message):
     cancel: CancelTransfer
     heartbeat: Heartbeat
     credit: Credit
+    end: LinkEnd
     value: Value
     more: _containers.RepeatedCompositeFieldContainer[ReceiverMessage]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ReceiverMessage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., cancel: _Optional[_Union[CancelTransfer, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., end: _Optional[_Union[LinkEnd, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[ReceiverMessage, _Mapping]]] = ...) -> None: ...
 
 class SenderMessage(_message.Message):
-    __slots__ = ("welcome", "refuse", "joined", "offer", "done", "withdraw", "heartbeat", "extent", "frames", "value", "more")
+    __slots__ = ("welcome", "refuse", "joined", "offer", "done", "withdraw", "heartbeat", "extent", "frames", "end", "value", "more")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +41,7 @@ class SenderMessage(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     EXTENT_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -50,9 +53,10 @@ class SenderMessage(_message.Message):
     heartbeat: Heartbeat
     extent: Extent
     frames: Frames
+    end: LinkEnd
     value: Value
     more: _containers.RepeatedCompositeFieldContainer[SenderMessage]
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., frames: _Optional[_Union[Frames, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[SenderMessage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[RefuseLink, _Mapping]] = ..., joined: _Optional[_Union[Joined, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., extent: _Optional[_Union[Extent, _Mapping]] = ..., frames: _Optional[_Union[Frames, _Mapping]] = ..., end: _Optional[_Union[LinkEnd, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[SenderMessage, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("receiver", "generation", "layout", "transport", "device", "process", "frame_bytes", "witness", "protocol")
@@ -149,6 +153,12 @@ class RefuseLink(_message.Message):
 class Joined(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LinkEnd(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("key", "value")

@@ -1,8 +1,24 @@
+from protos import calls_pb2 as _calls_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ControlRequest(_message.Message):
+    __slots__ = ("take_role",)
+    TAKE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    take_role: TakeRoleRequest
+    def __init__(self, take_role: _Optional[_Union[TakeRoleRequest, _Mapping]] = ...) -> None: ...
+
+class ControlAnswer(_message.Message):
+    __slots__ = ("took_role", "failure")
+    TOOK_ROLE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    took_role: TakeRoleResponse
+    failure: _calls_pb2.Failure
+    def __init__(self, took_role: _Optional[_Union[TakeRoleResponse, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ...) -> None: ...
 
 class TakeRoleRequest(_message.Message):
     __slots__ = ("role",)

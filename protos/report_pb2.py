@@ -24,17 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/report.proto\x12\x12tandem.internal.v1\"\x0e\n\x0cWatchRequest\"\x80\x02\n\x06Report\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x19\n\x11prompt_tokens_due\x18\x03 \x01(\x04\x12\x13\n\x0b\x62locks_free\x18\x04 \x01(\r\x12\x17\n\x0f\x62locks_promised\x18\x05 \x01(\r\x12\x0f\n\x07streams\x18\x06 \x01(\r\x12\x13\n\x06step_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x10\x62\x61tch_tokens_due\x18\x08 \x01(\x04\x12\x14\n\x0c\x62\x61tch_blocks\x18\t \x01(\r\x12\x15\n\rbatch_streams\x18\n \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x0b \x01(\rB\t\n\x07_step_s2R\n\x07Reports\x12G\n\x05Watch\x12 .tandem.internal.v1.WatchRequest\x1a\x1a.tandem.internal.v1.Report0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/report.proto\x12\x12tandem.internal.v1\"9\n\x0bReportFrame\x12*\n\x06report\x18\x01 \x01(\x0b\x32\x1a.tandem.internal.v1.Report\"\x91\x02\n\x06Report\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x19\n\x11prompt_tokens_due\x18\x03 \x01(\x04\x12\x13\n\x0b\x62locks_free\x18\x04 \x01(\r\x12\x17\n\x0f\x62locks_promised\x18\x05 \x01(\r\x12\x0f\n\x07streams\x18\x06 \x01(\r\x12\x13\n\x06step_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x10\x62\x61tch_tokens_due\x18\x08 \x01(\x04\x12\x14\n\x0c\x62\x61tch_blocks\x18\t \x01(\r\x12\x15\n\rbatch_streams\x18\n \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x0b \x01(\r\x12\x0f\n\x07stalled\x18\x0c \x01(\x08\x42\t\n\x07_step_sb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.report_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WATCHREQUEST']._serialized_start=43
-  _globals['_WATCHREQUEST']._serialized_end=57
-  _globals['_REPORT']._serialized_start=60
-  _globals['_REPORT']._serialized_end=316
-  _globals['_REPORTS']._serialized_start=318
-  _globals['_REPORTS']._serialized_end=400
+  _globals['_REPORTFRAME']._serialized_start=43
+  _globals['_REPORTFRAME']._serialized_end=100
+  _globals['_REPORT']._serialized_start=103
+  _globals['_REPORT']._serialized_end=376
 # @@protoc_insertion_point(module_scope)

@@ -1,15 +1,18 @@
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class WatchRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class ReportFrame(_message.Message):
+    __slots__ = ("report",)
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    report: Report
+    def __init__(self, report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams", "batch_limit")
+    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams", "batch_limit", "stalled")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +24,7 @@ class Report(_message.Message):
     BATCH_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BATCH_STREAMS_FIELD_NUMBER: _ClassVar[int]
     BATCH_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     prompt_tokens_due: int
@@ -32,4 +36,5 @@ class Report(_message.Message):
     batch_blocks: int
     batch_streams: int
     batch_limit: int
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ..., batch_limit: _Optional[int] = ...) -> None: ...
+    stalled: bool
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ..., batch_limit: _Optional[int] = ..., stalled: bool = ...) -> None: ...

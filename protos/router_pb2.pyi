@@ -118,16 +118,20 @@ class StopResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RolloutRequest(_message.Message):
-    __slots__ = ("configuration",)
+    __slots__ = ("configuration", "weaken_security")
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    WEAKEN_SECURITY_FIELD_NUMBER: _ClassVar[int]
     configuration: str
-    def __init__(self, configuration: _Optional[str] = ...) -> None: ...
+    weaken_security: bool
+    def __init__(self, configuration: _Optional[str] = ..., weaken_security: bool = ...) -> None: ...
 
 class RolloutResponse(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "weakens")
     ID_FIELD_NUMBER: _ClassVar[int]
+    WEAKENS_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    weakens: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., weakens: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GiveRoleRequest(_message.Message):
     __slots__ = ("replica", "role")

@@ -74,7 +74,7 @@ def retry_after_ms(error: TandemError) -> int | None:
 
 def one_line(message: str) -> str:
     """`message` on one line, valid and short enough for a header."""
-    line = valid_text(" ".join(message.split()))
+    line = valid_text(" ".join(message[: 4 * MAX_MESSAGE_BYTES].split()))
     encoded = line.encode()
     if len(encoded) <= MAX_MESSAGE_BYTES:
         return line

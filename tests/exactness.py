@@ -1,6 +1,7 @@
 """What the cluster must equal: greedy `generate` of transformers, in float32.
 
-A difference is excused only where the two best logits, computed in float64, lie within 1e-4.
+A difference is excused only where the two best logits, computed in float64, lie within 1e-4; of
+sampled tokens, where the draw lies within a bound that follows from it beside an edge.
 """
 
 from __future__ import annotations
@@ -78,6 +79,22 @@ def excused(model: torch.nn.Module, case: Case, got: tuple[int, ...]) -> bool:
     best = torch.topk(logits, 2)
     tied = (best.values[0] - best.values[1]).item() < TIE
     return tied and {case.expected[first], got[first]} == set(best.indices.tolist())
+
+
+def is_sampled_tie(
+    logits: torch.Tensor, sampling: SamplingParams, number: float, tokens: set[int]
+) -> bool:
+    """Whether the draw of `number` in [0, 1) may give either of two tokens by rounding alone.
+
+    `logits` has float64 values of one position. A tie lets two logits differ by TIE, so each by
+    half of it. The edge between two tokens, a probability p, then moves by at most
+    2 p (1 - p) (TIE / 2) / temperature, and that by at most TIE / (4 temperature). Filters are off.
+    """
+    edges = (logits.double() / sampling.temperature).softmax(-1).cumsum(-1)
+    bound = TIE / (4 * sampling.temperature)
+    around = torch.tensor([max(0.0, number - bound), min(number + bound, 1.0)], dtype=torch.float64)
+    first, last = torch.searchsorted(edges, around, right=True).tolist()
+    return all(first <= token <= last for token in tokens)
 
 
 def _random_prompt(rng: random.Random, length: int) -> tuple[int, ...]:

@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("bench", "cluster", "decode_pool", "engine", "kv_transfer", "models", "prefill_pool")
+PACKAGES = (
+    *("bench", "cluster", "decode_pool", "engine", "kv_transfer", "models", "prefill_pool"),
+    "protos/wire",
+)
 
 # Class names that stand twice (a leading underscore does not count), each with its reason.
 SHARED_NAMES: dict[str, str] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from bench.load.http_recording import RecordedAnswer
+from protos.wire.certificates import client_context
 
 _PORTS = {"http": 80, "https": 443}
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -26,7 +28,7 @@ class Target:
     host: str
     port: int
     base: str = ""
-    tls: bool = False
+    tls: ssl.SSLContext | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -35,15 +37,19 @@ class Target:
         return cls("127.0.0.1", port)
 
     @classmethod
-    def at(cls, url: str, api_key: str | None = None) -> Self:
-        """`http://host:port` or `https://…`, with `/v1` or without; raises ValueError."""
+    def at(cls, url: str, api_key: str | None = None, authority: str | None = None) -> Self:
+        """`http://host:port` or `https://…`, with `/v1` or without; raises ValueError.
+
+        `authority` is a PEM file, as of `tandem batch`; raises ConfigError.
+        """
         parts = urlsplit(url)
         if parts.scheme not in _PORTS or not parts.hostname:
             raise ValueError(f"{url!r} is no http:// or https:// address")
         carried = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         port = parts.port or _PORTS[parts.scheme]
         base = parts.path.rstrip("/").removesuffix("/v1")
-        return cls(parts.hostname, port, base, parts.scheme == "https", carried)
+        tls = client_context(authority) if parts.scheme == "https" else None
+        return cls(parts.hostname, port, base, tls, carried)
 
     def post(self, body: Mapping[str, object], path: str = "/v1/completions") -> bytes:
         """The bytes of a request with a JSON body, to be made before the clock runs."""
@@ -70,7 +76,7 @@ async def send_request(target: Target, request: bytes, deadline_s: float) -> Rec
     receiver = _ReadRecorder(request, loop.create_future())
     async with asyncio.timeout(deadline_s):
         transport, _ = await loop.create_connection(
-            lambda: receiver, target.host, target.port, ssl=target.tls or None
+            lambda: receiver, target.host, target.port, ssl=target.tls
         )
         try:
             await receiver.done

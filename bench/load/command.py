@@ -87,7 +87,7 @@ async def _server(options: argparse.Namespace) -> ServerTarget:
     key = os.environ.get(options.key_env) if options.key_env else None
     if options.key_env and not key:
         raise ConfigError(f"{options.key_env} is not set")
-    target = Target.at(options.url, key)
+    target = Target.at(options.url, key, options.tls_ca)
     extra: dict[str, object] = {"stream_options": {"include_usage": True}}
     if not options.stop_at_eos:
         extra["ignore_eos"] = True
@@ -123,7 +123,8 @@ def _sender(options: argparse.Namespace) -> Sender:
 
 
 def _watch(options: argparse.Namespace) -> MetricsPoller | None:
-    targets = [Target.at(url) for url in options.metrics or ()]
+    key = os.environ.get("TANDEM_METRICS_KEY")
+    targets = [Target.at(url, key, options.tls_ca) for url in options.metrics or ()]
     return MetricsPoller(targets, more=tuple(options.watch or ())) if targets else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--key-env", metavar="VARIABLE", help="environment variable with the API key"
+    )
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        default=os.environ.get("TANDEM_TLS_CA"),
+        help="trust this authority alone (PEM; default: TANDEM_TLS_CA)",
     )
     parser.add_argument("--out", type=Path, default=Path("bench-report"), help="without a suffix")
     parser.add_argument("--title", metavar="TEXT", help="what the report is of; default: the URL")
@@ -153,9 +160,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--ttft-ms", type=float, default=1000.0, help="of the first token")
     rules.add_argument("--itl-ms", type=float, default=60.0, help="of the mean between tokens")
     rules.add_argument("--stall-ms", type=float, default=250.0, help="of the longest silence")
-    rules.add_argument(
-        "--metrics", action="append", metavar="URL", help="polls URL/metrics; may be repeated"
-    )
+    text = "polls URL/metrics, with the key in TANDEM_METRICS_KEY; may be repeated"
+    rules.add_argument("--metrics", action="append", metavar="URL", help=text)
     rules.add_argument("--watch", action="append", metavar="NAME", help="one more metric to plot")
 
 

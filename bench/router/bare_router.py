@@ -14,11 +14,14 @@ from pathlib import Path
 from bench.core.event_loop import run
 from cluster.config.endpoints import EndpointConfig, FlushConfig
 from cluster.config.schema import TandemConfig, located
+from cluster.config.security import SecurityConfig
 from cluster.config.tenant_limits import TenantConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.router.server import RouterServer
+from protos.wire.secret import made
 
+_SECRET = "secret"
 # No request is refused, although the replicas do not compute.
 _ANY = EndpointConfig(max_output_tokens=1_000_000, ttft_budget_ms=60_000, itl_budget_ms=600_000)
 # `each` sends every token by itself, `coalesced` as the default endpoint does.
@@ -31,7 +34,10 @@ ENDPOINTS = {
 
 
 def endless_model(folder: Path) -> str:
-    """A copy of the bundled model, by links, whose context has a million tokens; its path."""
+    """A copy of the bundled model, by links, whose context has a million tokens; its path.
+
+    The folder has a secret for the cluster, too.
+    """
     source = Path(located("demo"))
     for file in source.iterdir():
         if file.is_file() and file.name != "config.json":
@@ -39,6 +45,7 @@ def endless_model(folder: Path) -> str:
     config = json.loads((source / "config.json").read_text())
     config["max_position_embeddings"] = 1_000_000
     (folder / "config.json").write_text(json.dumps(config))
+    made(folder / _SECRET)
     return str(folder)
 
 
@@ -54,6 +61,7 @@ def config_for(url: str, model: str) -> TandemConfig:
         endpoints=ENDPOINTS,
         tenants={"default": TenantConfig(max_concurrent=4096)},
         directory=replace(base.directory, url=url),
+        security=SecurityConfig(secret_file=str(Path(model) / _SECRET)),
     )
 
 

@@ -95,6 +95,10 @@ class Direct:
         """No pool is missing."""
         return ()
 
+    def unhealthy(self) -> tuple[str, ...]:
+        """No replica is unhealthy."""
+        return ()
+
 
 class DirectFrontEnds:
     """Both front ends of a replica, open until `stop`; `grpc` and `http` are their addresses."""

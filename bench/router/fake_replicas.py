@@ -20,25 +20,31 @@ import grpc
 import grpc.aio
 
 from bench.core.event_loop import run
+from bench.router.bare_router import config_for
 from bench.router.direct_front_ends import DirectFrontEnds
 from cluster.config.deployment import DirectoryConfig
+from cluster.config.schema import TandemConfig
 from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.replica_record import Pool, ReplicaLoad, ReplicaRecord
-from cluster.rpc.load_reports_server import ReportServicer
-from cluster.rpc.server import CallServer, Serve, new_server
+from cluster.rpc.load_reports_server import LoadReporter
+from cluster.rpc.membership import Membership
+from cluster.rpc.server import CallServer, Serve
+from cluster.sockets import join, listening_socket
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
+from engine.model.loading import describe
 from engine.scheduling.prompt_queue import QueuePosition
 from engine.text.completion import Piece
 from engine.types.sequence import SampledToken, Sequence
 from kv_transfer.links.incoming_transfer import OfferedKv, ReceivedKv
 from prefill_pool.loop import PrefillJob, PrefillResult
 from prefill_pool.servicer import PrefillServicer
-from protos import report_pb2_grpc
+from protos.wire.streams import StreamServer
 
 ECHO = "/tandem.bench.Echo/Once"
+_HOST = "127.0.0.1"
 _BLOCKS = 100_000_000
 _LOAD = ReplicaLoad(
     blocks_total=_BLOCKS, blocks_free=_BLOCKS, block_size=16, context_tokens=1_000_000
@@ -194,59 +200,73 @@ async def _echo(request: bytes, context: Any) -> AsyncIterator[bytes]:
 
 
 class Fake(NamedTuple):
-    """A fake replica: its record, the server of its calls, and a function that ends it."""
+    """A fake replica: its record, the server of its calls, and a function that ends it.
+
+    `echo` is the address of a bare gRPC server, to measure one hop.
+    """
 
     record: ReplicaRecord
+    echo: str
     answer: Serve
     close: Close
 
 
-async def serve(role: Pool, directory: Directory, model: str, prefill_s: float = 0.0) -> Fake:
-    """Start a fake replica and register it. `model` is the model's identity."""
-    server = new_server()
+async def serve(
+    role: Pool, directory: Directory, config: TandemConfig, prefill_s: float = 0.0
+) -> Fake:
+    """Start a fake replica of the configuration's model and register it."""
     if role == "prefill":
         prefill: Any = SteadyPrefill(prefill_s)
         load = prefill.load
         answer: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
-        _, service, method = ECHO.split("/")
-        handlers: dict[str, Any] = {method: grpc.unary_stream_rpc_method_handler(_echo)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     else:
         decode: Any = SteadyDecode()
         load = decode.load
         answer = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
+    calls, sock = CallServer({role: answer}), listening_socket(_HOST, 0)
     # Without reports routers would open their stream again and again.
-    report_pb2_grpc.add_ReportsServicer_to_server(ReportServicer(load), server)
-    calls = CallServer({role: answer})
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    where, born = f"127.0.0.1:{port}", time.time_ns()
+    reports = StreamServer(LoadReporter(load).serve, 64)
+    membership, echo = Membership.of(config), grpc.aio.server()
+    wire = membership.server({"calls": calls.accept, "reports": reports.accept})
+    echo_port = await _start_echo(echo)
     record = ReplicaRecord(
         f"{role}-0",
         role,
-        where,
-        born,
-        model_identity=model,
+        join(_HOST, sock.getsockname()[1]),
+        time.time_ns(),
+        model_identity=describe(config.model).identity,
         load=_LOAD,
-        calls=await calls.start("127.0.0.1"),
     )
+    await wire.start(sock, record.address)
     await directory.register(record)
     heartbeat = LeaseHeartbeat(directory, record, load)
     heartbeat.start()
 
     async def close() -> None:
         await heartbeat.stop()
+        await wire.stop()
         await calls.stop()
-        await server.stop(0)
+        await reports.stop()
+        await echo.stop(0)
 
-    return Fake(record, answer, close)
+    return Fake(record, join(_HOST, echo_port), answer, close)
+
+
+async def _start_echo(server: grpc.aio.Server) -> int:
+    """Start the server of `ECHO` on a free port; returns the port."""
+    _, service, method = ECHO.split("/")
+    handlers: dict[str, Any] = {method: grpc.unary_stream_rpc_method_handler(_echo)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port(f"{_HOST}:0")
+    await server.start()
+    return port
 
 
 async def main(url: str, role: Pool, model: str, prefill_s: float) -> None:
     """Serve one replica until standard input ends. A prefill replica has its own front ends."""
     directory = Directory.connect(DirectoryConfig(url=url))
-    fake = await serve(role, directory, model, prefill_s)
-    found: dict[str, str] = {role: fake.record.address}
+    fake = await serve(role, directory, config_for(url, model), prefill_s)
+    found: dict[str, str] = {role: fake.echo}
     front_ends = None
     if role == "prefill":
         front_ends = await DirectFrontEnds.open(fake.answer)

@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.router.bare_router import config_for, endless_model
+from bench.router.bare_router import endless_model
 from bench.router.stream_load import Streams, streams_to
-from engine.model.loading import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,8 @@ def site_of(url: str, prefill_ms: float) -> Iterator[Site]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         model = endless_model(Path(folder))
-        identity = describe(config_for(url, model).model).identity
-        _, read = stack.enter_context(process_of(module, url, "prefill", identity, took))
-        decode, read_decode = stack.enter_context(process_of(module, url, "decode", identity, took))
+        _, read = stack.enter_context(process_of(module, url, "prefill", model, took))
+        decode, read_decode = stack.enter_context(process_of(module, url, "decode", model, took))
         prefill, _ = read(), read_decode()
         with process_of("bench.router.bare_router", url, model) as (router, read):
             yield Site(router.pid, decode.pid, read(), prefill)

@@ -206,8 +206,13 @@ def _post(spec: StreamSpec) -> bytes:
             "stream": True,
         }
     ).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    lines = (
+        "POST /v1/completions HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}\r\n\r\n",
+    )
+    return "\r\n".join(lines).encode() + body
 
 
 def _texts(raw: bytes) -> list[str]:

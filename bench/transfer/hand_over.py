@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
-
 from bench.core.statistics import Spread
 from bench.transfer.floor import Parts, median_parts
-from bench.transfer.shape import HOST, LAYOUT, transfer_config
+from bench.transfer.shape import HOST, LAYOUT, SECRET, transfer_config
+from cluster.sockets import join, listening_socket
 from engine.kv.cache import KvCache
+from kv_transfer.links.link_stream import MOST_LINK_BYTES
 from kv_transfer.sender import KvSender, OutgoingKv
+from protos.wire.server import WireServer
+from protos.wire.streams import StreamServer
 
 PROMPTS = (1024, 4096, 32_768)
 FLIGHTS = (8, 32)
@@ -109,19 +111,21 @@ class Sending:
         self._other = other
         self._address = ""
         self._sender = KvSender("bench-prefill", HOST, cache, transfer_config(transport))
-        self._server = grpc.aio.server()
+        self._streams = StreamServer(self._sender.serve_link, MOST_LINK_BYTES)
+        self._server = WireServer(SECRET, {"link": self._streams.accept})
 
     async def start(self) -> None:
         """Serve on a free port."""
         self._sender.start()
-        self._address = f"{HOST}:{self._server.add_insecure_port(f'{HOST}:0')}"
-        self._sender.add_to(self._server)
-        await self._server.start()
+        sock = listening_socket(HOST, 0)
+        self._address = join(HOST, sock.getsockname()[1])
+        await self._server.start(sock, self._address)
 
     async def close(self) -> None:
         """End the link."""
         await self._sender.close()
-        await self._server.stop(0)
+        await self._server.stop()
+        await self._streams.stop()
 
     async def hand_over(self, tokens: int, requests: int) -> float:
         """Seconds from the offers to the last commit; all are expected when they are offered."""

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 
 from bench.transfer.floor import BUFFERS, Ahead
-from bench.transfer.shape import FRAME_BYTES, HOST, cache_for, channel_spec, transfer_config
+from bench.transfer.shape import FRAME_BYTES, HOST, SECRET, cache_for, channel_spec, transfer_config
 from engine import kernels
 from engine.kv.cache import KvCache
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK, Receipt, Wait
+from protos.wire.client import Connector
 
 
 def receive_tcp(port: int, warm: int, messages: int, answered: bool) -> None:
@@ -66,7 +67,10 @@ class Receiving:
     """One KvReceiver on one cache; transfer i of a round goes to the i-th range of blocks."""
 
     def __init__(self, transport: str, cache: KvCache) -> None:
-        self._receiver = KvReceiver("bench-decode", HOST, cache, transfer_config(transport))
+        connector = Connector(SECRET)
+        self._receiver = KvReceiver(
+            "bench-decode", HOST, cache, transfer_config(transport), connector
+        )
 
     async def receive(self, address: str, names: list[str]) -> list[float]:
         """Receive all of these at once; returns the time of each commit (`time.perf_counter`)."""

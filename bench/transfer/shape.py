@@ -11,8 +11,11 @@ from engine.kv.cache import KvCache, KvFormat
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
 from kv_transfer.transports.transport import ChannelSpec
+from protos.wire.secret import ClusterSecret
 
 HOST = "127.0.0.1"
+# Both processes are of this benchmark, and move no KV of any client.
+SECRET = ClusterSecret(b"the secret of the benchmark")
 _SHAPE = ModelShape()
 LAYOUT = KvLayout(
     layers=(LayerShape(_SHAPE.kv_heads, _SHAPE.head_size),) * _SHAPE.layers,

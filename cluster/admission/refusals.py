@@ -13,6 +13,7 @@ from engine.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
+    PermissionDenied,
     TandemError,
     Unauthenticated,
 )
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # Bound: the least time between two lines about refusals.
 _LOG_EVERY_S = 5.0
+_OF_THE_CLIENT = (InvalidRequest, NotFound, Unauthenticated, PermissionDenied, Cancelled)
 
 
 class Refused(Overloaded):
@@ -78,4 +80,4 @@ def is_fault(error: TandemError) -> bool:
     """
     if isinstance(error, Refused):
         return error.reason != "starting" and not error.reason.startswith("tenant_")
-    return not isinstance(error, InvalidRequest | NotFound | Unauthenticated | Cancelled)
+    return not isinstance(error, _OF_THE_CLIENT)

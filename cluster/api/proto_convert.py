@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from cluster.api.limits import MAX_MESSAGES, check_length
 from cluster.api.requests import (
     ChatPrompt,
     ChoiceSummary,
@@ -29,7 +30,9 @@ from cluster.api.requests import (
 from cluster.api.validation import (
     chat_message,
     check_choices,
+    check_name,
     check_request_id,
+    check_tenant,
     text_prompt,
     token_prompt,
 )
@@ -58,25 +61,26 @@ def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
     for name in ("request_id", "model", "endpoint", "n", "tenant", "progress"):
         try:
             setattr(wire, name, getattr(request, name))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidRequest(f"{name}: {error}", field=name) from None
     try:
         _put_prompt(wire, request.prompt)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"prompt: {error}", field="prompt") from None
     return wire
 
 
 def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
     """The request in `wire`; raises InvalidRequest."""
+    n, sampling = check_choices(wire.n or 1), sampling_from_proto(wire.sampling)
     return GenerateRequest(
         prompt=_take_prompt(wire),
-        sampling=sampling_from_proto(wire.sampling),
-        n=check_choices(wire.n or 1),
+        sampling=sampling,
+        n=n,
         request_id=check_request_id(wire.request_id),
-        model=wire.model,
-        endpoint=wire.endpoint,
-        tenant=wire.tenant or DEFAULT_TENANT,
+        model=check_name(wire.model, "model"),
+        endpoint=check_name(wire.endpoint, "endpoint"),
+        tenant=check_tenant(wire.tenant or DEFAULT_TENANT),
         progress=wire.progress,
     )
 
@@ -169,6 +173,7 @@ def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
         case "chat":
             if not wire.chat.messages:
                 raise InvalidRequest("chat.messages must not be empty", field="chat.messages")
+            check_length(wire.chat.messages, MAX_MESSAGES, "chat.messages", "messages")
             return ChatPrompt(
                 tuple(
                     chat_message(message.role, message.content, f"chat.messages[{index}]")

@@ -230,5 +230,12 @@ class Generator(Protocol):
         ...
 
     def missing(self) -> tuple[str, ...]:
-        """The pools that have no healthy replica, by name; empty means ready."""
+        """The pools that have no healthy replica, by name; empty means ready.
+
+        A router that takes nothing new is missing, too.
+        """
+        ...
+
+    def unhealthy(self) -> tuple[str, ...]:
+        """The ids of the replicas that are there and get no work."""
         ...

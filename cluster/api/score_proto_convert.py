@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 
+from cluster.api.limits import MAX_CHOICES
 from cluster.api.requests import GenerateRequest, ScorePrompt, TextPrompt, TokenPrompt
 from cluster.api.scoring import ScoredText
-from cluster.api.validation import MAX_CHOICES, shown, text_prompt, token_prompt
-from engine.errors import InvalidRequest
+from cluster.api.validation import check_name, check_tenant, text_prompt, token_prompt
+from engine.errors import InvalidRequest, shown
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
 from engine.types.scores import Scores
 from protos import inference_pb2
@@ -40,6 +41,10 @@ def score_requests_from_proto(
     """One request of `tenant` for each text, with that id; raises InvalidRequest."""
     if wire.top > MAX_LOGPROBS:
         raise InvalidRequest(f"top must be at most {MAX_LOGPROBS}, not {wire.top}", field="top")
+    _check_count(wire.inputs)
+    check_name(wire.model, "model")
+    check_name(wire.endpoint, "endpoint")
+    check_tenant(tenant)
     prompts = [
         _prompt_from_proto(one, wire.top, f"inputs[{index}]")
         for index, one in enumerate(wire.inputs)
@@ -127,14 +132,17 @@ def _prompt_from_proto(wire: inference_pb2.ScoreInput, top: int, field: str) -> 
     return ScorePrompt(prompt, continuation, top)
 
 
+def _check_count(inputs: Sized) -> None:
+    if not 1 <= len(inputs) <= MAX_CHOICES:
+        raise InvalidRequest(
+            f"inputs must be 1 to {MAX_CHOICES} texts, not {len(inputs)}", field="inputs"
+        )
+
+
 def _requests(
     prompts: Sequence[ScorePrompt], request_id: str, model: str, endpoint: str, tenant: str
 ) -> list[GenerateRequest]:
     """A request for each text, numbered where there are several."""
-    if not 1 <= len(prompts) <= MAX_CHOICES:
-        raise InvalidRequest(
-            f"inputs must be 1 to {MAX_CHOICES} texts, not {len(prompts)}", field="inputs"
-        )
     several = len(prompts) > 1
     return [
         GenerateRequest(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cluster.api.event_streams import closing
 from cluster.api.gather import together
+from cluster.api.limits import MAX_NUMBERS
 from cluster.api.requests import (
     ChoiceSummary,
     GenerateRequest,
@@ -23,8 +24,6 @@ from engine.errors import Internal, InvalidRequest
 
 # Texts of one call that are scored at a time. The budget of a text begins with its scoring.
 AT_ONCE = 8
-# Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
-MOST_NUMBERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,18 @@ class _Size:
     def add(self, request: GenerateRequest, tokens: int) -> None:
         top = request.prompt.top if isinstance(request.prompt, ScorePrompt) else 0
         self._numbers += tokens * (1 + top)
-        if self._numbers > MOST_NUMBERS:
+        if self._numbers > MAX_NUMBERS:
             raise InvalidRequest(
-                f"the answer would have more than {MOST_NUMBERS} log-probabilities: "
+                f"the answer would have more than {MAX_NUMBERS} log-probabilities: "
                 "ask for fewer texts, or for fewer of the likeliest tokens"
             )
+
+
+def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of leading ids that both sequences share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    differ = (index for index, (left, right) in pairs if left != right)
+    return next(differ, min(len(one), len(other)))
 
 
 async def score_all(generator: Generator, requests: Sequence[GenerateRequest]) -> list[ScoredText]:

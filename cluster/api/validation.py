@@ -1,4 +1,7 @@
-"""Checks of requests, shared by the front ends and the client."""
+"""Checks of requests, shared by the front ends and the client.
+
+`cluster/api/limits.py` has the bounds.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
+from cluster.api.limits import MAX_CHOICES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS
 from cluster.api.requests import ROLES, ChatMessage, TextPrompt, TokenPrompt
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, PromptTooLong, shown
 from protos.convert import valid_text
 
-MAX_CHOICES = 128
 MAX_TOKEN_ID = 2**32 - 1
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -47,6 +50,16 @@ def check_choices(n: int) -> int:
     return n
 
 
+def check_name(name: str, field: str) -> str:
+    """Return the name of a model or an endpoint if it has a valid length; raises InvalidRequest."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(
+            f"{field} must have at most {MAX_NAME_CHARACTERS} characters, not {len(name)}",
+            field=field,
+        )
+    return check_text(name, field)
+
+
 def check_text(text: str, field: str) -> str:
     """Return `text` if it can be encoded; raises InvalidRequest, naming `field`."""
     if text != valid_text(text):
@@ -65,6 +78,9 @@ def token_prompt(ids: Sequence[object], field: str) -> TokenPrompt:
     """`ids` as a prompt; raises InvalidRequest, naming `field`, unless all are token ids."""
     if not ids:
         raise InvalidRequest(f"{field} must not be empty", field=field)
+    if len(ids) > MAX_PROMPT_TOKENS:
+        message = f"{field} has {len(ids)} token ids; the most of any model is {MAX_PROMPT_TOKENS}"
+        raise PromptTooLong(message, field=field)
     if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in ids):
         for index, token in enumerate(ids):
             token_id(token, f"{field}[{index}]", field)
@@ -86,14 +102,3 @@ def chat_message(role: object, content: str, field: str) -> ChatMessage:
     raise InvalidRequest(
         f"{field}.role must be one of {', '.join(ROLES)}, not {shown(role)}", field=f"{field}.role"
     )
-
-
-def shown(value: object) -> str:
-    """A value of a caller, short enough to be quoted in an error message."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return "a number that large"
-    if value is None:
-        return "null"
-    if isinstance(value, bool | int | float | str):
-        return repr(value) if len(repr(value)) <= 60 else f"{value!r:.57}..."
-    return "an object" if isinstance(value, dict) else "a list"

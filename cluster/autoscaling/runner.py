@@ -20,6 +20,7 @@ from cluster.replica_record import Pool, ReplicaRecord
 from cluster.rpc.role_control import request_role
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import TandemError, Unavailable
+from protos.wire.client import Connector
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class AutoscalingRunner:
         router_id: str,
         pools: HealthyReplicas,
         directory: Directory,
+        connector: Connector,
         wake: Wake | None = None,
         poll_s: float = _POLL_S,
     ) -> None:
@@ -50,6 +52,7 @@ class AutoscalingRunner:
         self._router_id = router_id
         self._pools = pools
         self._directory = directory
+        self._connector = connector
         self._controller: PoolController | None = None
 
     async def run(self) -> None:
@@ -77,13 +80,21 @@ class AutoscalingRunner:
         trusted = [self._pools.latest(one) for one in members if self._counts(one)]
         change = self._controller.decide(trusted, time.monotonic())
         if isinstance(change, Flip):
-            await _flip_role(change)
+            await self._flip_role(change)
         elif change is not None:
             _log_resize(change)
         await self._publish(self._controller)
         if self._wake is not None:
             for pool in self._controller.missing:
                 self._wake(pool)
+
+    async def _flip_role(self, flip: Flip) -> None:
+        fields = {"replica": flip.replica.id, "role": flip.role, "reason": flip.reason}
+        try:
+            await request_role(self._connector, flip.replica, flip.role)
+            log.info("role flipped", extra=fields)
+        except TandemError as error:
+            log.warning("role not flipped", extra=fields | {"error": error.message})
 
     def _step_back(self) -> None:
         """Leave the pools to another router, and show 0: the largest value of all counts."""
@@ -114,12 +125,3 @@ class AutoscalingRunner:
 def _log_resize(change: Resize) -> None:
     fields = {"pool": change.pool, "replicas": change.replicas, "before": change.before}
     log.info("pool resized", extra=fields | {"reason": change.reason})
-
-
-async def _flip_role(flip: Flip) -> None:
-    fields = {"replica": flip.replica.id, "role": flip.role, "reason": flip.reason}
-    try:
-        await request_role(flip.replica, flip.role)
-        log.info("role flipped", extra=fields)
-    except TandemError as error:
-        log.warning("role not flipped", extra=fields | {"error": error.message})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 from cluster.batch.lines import BatchReply
 from engine.errors import ConfigError, Unavailable
+from protos.wire.certificates import client_context
 
 # Beyond what a server's own limit on a request should be (router.request_timeout_s).
 _DEADLINE_S = 1800.0
@@ -34,18 +36,22 @@ class BatchServer:
     host: str
     port: int
     base: str = ""
-    tls: bool = False
+    tls: ssl.SSLContext | None = None
     api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def at(cls, url: str, api_key: str | None) -> Self:
-        """`http://host:port` or `https://…`, with `/v1` or without; raises ConfigError."""
+    def at(cls, url: str, api_key: str | None, authority: str | None = None) -> Self:
+        """`http://host:port` or `https://…`, with `/v1` or without; raises ConfigError.
+
+        `authority` is a PEM file; without it the system's authorities are trusted.
+        """
         parts = urlsplit(url)
         if parts.scheme not in _PORTS or not parts.hostname:
             raise ConfigError(f"{url!r} is no http:// or https:// address")
         base = parts.path.rstrip("/").removesuffix("/v1")
         port = parts.port or _PORTS[parts.scheme]
-        return cls(parts.hostname, port, base, parts.scheme == "https", api_key)
+        tls = client_context(authority) if parts.scheme == "https" else None
+        return cls(parts.hostname, port, base, tls, api_key)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> BatchResponse:
         """The answer, whatever its status; raises Unavailable where none came."""
@@ -67,9 +73,7 @@ class BatchServer:
             raise Unavailable(f"{self.host}:{self.port}: {reason}") from None
 
     async def _exchange(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection(
-            self.host, self.port, ssl=True if self.tls else None
-        )
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
         try:
             writer.write(request)
             await writer.drain()

@@ -45,6 +45,11 @@ SOURCES = (
         "Replica",
         "Shown by each prefill and decode replica with every heartbeat.",
     ),
+    Source(
+        "cluster.telemetry.connection_metrics",
+        "Connections",
+        "Counted in each router (`http`) and replica (`internal`).",
+    ),
     Source("prefill_pool.metrics", "Prefill", "Counted in the prefill loop of a replica."),
     Source("decode_pool.metrics", "Decode", "Counted in the decode loop of a replica."),
     Source("engine.metrics", "Engine and prefix cache", "Counted in replicas of both pools."),

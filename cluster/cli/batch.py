@@ -13,6 +13,7 @@ from cluster.batch.http_client import BatchServer
 from cluster.batch.lines import read_input
 from cluster.batch.output import BatchOutput
 from cluster.batch.run import BatchProgress, BatchRun, endpoint_for
+from cluster.cli.tls_options import add_tls, tls_ca
 from engine.errors import ConfigError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN.jsonl", help="lines in OpenAI's batch form")
     parser.add_argument("output", metavar="OUT.jsonl", help="gets a line for each; may exist")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the server ({DEFAULT_URL})")
+    add_tls(parser)
     parser.add_argument(
         "--endpoint", metavar="NAME", help="default: the server's first of the lane batch"
     )
@@ -45,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{source}: no such file")
     if output.exists() and output.samefile(source):
         raise ConfigError(f"{output} is the input")
-    server = BatchServer.at(options.url, os.environ.get("TANDEM_API_KEY"))
+    key, authority = os.environ.get("TANDEM_API_KEY"), tls_ca(options)
+    server = BatchServer.at(options.url, key, authority)
     progress = asyncio.run(_run(server, source, output, options))
     print(f"tandem: {progress}", file=sys.stderr)
     return 0 if not progress.failed else 1

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from cluster.api.validation import check_tenant
+from cluster.cli.tls_options import tls_ca
 from cluster.config.deployment import DirectoryConfig
-from cluster.config.router import KEYS_IN_REDIS
+from cluster.config.router import KEYS_IN_REDIS, Right
 from cluster.config.schema import load_config
+from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_directory import Directory
-from cluster.tenants.api_keys import hash_of
+from cluster.tenants.hashed_keys import KeyOwner, check_owner, hash_of, new_key
 from cluster.tenants.key_file import KeyFile
 from engine.errors import InvalidRequest, NotFound
 
-_KEY_BYTES = 32
 _SHOWN = 12
 _LEAST_PREFIX = 8
 T = TypeVar("T")
@@ -30,31 +29,33 @@ T = TypeVar("T")
 class Keys(Protocol):
     """A store of hashed keys."""
 
-    def keys(self) -> dict[str, str]:
-        """Tenant by hash."""
+    def keys(self) -> dict[str, KeyOwner]:
+        """Owner by hash."""
         ...
 
-    def add(self, digest: str, tenant: str) -> None:
-        """Give the tenant the key of this hash."""
+    def add(self, digest: str, owner: KeyOwner) -> None:
+        """Give the owner the key of this hash."""
         ...
 
     def remove(self, digest: str) -> None:
-        """Take the key of this hash from its tenant."""
+        """Take the key of this hash from its owner."""
         ...
 
 
 def run(options: argparse.Namespace) -> int:
     """Run `tandem keys`; raises a TandemError."""
     keys = _opened(options)
+    if options.action != "add" and (options.operator or options.metrics):
+        raise InvalidRequest("--operator and --metrics belong to `tandem keys add`")
     if options.action == "list":
-        for digest, tenant in sorted(keys.keys().items(), key=lambda item: item[::-1]):
-            print(f"{digest[:_SHOWN]}  {tenant}")
-    elif options.name is None:
-        raise InvalidRequest(f"`tandem keys {options.action}` needs a name")
+        for digest, owner in sorted(keys.keys().items(), key=_order):
+            print(f"{digest[:_SHOWN]}  {owner.right:8}  {owner.name}")
     elif options.action == "add":
-        tenant, key = check_tenant(options.name), new_key()
-        keys.add(hash_of(key), tenant)
+        owner, key = _new_owner(options), new_key()
+        keys.add(hash_of(key), owner)
         print(key)
+    elif options.name is None:
+        raise InvalidRequest("`tandem keys remove` needs the beginning of a hash")
     else:
         digest = _named(keys.keys(), options.name)
         keys.remove(digest)
@@ -62,31 +63,34 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def new_key() -> str:
-    """A new key of 256 random bits."""
-    return f"tandem-{secrets.token_urlsafe(_KEY_BYTES)}"
-
-
 class _RedisKeys:
     """The keys in Redis. Each change has a connection of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: RedisTlsConfig | None) -> None:
         self._config = DirectoryConfig(url=url)
+        self._tls = tls
 
-    def keys(self) -> dict[str, str]:
-        async def read(directory: Directory) -> dict[str, str]:
-            return (await directory.api_keys())[1]
+    def keys(self) -> dict[str, KeyOwner]:
+        async def read(directory: Directory) -> dict[str, KeyOwner]:
+            _, found = await directory.api_keys()
+            return {
+                digest: KeyOwner(name, right)
+                for right, owners in found.items()
+                for digest, name in owners.items()
+            }
 
         return asyncio.run(self._with(read))
 
-    def add(self, digest: str, tenant: str) -> None:
-        asyncio.run(self._with(lambda directory: directory.add_api_key(digest, tenant)))
+    def add(self, digest: str, owner: KeyOwner) -> None:
+        asyncio.run(
+            self._with(lambda directory: directory.add_api_key(digest, owner.name, owner.right))
+        )
 
     def remove(self, digest: str) -> None:
         asyncio.run(self._with(lambda directory: directory.remove_api_key(digest)))
 
     async def _with(self, act: Callable[[Directory], Awaitable[T]]) -> T:
-        directory = Directory.connect(self._config)
+        directory = Directory.connect(self._config, self._tls)
         try:
             return await act(directory)
         finally:
@@ -96,18 +100,37 @@ class _RedisKeys:
 def _opened(options: argparse.Namespace) -> Keys:
     """The store of keys that the options name; raises a TandemError."""
     file, url = options.file, options.redis
+    tls = RedisTlsConfig(authority=tls_ca(options))
     if options.config is not None:
         config = load_config(options.config)
         if config.router.api_keys is None:
             raise InvalidRequest(f"{options.config} has no router.api_keys")
         if config.router.api_keys == KEYS_IN_REDIS:
-            url = config.directory.url
+            url, tls = config.directory.url, config.tls.redis or tls
         else:
             file = config.router.api_keys
-    return KeyFile(Path(file)) if file is not None else _RedisKeys(url)
+    return KeyFile(Path(file)) if file is not None else _RedisKeys(url, tls)
 
 
-def _named(keys: dict[str, str], prefix: str) -> str:
+def _new_owner(options: argparse.Namespace) -> KeyOwner:
+    """The owner whom the options name; raises InvalidRequest unless that is one."""
+    given: dict[Right, str | None] = {
+        "tenant": options.name,
+        "operator": options.operator,
+        "metrics": options.metrics,
+    }
+    owners = [KeyOwner(name, right) for right, name in given.items() if name is not None]
+    if len(owners) != 1:
+        raise InvalidRequest("`tandem keys add` needs a name: TENANT, --operator or --metrics")
+    return check_owner(owners[0])
+
+
+def _order(item: tuple[str, KeyOwner]) -> tuple[str, ...]:
+    digest, owner = item
+    return owner.right, owner.name, digest
+
+
+def _named(keys: Iterable[str], prefix: str) -> str:
     """The only hash with that prefix; raises NotFound or InvalidRequest."""
     found = [digest for digest in keys if digest.startswith(prefix.lower())]
     if len(prefix) < _LEAST_PREFIX or len(found) > 1:

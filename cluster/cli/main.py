@@ -11,10 +11,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cluster.cli.sampling_options import add_sampling, sampling_of
+from cluster.cli.tls_options import add_tls, router_address
 from engine.errors import TandemError, Unavailable
+
+if TYPE_CHECKING:
+    from cluster.client.router_address import RouterAddress
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _SERVE_FLAGS = {
@@ -36,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cluster.telemetry.logging_setup import configure_logging
 
         configure_logging()
+        if hasattr(options, "address"):
+            options.address = router_address(options)
         return int(options.run(options))
     except TandemError as error:
         print(f"tandem: {' | '.join(error.message.splitlines())}", file=sys.stderr)
@@ -128,6 +134,13 @@ def _keys(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _secret(options: argparse.Namespace) -> int:
+    from protos.wire.secret import made
+
+    print(f"{made(options.file)}: copy it to the same place on every host")
+    return 0
+
+
 def _batch(options: argparse.Namespace) -> int:
     from cluster.cli.batch import run
 
@@ -153,7 +166,7 @@ def _role(options: argparse.Namespace) -> int:
 class _router_at:  # noqa: N801
     """Adds to an Unavailable the address that was tried."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: RouterAddress) -> None:
         self._address = address
 
     def __enter__(self) -> None: ...
@@ -212,8 +225,14 @@ def build_parser() -> argparse.ArgumentParser:
     rollout = _add_client(commands, "rollout", _rollout, text)
     rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
     rollout.add_argument("--model", metavar="PATH", help="folder of the model")
+    text = "allow fewer keys, certificates or limits on who may call, and print what that is"
+    rollout.add_argument("--weaken-security", action="store_true", help=text)
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
+    text = "Make the secret of a cluster on several hosts (security.secret_file)."
+    secret = commands.add_parser("secret", help=text, description=text)
+    secret.set_defaults(run=_secret)
+    secret.add_argument("file", metavar="FILE", help="a new file, readable for this user alone")
     _add_batch(commands)
     _add_bench(commands)
     return parser
@@ -252,25 +271,24 @@ def _add_bench(commands: Any) -> None:
 
 
 def _add_keys(commands: Any) -> None:
+    from cluster.cli.key_options import add_arguments
+
     text = "Make, list and remove API keys, while routers run."
     keys = commands.add_parser("keys", help=text, description=text)
     keys.set_defaults(run=_keys)
-    keys.add_argument("action", choices=("add", "list", "remove"), help="what to do")
-    keys.add_argument(
-        "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
-    )
-    where = keys.add_mutually_exclusive_group(required=True)
-    where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
-    where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
-    where.add_argument("--config", metavar="FILE", help="where this configuration has them")
+    add_arguments(keys)
+    add_tls(keys)
 
 
 def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(run=run)
     parser.add_argument(
-        "--address", default=DEFAULT_ADDRESS, help=f"the router's gRPC ({DEFAULT_ADDRESS})"
+        "--address",
+        default=DEFAULT_ADDRESS,
+        help=f"the router's gRPC ({DEFAULT_ADDRESS}); grpcs://host:port with TLS",
     )
+    add_tls(parser)
     return parser
 
 

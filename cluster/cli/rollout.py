@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 
 from cluster.client.admin_client import fetch_status, request_rollout
+from cluster.client.router_address import Address
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
 from engine.errors import Unavailable
@@ -22,17 +24,19 @@ def run(options: argparse.Namespace) -> int:
     given = {"model.path": options.model}
     overrides = {key: value for key, value in given.items() if value is not None}
     config = load_config(options.config, overrides)
-    version = asyncio.run(_roll_out(options.address, config))
+    version = asyncio.run(_roll_out(options.address, config, options.weaken_security))
     print(f"{version} serves; what the one before it has begun goes on to its end")
     return 0
 
 
-async def _roll_out(address: str, config: TandemConfig) -> str:
-    rollout_id = await request_rollout(address, document_of(config))
+async def _roll_out(address: Address, config: TandemConfig, weaken_security: bool) -> str:
+    requested = await request_rollout(address, document_of(config), weaken_security=weaken_security)
+    for line in requested.weakens:
+        print(f"weakens {line}", file=sys.stderr)
     until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
     while time.monotonic() < until_s:
         rollout = await _last_rollout(address)
-        if rollout is not None and rollout.id == rollout_id:
+        if rollout is not None and rollout.id == requested.id:
             if rollout.state == "serving":
                 return rollout.version
             if rollout.state == "failed":
@@ -43,7 +47,7 @@ async def _roll_out(address: str, config: TandemConfig) -> str:
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 
-async def _last_rollout(address: str) -> router_pb2.RolloutStatus | None:
+async def _last_rollout(address: Address) -> router_pb2.RolloutStatus | None:
     """The last rollout; None while no router answers or knows."""
     try:
         status = await fetch_status(address)

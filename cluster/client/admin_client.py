@@ -1,57 +1,76 @@
-"""A client of a router's admin service: status, stop, rollout, and the role of a replica."""
+"""A client of a router's admin service: status, stop, rollout, and the role of a replica.
+
+Each call carries an operator's key: the given one, or that of this user
+(`cluster/tenants/operator_key.py`).
+"""
 
 from __future__ import annotations
 
-import grpc
+from dataclasses import replace
+from typing import Any
+
 import grpc.aio
+from google.protobuf.message import Message
 
 from cluster.api.error_mapping import error_from_rpc
+from cluster.client.router_address import Address, RouterAddress, open_channel
+from cluster.tenants.operator_key import dialled, operator_key
 from protos import router_pb2, router_pb2_grpc
 
 _TIMEOUT_S = 5.0
 
 
-async def fetch_status(address: str) -> router_pb2.StatusResponse:
+async def fetch_status(address: Address, key: str | None = None) -> router_pb2.StatusResponse:
     """Every replica that the router knows; raises a TandemError."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = router_pb2_grpc.AdminStub(channel)
-        try:
-            answer: router_pb2.StatusResponse = await stub.Status(
-                router_pb2.StatusRequest(), timeout=_TIMEOUT_S
-            )
-            return answer
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from None
+    answer: router_pb2.StatusResponse = await _call(
+        "Status", router_pb2.StatusRequest(), address, key
+    )
+    return answer
 
 
-async def request_stop(address: str) -> None:
+async def request_stop(address: Address, key: str | None = None) -> None:
     """Stop the cluster; raises Unavailable where `tandem serve` did not start it."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = router_pb2_grpc.AdminStub(channel)
-        try:
-            await stub.Stop(router_pb2.StopRequest(), timeout=_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from None
+    await _call("Stop", router_pb2.StopRequest(), address, key)
 
 
-async def request_rollout(address: str, configuration: str) -> str:
-    """Request a rollout of a configuration in JSON; returns its id. Raises a TandemError."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = router_pb2_grpc.AdminStub(channel)
-        request = router_pb2.RolloutRequest(configuration=configuration)
-        try:
-            return str((await stub.Rollout(request, timeout=_TIMEOUT_S)).id)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from None
+async def request_rollout(
+    address: Address, configuration: str, *, weaken_security: bool = False, key: str | None = None
+) -> router_pb2.RolloutResponse:
+    """Request a rollout of a configuration in JSON; returns its id and what it weakens.
+
+    Raises a TandemError: InvalidRequest where it weakens something without `weaken_security`.
+    """
+    request = router_pb2.RolloutRequest(
+        configuration=configuration, weaken_security=weaken_security
+    )
+    answer: router_pb2.RolloutResponse = await _call("Rollout", request, address, key)
+    return answer
 
 
-async def request_role(address: str, replica: str, role: str) -> str:
+async def request_role(address: Address, replica: str, role: str, key: str | None = None) -> str:
     """Give a replica another role; returns the role before. Raises a TandemError."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = router_pb2_grpc.AdminStub(channel)
-        request = router_pb2.GiveRoleRequest(replica=replica, role=role)
+    request = router_pb2.GiveRoleRequest(replica=replica, role=role)
+    return str((await _call("GiveRole", request, address, key, 2 * _TIMEOUT_S)).before)
+
+
+def _as_number(address: Address) -> RouterAddress:
+    """The address to call, see `dialled`; the certificate's name stays that of the host."""
+    known = address if isinstance(address, RouterAddress) else RouterAddress.at(address)
+    target = dialled(known.target)
+    if target == known.target:
+        return known
+    return replace(known, target=target, name=known.name or known.target.rpartition(":")[0])
+
+
+async def _call(
+    method: str, request: Message, address: Address, key: str | None, timeout_s: float = _TIMEOUT_S
+) -> Any:
+    router = _as_number(address)
+    key = operator_key(router.target) if key is None else key
+    metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+    async with open_channel(router) as channel:
+        call = getattr(router_pb2_grpc.AdminStub(channel), method)
         try:
-            answer = await stub.GiveRole(request, timeout=2 * _TIMEOUT_S)
-            return str(answer.before)
+            return await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from None

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Self, TypeVar, Unpack
 
 import grpc
-import grpc.aio
 from google.protobuf import message
 
 from cluster.api import (
@@ -33,6 +32,7 @@ from cluster.api.score_proto_convert import (
 )
 from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
 from cluster.client.inputs import Input, Options, Text, generate_request
+from cluster.client.router_address import Address, open_channel
 from engine.errors import Internal
 from engine.types.sequence import FinishReason, SampledToken
 from protos import inference_pb2, inference_pb2_grpc
@@ -66,12 +66,13 @@ class Completion:
 class Client:
     """One channel to a router at `target`. `timeout_s` bounds the calls that do not stream.
 
-    `api_key` goes with every call.
+    `target` is host:port, `grpcs://host:port` for TLS, or a RouterAddress with an authority of your
+    own. `api_key` goes with every call.
     """
 
     def __init__(
         self,
-        target: str,
+        target: Address,
         *,
         timeout_s: float = 10.0,
         max_message_bytes: int = 64 * 1024 * 1024,
@@ -86,11 +87,7 @@ class Client:
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
         ]
-        self._channel = (
-            grpc.aio.insecure_channel(target, options)
-            if credentials is None
-            else grpc.aio.secure_channel(target, credentials, options)
-        )
+        self._channel = open_channel(target, options, credentials)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
     async def __aenter__(self) -> Self:

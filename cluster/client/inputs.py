@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
-from cluster.api.validation import chat_message, shown, text_prompt, token_prompt
-from engine.errors import InvalidRequest
+from cluster.api.validation import chat_message, text_prompt, token_prompt
+from engine.errors import InvalidRequest, shown
 from engine.types.sampling_params import SamplingParams
 
 Message = ChatMessage | Mapping[str, str]

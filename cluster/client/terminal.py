@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from cluster.client.grpc_client import Client
     from cluster.client.inputs import Options
+    from cluster.client.router_address import Address
 
 
 _WHOLE_LINE = "\r\x1b[K"
@@ -74,7 +75,7 @@ class Conversation:
 
     def __init__(
         self,
-        address: str,
+        address: Address,
         system: str | None,
         out: TextIO,
         options: Options,
@@ -115,7 +116,7 @@ class Conversation:
         self._runner.close()
 
 
-async def _connect(address: str) -> Client:
+async def _connect(address: Address) -> Client:
     from cluster.client.grpc_client import Client
 
     return Client(address, api_key=os.environ.get("TANDEM_API_KEY"))

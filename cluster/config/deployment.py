@@ -44,8 +44,10 @@ class RayConfig:
     """The port of Ray's dashboard; 0 takes a free port."""
     ready_timeout_s: float = 300.0
     """How long `tandem serve` and a rollout wait for the replicas."""
-    drain_s: float = 10.0
-    """How long a replica or router that ends waits for its requests."""
+    drain_s: float = 30.0
+    """How long a replica or router that ends waits for its requests. Longer ones are cut: with
+    `router.request_timeout_s` none is. What sends SIGTERM must wait 20 s longer before it kills.
+    """
     surge_percent: int = 100
     """Replicas beyond its number that a deployment may have while a version replaces another; 0
     stops the old ones first.
@@ -68,7 +70,9 @@ class DirectoryConfig:
     """The Redis that replicas share."""
 
     url: str | None = None
-    """A Redis, as `redis://HOST:PORT/DB`; without it a private one is started."""
+    """A Redis, as `redis://HOST:PORT/DB`, or `rediss://` with TLS; without it a private one is
+    started.
+    """
     namespace: str = ""
     """Clusters of different namespaces in one Redis know nothing of each other."""
     lease_s: float = 3.0

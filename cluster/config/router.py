@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 from cluster.sockets import is_port
 from engine.config import require
 
 # As `api_keys`: the keys are in the Redis of the directory.
 KEYS_IN_REDIS = "redis"
+_HOST = r"\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_ORIGIN = r"\*|https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+# What a key opens: requests of a tenant, the calls of an operator, or `/metrics` alone.
+Right = Literal["tenant", "operator", "metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,14 @@ class RouterConfig:
     kv_overcommit: float = 1.0
     """Blocks that are promised to requests, over the blocks of the decode pool; above 1 a request
     can be preempted.
+    """
+    hosts: tuple[str, ...] = ()
+    """More names, or `*` for all, under which HTTP and WebSocket are called. It counts without
+    `api_keys` only. IP addresses, `localhost`, the machine's name and `host` are always accepted.
+    """
+    origins: tuple[str, ...] = ()
+    """Origins (`https://name`), or `*` for all, whose pages may call from a browser. Pages of the
+    router's own origin always may.
     """
     api_keys: str | None = None
     """A file of hashed API keys, or `redis` for keys in the Redis of `directory.url`."""
@@ -53,6 +67,14 @@ class RouterConfig:
         require(
             self.http_port == 0 or self.http_port != self.grpc_port,
             "http_port and grpc_port must differ",
+        )
+        require(
+            all(re.fullmatch(_HOST, host) for host in self.hosts),
+            "hosts must be names without a scheme or port, or *",
+        )
+        require(
+            all(re.fullmatch(_ORIGIN, origin) for origin in self.origins),
+            "origins must be as http://name or https://name:port, in lower case, or *",
         )
         require(self.max_message_bytes >= 1024, "max_message_bytes must be at least 1024")
         require(self.max_requests >= 1, "max_requests must be at least 1")

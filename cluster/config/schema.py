@@ -19,8 +19,10 @@ from cluster.config.deployment import DirectoryConfig, RayConfig
 from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
 from cluster.config.router import KEYS_IN_REDIS, RouterConfig
+from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
 from cluster.config.tenant_limits import TenantConfig
+from cluster.config.tls import TlsConfig
 from cluster.replica_record import Pool, ReplicaRole
 from decode_pool.config import DecodeConfig
 from engine.config import KvConfig, ModelConfig, is_hub_name, require
@@ -66,8 +68,12 @@ class TandemConfig:
     """What tenants may have, by name; `default` stands for every tenant without a section."""
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
     """The Redis that replicas and routers share."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Certificates, for connections that are encrypted."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """How pools follow the load."""
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    """What tells members of the cluster from others."""
 
     def __post_init__(self) -> None:
         require(bool(self.endpoints), "endpoints must name at least one endpoint")
@@ -80,6 +86,10 @@ class TandemConfig:
         require(
             self.router.api_keys != KEYS_IN_REDIS or self.directory.url is not None,
             "router.api_keys: redis needs directory.url: the embedded Redis keeps nothing",
+        )
+        require(
+            self.tls.redis is None or (self.directory.url or "").startswith("rediss://"),
+            "tls.redis needs directory.url to begin with rediss://",
         )
         for name, endpoint in self.endpoints.items():
             _check_canary(name, endpoint, self.endpoints)
@@ -148,18 +158,20 @@ def load_config(
 ) -> TandemConfig:
     """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
 
-    A model's folder and the file of keys come back absolute, as replicas run in other folders.
-    Raises ConfigError.
+    The paths of the model, the keys, the secret and the certificates come back absolute, as
+    replicas run in other folders. Raises ConfigError.
     """
     document = read_document(Path(path)) if path is not None else {}
     document = merge_overrides(document, overrides or {})
     config = parse_config(document, source=str(path) if path is not None else "configuration")
     router, keys = config.router, config.router.api_keys
     if keys is not None and keys != KEYS_IN_REDIS:
-        router = replace(router, api_keys=str(Path(keys).expanduser().absolute()))
-    return replace(
-        config, router=router, model=replace(config.model, path=located(config.model.path))
-    )
+        router = replace(router, api_keys=_absolute(keys))
+    security = config.security
+    if security.secret_file is not None:
+        security = replace(security, secret_file=_absolute(security.secret_file))
+    model, tls = replace(config.model, path=located(config.model.path)), config.tls.located()
+    return replace(config, router=router, model=model, security=security, tls=tls)
 
 
 def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:
@@ -182,6 +194,10 @@ def located(path: str) -> str:
 
         return str(Path(models.__path__[0]).resolve() / path)
     return path if is_hub_name(path) and not local.is_dir() else str(local.absolute())
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _check_canary(

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 from cluster.config.schema import TandemConfig
+from cluster.config.security import SecurityConfig
 
 _DIGITS = 8
 
@@ -14,9 +15,12 @@ _DIGITS = 8
 def config_version(config: TandemConfig) -> str:
     """Eight hexadecimal digits of the SHA-256 of all settings, for logs and comparisons.
 
-    The address of a shared Redis is left out, as it may have a password in it.
+    The address of a shared Redis is left out, as it may have a password in it. So is the place of
+    the secret, which differs from start to start.
     """
-    shown = replace(config, directory=replace(config.directory, url=None))
+    shown = replace(
+        config, directory=replace(config.directory, url=None), security=SecurityConfig()
+    )
     # Which endpoint comes first counts, the order of other keys does not.
     settings = [config.default_endpoint, shown.to_dict()]
     written = json.dumps(settings, sort_keys=True, separators=(",", ":"))

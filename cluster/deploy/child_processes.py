@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 # The exit code of a tied command that cannot be run, as in a shell.
 CANNOT_RUN = 126
@@ -47,19 +48,41 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def name_process(name: str) -> None:
+    """Give this process a name of at most 15 bytes, as `ps` shows it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
+def children(pid: int) -> list[int]:
+    """The living processes that have `pid` as their parent."""
+    return _children().get(pid, [])
+
+
 def descendants(pid: int) -> list[int]:
     """Every living process below `pid`; zombies are left out."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = entry.read_text().rsplit(")", 1)[1].split()[:2]
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(entry.parent.name))
+    below = _children()
     found, level = list[int](), [pid]
     while level:
-        level = [child for parent in level for child in children.get(parent, [])]
+        level = [child for parent in level for child in below.get(parent, [])]
         found += level
     return found
+
+
+def started(pid: int) -> int | None:
+    """When a process started, in clock ticks since the boot; None if there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return None
+
+
+def ended(pid: int) -> bool:
+    """Whether a child of this process has ended. Its exit code is left to others."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # another thread has its exit code
+        return True
 
 
 def end_descendants(grace_s: float) -> int:
@@ -78,6 +101,17 @@ def end_descendants(grace_s: float) -> int:
         _reap()
         time.sleep(0.02)
     return killed
+
+
+def _children() -> dict[int, list[int]]:
+    """The living processes by parent."""
+    found: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = entry.read_text().rsplit(")", 1)[1].split()[:2]
+            if state != "Z":
+                found.setdefault(int(parent), []).append(int(entry.parent.name))
+    return found
 
 
 def _reap() -> None:

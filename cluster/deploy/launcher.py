@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
@@ -20,44 +21,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from cluster.api import ChatMessage
 from cluster.client.admin_client import fetch_status
-from cluster.client.terminal import stream_answer, timing
-from cluster.config.router import KEYS_IN_REDIS
+from cluster.client.router_address import RouterAddress
 from cluster.config.schema import TandemConfig
+from cluster.config.security import SecurityConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
+from cluster.deploy.demo_answer import answer_demo
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.ray_tuning import QUIET_RAY
+from cluster.deploy.local_ray.folder import RayFolder
+from cluster.deploy.local_ray.settings import local_environment
+from cluster.deploy.orphan_guard import OrphanGuard
 from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.run_secret import RunSecret
+from cluster.deploy.served_model import pools_of, with_model_here
 from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
+from cluster.deploy.start_checks import check_files
 from cluster.deploy.startup_progress import StartupProgress
+from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import Rollouts
 from cluster.replica_record import ReplicaRecord
-from cluster.sockets import reachable
-from cluster.tenants.api_keys import read_keys
-from engine.config import is_hub_name
-from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+from cluster.rpc.membership import Membership
+from cluster.sockets import join, reachable
+from cluster.tenants.operator_key import VARIABLE, OperatorKey
+from engine.errors import ConfigError, Unavailable
+from protos.wire.certificates import server_certificate
 
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster
 
-DEMO_QUESTION = "What is Tandem?"
-_DEMO_TOKENS = 128
 _STOP_INTERVAL_S = 0.5
 _POOLS_TIMEOUT_S = 15.0
 _LEFTOVER_GRACE_S = 2.0
-_RAY_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",  # its ports take code, so from holders of its token alone
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after ray.shutdown must not start a cluster
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # 15 by default: whatever else runs here would come first
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # at 0.1 s it takes 5 % of a core
-    "RAY_DEDUP_LOGS": "0",  # it delays lines of the log for seconds
-    **QUIET_RAY,
-}
-
 logger = logging.getLogger(__name__)
 
 
@@ -67,18 +63,18 @@ class Launcher:
     def __init__(self, config: TandemConfig, out: TextIO = sys.stdout) -> None:
         config = with_model_here(config)
         self._local = config.ray.address is None
-        if not self._local and config.directory.url is None:
-            raise ConfigError("ray.address needs directory.url: a Redis that all nodes reach")
-        keys = config.router.api_keys
-        if self._local and keys is not None and keys != KEYS_IN_REDIS:
-            read_keys(Path(keys))
+        check_files(config)
         self._ports = Ports()
         self._config = config
         self._out = out
         self._progress = StartupProgress(out)
         self._found: ReplicaRecord | None = None
+        self._secret: RunSecret | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
+        self._folder: RayFolder | None = None
+        self._guard: OrphanGuard | None = None
+        self._operator_key = OperatorKey()
 
     @property
     def grpc_address(self) -> str:
@@ -94,6 +90,14 @@ class Launcher:
             return self._found.http
         return reachable(self._config.router.host, self._config.router.http_port)
 
+    @property
+    def _own_router(self) -> RouterAddress:
+        """The router's gRPC address; over TLS, it must show the configured certificate."""
+        certificate = self._config.tls.front_ends
+        if certificate is None:
+            return RouterAddress(self.grpc_address)
+        return RouterAddress.of_own(self.grpc_address, server_certificate(certificate.identity))
+
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM, SIGHUP or a stop request; raises a TandemError."""
         if self._local:
@@ -101,6 +105,10 @@ class Launcher:
         adopt_orphans()
         try:
             listen_to_signals()
+            self._guard = OrphanGuard()
+            if self._local:
+                router = self._config.router
+                self._keep_operator_key(join(router.host, router.grpc_port))
             self._start()
             # asyncio replaces a KeyboardInterrupt that ends a task by one of exactly this class.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -109,23 +117,32 @@ class Launcher:
             self._progress.say()
         finally:
             self.stop()
+        if self._folder is not None and self._ray is not None:
+            self._folder.remove(self._ray.session)
 
     def _start(self) -> None:
         config = self._config
         self._progress.say(f"tandem: serving {config.model.path} with {pools_of(config)}")
+        if config.security.secret_file is None:
+            self._secret = RunSecret.make()
+            config = replace(config, security=SecurityConfig(str(self._secret.path)))
         if config.directory.url is None:
             self._redis = EmbeddedRedis.start()
-            shared = replace(config.directory, url=self._redis.url)
-            self._config = replace(config, directory=shared)
+            config = replace(config, directory=replace(config.directory, url=self._redis.url))
+        self._config = config
         asyncio.run(self._clear_directory())
         self._progress.stage("directory")
-        # Ray reads its environment when it is imported.
-        for key, value in _RAY_ENVIRONMENT.items() if self._local else ():
-            os.environ.setdefault(key, value)
+        if self._local:
+            self._folder = RayFolder.open()
+            variables = local_environment(
+                self._folder.path, self._folder.gcs, self._config.ray.drain_s
+            )
+            for key, value in variables.items():
+                os.environ.setdefault(key, value)
         with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
             from cluster.deploy.ray_cluster import RayCluster
 
-        self._ray = RayCluster(self._config, self._progress)
+        self._ray = RayCluster(self._config, self._progress, self._operator_key.digest)
         try:
             self._ray.start()
         except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
@@ -141,21 +158,37 @@ class Launcher:
     async def _stay(self) -> None:
         if not self._local:
             await self.find_router()
+            self._keep_operator_key(self.grpc_address)
         await self._pools_ready()
         self._show_addresses()
-        await self._demo()
-        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(self.grpc_address)}`")
+        await answer_demo(self._own_router, self._out, self._progress)
+        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(str(self._own_router))}`")
+        seal = RequestSeal(Membership.of(self._config).secret, secrets.token_hex(16))
         async with self._directory() as directory, asyncio.TaskGroup() as group:
-            rolling = group.create_task(self._roll_out(directory))
-            while not await stop_requested(directory, self._redis):  # noqa: ASYNC110 - it polls Redis
+            rolling = group.create_task(self._roll_out(directory, seal))
+            gone: Unavailable | None = None
+            while gone is None and not await stop_requested(directory, self._redis, seal):
                 await asyncio.sleep(_STOP_INTERVAL_S)
+                gone = self._gcs_lost()
             rolling.cancel()
+        if gone is not None:
+            raise gone
         self._progress.say("stop requested")
 
-    async def _roll_out(self, directory: Directory) -> None:
+    def _gcs_lost(self) -> Unavailable | None:
+        """Why Ray's GCS is lost for good; a GCS that died is started anew first."""
+        assert self._ray is not None
+        try:
+            self._ray.keep_gcs()
+        except Unavailable as error:
+            self._progress.say(f"{error.message}: running requests end, and no new ones begin")
+            return error
+        return None
+
+    async def _roll_out(self, directory: Directory, seal: RequestSeal) -> None:
         """Roll out another configuration whenever it is asked for."""
         assert self._ray is not None
-        rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say)
+        rollouts = Rollouts(self._config, self._ray, with_model_here, self._progress.say, seal)
         while True:
             await asyncio.sleep(_STOP_INTERVAL_S)
             try:
@@ -175,43 +208,30 @@ class Launcher:
         if routers:
             self._found = max(routers, key=lambda record: record.started_at)
 
+    def _keep_operator_key(self, address: str) -> None:
+        """Store the key for the commands of this user; without it they need the environment's."""
+        try:
+            self._operator_key.write(address)
+        except ConfigError as error:
+            self._progress.say(f"`tandem status` needs {VARIABLE} here: {error.message}")
+
     async def _pools_ready(self) -> None:
         """Wait until the router sees all pools; it follows the directory with a short delay."""
-        deadline = time.monotonic() + _POOLS_TIMEOUT_S
-        while missing := (await fetch_status(self.grpc_address)).missing:
+        deadline, key = time.monotonic() + _POOLS_TIMEOUT_S, self._operator_key.key
+        while missing := (await fetch_status(self._own_router, key)).missing:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the router does not see a replica of {', '.join(missing)}")
             await asyncio.sleep(0.1)
 
     def _show_addresses(self) -> None:
         ray, say = self._config.ray, self._progress.say
-        say(f"\n  gRPC           {self.grpc_address}")
-        say(f"  HTTP           http://{self.http_address}/v1")
+        scheme = "http" if self._config.tls.front_ends is None else "https"
+        say(f"\n  gRPC           {self._own_router}")
+        say(f"  HTTP           {scheme}://{self.http_address}/v1")
         if self._local:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
             ray_command = Path(sys.executable).with_name("ray")
             say(f"  Ray dashboard  http://{dashboard}  (its token: {ray_command} get-auth-token)")
-
-    async def _demo(self) -> None:
-        """Answer one question on the terminal; a model that cannot chat continues the text."""
-        from cluster.client import Client
-
-        self._progress.say(f"\n> {DEMO_QUESTION}")
-        key = os.environ.get("TANDEM_API_KEY")
-        async with Client(self.grpc_address, api_key=key) as client:
-            prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
-            for prompt in prompts:
-                try:
-                    _, summary = await stream_answer(
-                        client, prompt, self._out, max_tokens=_DEMO_TOKENS, temperature=0.0
-                    )
-                except TandemError as error:
-                    if isinstance(error, InvalidRequest) and prompt is not prompts[-1]:
-                        continue
-                    self._progress.say(f"(no answer: {error.message})")
-                    return
-                self._progress.say(f"({timing(summary)})")
-                return
 
     def stop(self) -> None:
         """End everything that was started. A second signal ends the draining at once."""
@@ -227,55 +247,20 @@ class Launcher:
             self._ray.stop()
         if self._redis is not None:
             self._redis.stop()
+        if self._guard is not None:
+            self._guard.stop()
         end_descendants(_LEFTOVER_GRACE_S)
+        if self._folder is not None:
+            self._folder.close()
+        if self._secret is not None:
+            self._secret.remove()
         self._ports.release()
+        self._operator_key.remove()
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:
-        directory = Directory.connect(self._config.directory)
+        directory = Directory.connect(self._config.directory, self._config.tls.redis)
         try:
             yield directory
         finally:
             await directory.close()
-
-
-async def stop_requested(directory: Directory, redis: EmbeddedRedis | None) -> bool:
-    """Whether the cluster's end was asked for. An embedded Redis that died is started anew."""
-    if redis is not None and not redis.alive():
-        logger.warning("redis-server died and is started anew")
-        try:
-            await asyncio.to_thread(redis.revive)
-        except (TandemError, OSError) as error:
-            # Replicas and routers go on without Redis, and the next poll tries again.
-            logger.error("redis-server could not be started: %s", error)
-            return False
-    try:
-        return await directory.listen_for_stop()
-    except Unavailable:
-        return False  # replicas and routers ride an outage out, and so does this
-
-
-def pools_of(config: TandemConfig) -> str:
-    """The pools in words."""
-    prefill, decode = config.prefill.replicas, config.decode.replicas
-    if prefill:
-        return f"prefill replicas: {prefill}, decode replicas: {decode}"
-    return f"one pool, of replicas that prefill and decode: {decode}"
-
-
-def with_model_here(config: TandemConfig) -> TandemConfig:
-    """The configuration with a local model folder; a hub name is fetched once for all replicas.
-
-    Raises a TandemError where there is none, before anything is started.
-    """
-    path, folder = config.model.path, Path(config.model.path)
-    if is_hub_name(path) and not folder.exists():
-        from engine.model.loading import resolve
-
-        name = config.model.name or folder.name
-        return replace(config, model=replace(config.model, path=str(resolve(path)), name=name))
-    if not folder.is_dir():
-        raise ConfigError(f"model.path: there is no folder {folder} (--model)")
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
-    return config

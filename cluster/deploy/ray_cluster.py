@@ -16,6 +16,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 from cluster.chart.grafana_install import place_dashboard
 from cluster.config.schema import TandemConfig
+from cluster.deploy.local_ray.gcs_server import GcsServer
 from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from engine.errors import Unavailable
@@ -24,16 +25,30 @@ logger = logging.getLogger(__name__)
 
 _STATUS_INTERVAL_S = 0.2
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's object store
+# Bound: what Serve takes to end an application beyond the drains.
+_END_S = 15.0
 
 
 class RayCluster:
-    """Ray and the application on it; local unless `ray.address` says otherwise."""
+    """Ray and the application on it; local unless `ray.address` says otherwise.
 
-    def __init__(self, config: TandemConfig, progress: StartupProgress) -> None:
+    Its routers obey the operator whose key has the hash `operator_digest`.
+    """
+
+    def __init__(
+        self, config: TandemConfig, progress: StartupProgress, operator_digest: str | None = None
+    ) -> None:
         self._config = config
+        self._operator_digest = operator_digest
         self._progress = progress
         self._local = config.ray.address is None
         self._session: Path | None = None
+        self._gcs: GcsServer | None = None
+
+    @property
+    def session(self) -> Path | None:
+        """The folder of the local Ray's session, with its logs; None before it is made."""
+        return self._session if self._local else None
 
     def start(self) -> None:
         """Start Ray, or join it."""
@@ -48,6 +63,7 @@ class RayCluster:
         self._session = Path(context.address_info["session_dir"])
         if self._local:
             _keep_token_private()
+            self._gcs = GcsServer.find(ray.get_runtime_context().gcs_address)
         self._progress.stage("ray")
 
     def start_serve(self) -> None:
@@ -64,6 +80,7 @@ class RayCluster:
             # Before the first status is read: an earlier application may have failed, and its
             # status stands until Serve's controller has seen the new one.
             time.sleep(_STATUS_INTERVAL_S)
+            self.keep_gcs()
             if self._all_up():
                 break
             if time.monotonic() > deadline:
@@ -77,7 +94,7 @@ class RayCluster:
         share = share_of_cluster(config)
         if hint := gpu_hint(config, int(ray.cluster_resources().get("GPU", 0))):
             self._progress.say(hint)
-        application = build(config, share)
+        application = build(config, share, self._operator_digest)
         target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
         with _failing("Serve did not deploy"), _quiet():
             serve.run_many(
@@ -91,15 +108,33 @@ class RayCluster:
         """Why the last deployment will not come up; None while it may. Raises Unavailable."""
         return _failure(*self._read())
 
+    def keep_gcs(self) -> None:
+        """Start the GCS of a local Ray anew if it died; raises Unavailable where that is in vain.
+
+        Call it often, from the main thread.
+        """
+        if self._gcs is not None:
+            self._gcs.keep()
+
     def stop(self) -> None:
         """Drain and end the application, and Ray where it was started here. Idempotent."""
         if not ray.is_initialized():
             return
         try:
             with contextlib.suppress(Exception), _quiet():
-                serve.delete(APPLICATION)
+                self._delete()
         finally:
             ray.shutdown()
+            if self._gcs is not None:
+                self._gcs.stop()
+
+    def _delete(self) -> None:
+        """End the application, and wait for it. Serve itself would wait for no more than 60 s."""
+        serve.delete(APPLICATION, _blocking=False)
+        deadline = time.monotonic() + self._config.ray.drain_s + _END_S
+        while APPLICATION in serve.status().applications and time.monotonic() < deadline:
+            self.keep_gcs()
+            time.sleep(_STATUS_INTERVAL_S)
 
     def _all_up(self) -> bool:
         """Report the running replicas; returns whether all run. Raises Unavailable on a failure."""

@@ -3,7 +3,7 @@
 Each is a thin shell around one class. Without prefill replicas there is no prefill deployment.
 
 Serve places the replicas, checks their health, restarts and scales them. Requests do not pass
-through it: each replica serves a gRPC port of its own. On a Ray cluster that
+through it: each replica has a port of its own. On a Ray cluster that
 runs already, name `cluster.deploy.serve_app:application` as the import path, with the configuration
 file as an argument.
 """
@@ -30,12 +30,14 @@ from cluster.config.schema import TandemConfig, load_config
 from cluster.config.source import await_version
 from cluster.deploy.process_environment import SHORT_SPINS, process_environment
 from cluster.deploy.resource_share import ResourceShare, even_share, shares_of
+from cluster.deploy.serve_ports import bind_to_loopback
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.replica.health_file import HealthFile
 from cluster.replica_record import Pool, ReplicaRole
 from cluster.telemetry.backends import RayBackend
 from cluster.telemetry.logging_setup import configure_logging
+from cluster.tenants.operator_key import digest_from_environment
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
 from engine.startup_timer import StartupTimer
@@ -60,12 +62,13 @@ class PoolReplica:
         from cluster.replica.replica import Replica
 
         stages.ended("import")
+        bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
         self._pool: Pool = "prefill" if role == "prefill" else "decode"
         self._health = HealthFile.from_environment(_replica_id())
-        self._directory = Directory.connect(config.directory)
+        self._directory = Directory.connect(config.directory, config.tls.redis)
         self._replica = await Replica.start(
             config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
@@ -97,19 +100,24 @@ class RouterReplica:
     """One router in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]
-        self, config: TandemConfig, *pools: serve.handle.DeploymentHandle
+        self,
+        config: TandemConfig,
+        operator_digest: str | None,
+        *pools: serve.handle.DeploymentHandle,
     ) -> None:
         from cluster.router.server import RouterServer
 
+        bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
         self._health = HealthFile.from_environment(_replica_id())
-        self._directory = Directory.connect(config.directory)
+        self._directory = Directory.connect(config.directory, config.tls.redis)
         self._handles = {handle.deployment_name: handle for handle in pools}
         self._calls: dict[str, Any] = {}
+        operators = {one for one in (operator_digest, digest_from_environment()) if one}
         self._router = await RouterServer.start(
-            config, _replica_id(), self._directory, _host(config), self._wake
+            config, _replica_id(), self._directory, _host(config), self._wake, operators
         )
         settle()
 
@@ -140,13 +148,18 @@ async def _woken(handle: serve.handle.DeploymentHandle) -> None:
         log.warning("a pool could not be woken", extra=named)
 
 
-def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
-    """The application; `config.directory.url` must be set.
+def build(
+    config: TandemConfig, share: ResourceShare, operator_digest: str | None = None
+) -> serve.Application:
+    """The application; `directory.url` and `security.secret_file` of `config` must be set.
 
     `share` is for the prefill and decode replicas without a section in `config.ray.shares`.
+    `operator_digest` is the hash of the operator's key of `tandem serve`.
     """
     if config.directory.url is None:
         raise ConfigError("directory.url is not set")
+    if config.security.secret_file is None:
+        raise ConfigError("security.secret_file is not set; `tandem secret FILE` makes a file")
     shares = shares_of(config, share)
     roles: tuple[tuple[Pool, ReplicaRole], ...] = (
         ("prefill", "prefill"),
@@ -168,7 +181,7 @@ def build(config: TandemConfig, share: ResourceShare) -> serve.Application:
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory, and uses these handles to wake a pool that sleeps.
-    return router.bind(config, *pools)
+    return router.bind(config, operator_digest, *pools)
 
 
 def share_of_cluster(config: TandemConfig) -> ResourceShare:
@@ -181,7 +194,7 @@ def application(arguments: Mapping[str, Any]) -> serve.Application:
     """Builder for `serve deploy` and RayService: the application that `tandem serve` runs.
 
     `arguments` has `config`, a YAML file on every node, and `overrides`, dotted key → value, which
-    beat the file as the flags of `tandem serve` do. One of the two must name a Redis. With a
+    beat the file as the flags of `tandem serve` do. They must name a Redis and a secret. With a
     `checksum` of the file (SHA-256) the builder waits for that version of it.
     """
     if unknown := set(arguments) - {"config", "overrides", "checksum"}:

@@ -1,8 +1,8 @@
 """The router's view of the pools: the living replicas, less the ones that it does not trust.
 
 A router does not trust a replica to which a call just broke, or which is silent: a frozen replica
-keeps its lease for a while. What a replica reports to the router itself is newer than its record in
-the directory.
+keeps its lease for a while. Nor does it trust a replica whose engine is stalled. What a replica
+reports to the router itself is newer than its record in the directory.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ class HealthyReplicas:
         """The ids of the replicas whose last report is old."""
         return self._reports.stale() if self._reports is not None else set()
 
+    def unhealthy(self) -> tuple[str, ...]:
+        """The ids of the replicas of this model in which this router does not trust."""
+        members = (one for one in self._members.members() if one.role != "router")
+        return tuple(one.id for one in members if self.ours(one) and not self.trusted(one))
+
     def missing(self) -> tuple[str, ...]:
         """The pools that should have a healthy replica and have none."""
         return tuple(pool for pool in self.empty() if pool not in self.starts.sleepers)
@@ -97,8 +102,10 @@ class HealthyReplicas:
         self._suspects[(record.id, record.generation)] = now + SUSPECT_S
 
     def trusted(self, record: ReplicaRecord) -> bool:
-        """Whether a replica is not silent, and no call to it broke lately."""
+        """Whether a replica is not silent, its engine goes on, and no call to it broke lately."""
         if self._reports is not None and self._reports.silent(record.id):
+            return False
+        if self.latest(record).load.stalled:
             return False
         until = self._suspects.get((record.id, record.generation))
         if until is None:

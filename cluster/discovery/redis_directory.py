@@ -1,4 +1,4 @@
-"""The directory: the living replicas, as leases in Redis. Only this module knows Redis.
+"""The directory: the living replicas, as leases in Redis. With `redis_tls`, all that knows Redis.
 
     tandem:replica:<id>   a record as JSON; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
@@ -7,8 +7,9 @@
     tandem:desired        how many replicas pools should have, as JSON; expires
     tandem:routers        the state that each router published last for its peers, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
-    tandem:launcher       present while a `tandem serve` listens for a stop request
-    tandem:stop           a stop request
+    tandem:operator_keys  operator by the hash of its key; tandem:metrics_keys: readers of metrics
+    tandem:launcher       the name of the `tandem serve` that listens for requests; expires
+    tandem:stop           a stop request: its signature
     tandem:rollout        a configuration that should take over, and :state, how far that is
 
 With a namespace the keys are tandem:<namespace>:replica:<id>, and so on. All namespaces share the
@@ -24,7 +25,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -32,13 +33,21 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
+from cluster.config.router import Right
+from cluster.config.tls import RedisTlsConfig
+from cluster.discovery.redis_tls import verify
+from cluster.discovery.stored_values import read_desired, read_record
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 
 PREFIX = "tandem:"
 # All namespaces share these: a cluster that takes over from another knows the same API keys.
-_KEYS = f"{PREFIX}api_keys"
-_KEYS_VERSION = f"{_KEYS}:version"
+_KEYS: Mapping[Right, str] = {
+    "tenant": f"{PREFIX}api_keys",
+    "operator": f"{PREFIX}operator_keys",
+    "metrics": f"{PREFIX}metrics_keys",
+}
+_KEYS_VERSION = f"{PREFIX}api_keys:version"
 # Bound: how long a request to the launcher stands, and how long desired replicas are believed.
 _STOP_LEASE_MS = 60_000
 _DESIRED_LEASE_MS = 60_000
@@ -76,10 +85,11 @@ class Directory:
         self._timeout_s = timeout_s
 
     @classmethod
-    def connect(cls, config: DirectoryConfig) -> Directory:
+    def connect(cls, config: DirectoryConfig, tls: RedisTlsConfig | None = None) -> Directory:
         """A directory at `config.url`; nothing is sent until the first call.
 
-        The password is the url's, or that in TANDEM_REDIS_PASSWORD.
+        The password is the url's, or that in TANDEM_REDIS_PASSWORD. A server at a `rediss://`
+        address is verified always; `tls` names the files for that. Raises ConfigError.
         """
         if config.url is None:
             raise ConfigError("directory.url is not set")
@@ -96,6 +106,8 @@ class Directory:
             )
         except ValueError as error:
             raise ConfigError(f"directory.url {config.url!r}: {error}") from None
+        if config.url.startswith("rediss:"):
+            verify(client.connection_pool, tls or RedisTlsConfig())
         return cls(client, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:
@@ -139,7 +151,7 @@ class Directory:
         # An id dropped here while its replica renews comes back with the next heartbeat.
         if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
             await self._call(self._client.srem(self._index, *gone))
-        members = tuple(record for value in values if value and (record := _read(value)))
+        members = tuple(record for value in values if value and (record := read_record(value)))
         return Census(members, frozenset(left), born)
 
     async def set_desired(self, desired: Mapping[Pool, int]) -> None:
@@ -149,7 +161,7 @@ class Directory:
     async def desired(self) -> dict[Pool, int]:
         """The desired numbers of replicas by pool, without pools that have no published number."""
         text = await self._call(self._client.get(self._desired))
-        return _read_desired(text) if text else {}
+        return read_desired(text) if text else {}
 
     async def exchange(self, router: str, state: str) -> dict[str, str]:
         """Publish a router's state, and read the states of all routers, at one instant."""
@@ -168,38 +180,44 @@ class Directory:
         version = await self._call(self._client.get(_KEYS_VERSION))
         return None if version is None else int(version)
 
-    async def api_keys(self) -> tuple[int | None, dict[str, str]]:
-        """The keys' version, and tenant by hash, at one instant."""
+    async def api_keys(self) -> tuple[int | None, dict[Right, dict[str, str]]]:
+        """The keys' version, and owner by hash for each right, at one instant."""
         pipe = self._client.pipeline(transaction=True)
         pipe.get(_KEYS_VERSION)
-        pipe.hgetall(_KEYS)
-        version, keys = await self._call(pipe.execute())
-        return None if version is None else int(version), dict(keys)
+        for name in _KEYS.values():
+            pipe.hgetall(name)
+        version, *keys = await self._call(pipe.execute())
+        return None if version is None else int(version), dict(zip(_KEYS, keys, strict=True))
 
-    async def add_api_key(self, digest: str, tenant: str) -> None:
-        """Give the tenant the key of this hash."""
+    async def add_api_key(self, digest: str, owner: str, right: Right = "tenant") -> None:
+        """Give the owner the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hset(_KEYS, digest, tenant)
+        pipe.hset(_KEYS[right], digest, owner)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def remove_api_key(self, digest: str) -> None:
         """Remove the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        pipe.hdel(_KEYS, digest)
+        for name in _KEYS.values():
+            pipe.hdel(name, digest)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
-    async def request_stop(self) -> bool:
+    async def launcher(self) -> str | None:
+        """The name of the `tandem serve` that listens for requests; None if none does."""
+        return cast("str | None", await self._call(self._client.get(self._launcher)))
+
+    async def request_stop(self, signature: str) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False if none listens."""
         if not await self._call(self._client.exists(self._launcher)):
             return False
-        await self._call(self._client.set(self._stop, "1", px=_STOP_LEASE_MS))
+        await self._call(self._client.set(self._stop, signature, px=_STOP_LEASE_MS))
         return True
 
-    async def stop_requested(self) -> bool:
-        """Whether the cluster was asked to stop."""
-        return bool(await self._call(self._client.exists(self._stop)))
+    async def drop_stop(self) -> None:
+        """Drop a stop request."""
+        await self._call(self._client.delete(self._stop))
 
     async def request_rollout(self, request: str, state: str) -> bool:
         """Request a rollout of the `tandem serve` of this cluster; False if none listens."""
@@ -226,10 +244,14 @@ class Directory:
         found: str | None = await self._call(self._client.get(self._rollout_state))
         return found
 
-    async def listen_for_stop(self) -> bool:
-        """Note that the launcher, which calls this often, listens; returns whether to stop."""
-        await self._call(self._client.set(self._launcher, "1", px=max(self._lease_ms, 5000)))
-        return await self.stop_requested()
+    async def listen_for_stop(self, launcher: str) -> str | None:
+        """Note that the launcher of that name, which calls this often, listens.
+
+        Returns the signature of a stop request; None if there is none.
+        """
+        px = max(self._lease_ms, 5000)
+        await self._call(self._client.set(self._launcher, launcher, px=px))
+        return cast("str | None", await self._call(self._client.get(self._stop)))
 
     async def clear_stop(self) -> None:
         """Drop earlier requests to the launcher, and the sign that a launcher listens."""
@@ -264,20 +286,3 @@ class Directory:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
-
-
-def _read_desired(text: str) -> dict[Pool, int]:
-    try:
-        found = json.loads(text)
-        return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}
-    except (ValueError, TypeError) as error:
-        logger.warning("unreadable counts in the directory", extra={"reason": str(error)})
-        return {}
-
-
-def _read(value: str) -> ReplicaRecord | None:
-    try:
-        return ReplicaRecord.from_json(value)
-    except ValueError as error:
-        logger.warning("unreadable record in the directory", extra={"reason": str(error)})
-        return None

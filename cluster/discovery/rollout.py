@@ -14,29 +14,53 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol, get_args
 
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.version import config_version
+from cluster.config.weakenings import weakenings
 from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.replica_record import Pool, ReplicaRecord
-from engine.errors import ConfigError, TandemError, Unavailable
+from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
 log = logging.getLogger(__name__)
 
 State = Literal["asked", "starting", "serving", "failed"]
 UNDER_WAY: tuple[State, ...] = ("asked", "starting")
+# Bound: rollouts whose ids a launcher remembers; a person asks for each.
+_MOST_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """A request to the launcher; `configuration` is the whole configuration, as JSON."""
+    """A request to the launcher by an operator; `configuration` is all of it, as JSON.
+
+    `weaken_security` is the operator's word that the configuration may protect less. The signature
+    shows that the request comes from a member of the cluster.
+    """
 
     id: str
     configuration: str
+    operator: str = ""
+    weaken_security: bool = False
+    signature: str = ""
+
+    def signed(self, seal: RequestSeal) -> RolloutRequest:
+        """The request with its signature."""
+        return replace(self, signature=seal.of_rollout(self._content()))
+
+    def is_signed(self, seal: RequestSeal) -> bool:
+        """Whether a member of the cluster made this request."""
+        return seal.is_rollout(self.signature, self._content())
+
+    def _content(self) -> str:
+        """Everything but the signature, as it is signed."""
+        return replace(self, signature="").to_json()
 
     def to_json(self) -> str:
         """The request as it is stored."""
@@ -46,7 +70,13 @@ class RolloutRequest:
     def from_json(cls, text: str) -> RolloutRequest:
         """Read a request; raises ValueError if the text is not one."""
         data = json.loads(text)
-        return cls(str(data["id"]), str(data["configuration"]))
+        return cls(
+            str(data["id"]),
+            str(data["configuration"]),
+            str(data.get("operator", "")),
+            data.get("weaken_security") is True,
+            str(data.get("signature", "")),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +125,12 @@ class Rollouts:
         deployer: Deployer,
         prepare: Callable[[TandemConfig], TandemConfig],
         print_line: Callable[[str], None],
+        seal: RequestSeal,
     ) -> None:
         self.config = config
+        self._seal = seal
+        # A request that was read from Redis and written there again is not carried out twice.
+        self._done: deque[str] = deque(maxlen=_MOST_REMEMBERED)
         self._deployer = deployer
         self._prepare = prepare
         self._print_line = print_line
@@ -121,9 +155,17 @@ class Rollouts:
 
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
+        if not request.is_signed(self._seal) or request.id in self._done:
+            log.warning("a rollout without the cluster's secret is refused")
+            return replace(state, state="failed", reason="not asked for by a router of this run")
+        self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
-            config = following(self.config, parse_config(json.loads(request.configuration)))
+            config = following(self.config, requested_config(request))
+            # Checked here too, because another router may run another configuration.
+            refuse_weakening(weakened := weakenings(self.config, config), request)
+            for line in weakened:
+                self._print_line(f"rollout by {request.operator} weakens {line}")
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
             await _publish(directory, state)
@@ -155,8 +197,27 @@ class Rollouts:
         self.config = config
 
 
+def requested_config(request: RolloutRequest) -> TandemConfig:
+    """The configuration of a request; raises InvalidRequest."""
+    try:
+        return parse_config(json.loads(request.configuration))
+    except ConfigError as error:
+        raise InvalidRequest(error.message, field="configuration") from None
+    except ValueError:
+        raise InvalidRequest("configuration is no JSON", field="configuration") from None
+
+
+def refuse_weakening(weakened: Sequence[str], request: RolloutRequest) -> None:
+    """Raise InvalidRequest where a request weakens security and does not say so."""
+    if weakened and not request.weaken_security:
+        raise InvalidRequest(
+            f"this rollout weakens security ({'; '.join(weakened)}); say so: --weaken-security",
+            field="weaken_security",
+        )
+
+
 def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
-    """The requested configuration, with the addresses that clients and replicas know."""
+    """The requested configuration, with the addresses, the secret and TLS of the running one."""
     router = replace(
         requested.router,
         host=running.router.host,
@@ -169,7 +230,14 @@ def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
         dashboard_host=running.ray.dashboard_host,
         dashboard_port=running.ray.dashboard_port,
     )
-    return replace(requested, directory=running.directory, router=router, ray=ray)
+    return replace(
+        requested,
+        directory=running.directory,
+        router=router,
+        ray=ray,
+        security=running.security,
+        tls=running.tls,
+    )
 
 
 def there(config: TandemConfig, version: str, members: Iterable[ReplicaRecord]) -> bool:

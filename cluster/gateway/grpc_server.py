@@ -6,33 +6,37 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from cluster.api import Generator
-from cluster.api.error_mapping import status_of
+from cluster.api import GenerateRequest, Generator
 from cluster.api.event_streams import StallWatch, closing, end
+from cluster.api.off_loop import write_event
 from cluster.api.proto_convert import event_to_proto, model_to_proto, request_from_proto
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
 from cluster.gateway.arrival_probes import GrpcArrivals
-from cluster.gateway.grpc_retry_info import detailed_trailers
+from cluster.gateway.grpc_methods import (
+    Context,
+    Received,
+    answering,
+    authorization_of,
+    method_handler,
+)
+from cluster.gateway.grpc_tls import following
 from cluster.sockets import cannot_listen, join
-from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
-from engine.errors import DeadlineExceeded, Internal, InvalidRequest, TandemError
+from engine.errors import DeadlineExceeded, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
-from protos.status import one_line
+from protos.wire.certificates import ServerCertificate
+from protos.wire.tls import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +45,6 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 HEALTH_POLL_S = 0.25
 Add = Callable[[grpc.aio.Server], None]
-_M = TypeVar("_M", bound=Message)
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
@@ -69,70 +71,77 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         unary, streamed = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         wire = inference_pb2
         methods = {
-            "Generate": _method(streamed, self.Generate, wire.GenerateRequest),
-            "Score": _method(unary, self.Score, wire.ScoreRequest),
-            "Cancel": _method(unary, self.Cancel, wire.CancelRequest),
-            "GetModel": _method(unary, self.GetModel, wire.GetModelRequest),
+            "Generate": method_handler(streamed, self.Generate, wire.GenerateRequest),
+            "Score": method_handler(unary, self.Score, wire.ScoreRequest),
+            "Cancel": method_handler(unary, self.Cancel, wire.CancelRequest),
+            "GetModel": method_handler(unary, self.GetModel, wire.GetModelRequest),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def Generate(  # noqa: N802
-        self, request: inference_pb2.GenerateRequest | None, context: Context
+        self, request: Received[inference_pb2.GenerateRequest], context: Context
     ) -> None:
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
-        async with _answering(context):
+        async with answering(context):
             arrived_s = self._arrived()
-            parsed = request_from_proto(_parsed(request))
-            tenant = identify(self._keys, _authorization(context), parsed.tenant)
-            parsed = replace(parsed, tenant=tenant, arrived_s=arrived_s)
-            events = self._generator.generate(parsed)
+            wanted = await request.take(request_from_proto)
+            tenant = identify(self._keys, authorization_of(context), wanted.tenant)
+            wanted = replace(wanted, tenant=tenant, arrived_s=arrived_s)
+            events = self._generator.generate(wanted)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
                     async for event in events:
-                        await watch.write(context.write(event_to_proto(event)))
+                        wire = await write_event(event, event_to_proto)
+                        await watch.write(context.write(wire))
             except TimeoutError:
                 raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
 
     async def Score(  # noqa: N802
-        self, request: inference_pb2.ScoreRequest | None, context: Context
+        self, request: Received[inference_pb2.ScoreRequest], context: Context
     ) -> inference_pb2.ScoreResponse:
         """Score every text. Any end of the call ends all of them."""
         began_s = time.monotonic()
-        async with _answering(context):
-            wire = _parsed(request)
-            name = check_request_id(wire.request_id) or uuid.uuid4().hex
-            named = wire.tenant or DEFAULT_TENANT
-            tenant = identify(self._keys, _authorization(context), named)
-            requests = score_requests_from_proto(wire, name, tenant)
+        async with answering(context):
+            keys, key, drawn = self._keys, authorization_of(context), uuid.uuid4().hex
+
+            def take(wire: inference_pb2.ScoreRequest) -> tuple[str, list[GenerateRequest]]:
+                name = check_request_id(wire.request_id) or drawn
+                tenant = identify(keys, key, wire.tenant or DEFAULT_TENANT)
+                return name, score_requests_from_proto(wire, name, tenant)
+
+            name, requests = await request.take(take)
             found = await score_all(self._generator, requests)
-        texts = self._generator.token_text
-        results = await asyncio.to_thread(lambda: [scored_to_proto(one, texts) for one in found])
-        return inference_pb2.ScoreResponse(
-            request_id=name,
-            model=self._generator.model.name,
-            results=results,
-            total_s=time.monotonic() - began_s,
-        )
+        model, texts = self._generator.model.name, self._generator.token_text
+
+        def answer() -> inference_pb2.ScoreResponse:
+            results = [scored_to_proto(one, texts) for one in found]
+            took_s = time.monotonic() - began_s
+            return inference_pb2.ScoreResponse(
+                request_id=name, model=model, results=results, total_s=took_s
+            )
+
+        return await asyncio.to_thread(answer)
 
     async def Cancel(  # noqa: N802
-        self, request: inference_pb2.CancelRequest | None, context: Context
+        self, request: Received[inference_pb2.CancelRequest], context: Context
     ) -> inference_pb2.CancelResponse:
         """Cancel a request of the caller's tenant by its id."""
-        async with _answering(context):
-            tenant = identify(self._keys, _authorization(context), DEFAULT_TENANT)
-            request_id = check_request_id(_parsed(request).request_id)
+        async with answering(context):
+            tenant = identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            request_id = check_request_id((await request.read()).request_id)
             if not request_id:
                 raise InvalidRequest("request_id must not be empty", field="request_id")
             found = await self._generator.cancel(request_id, tenant)
         return inference_pb2.CancelResponse(found=found)
 
     async def GetModel(  # noqa: N802
-        self, request: inference_pb2.GetModelRequest | None, context: Context
+        self, request: Received[inference_pb2.GetModelRequest], context: Context
     ) -> inference_pb2.Model:
         """Describe the model that is served."""
-        async with _answering(context):
-            _parsed(request)
+        async with answering(context):
+            identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            await request.read()
             card = self._generator.model
         return model_to_proto(card)
 
@@ -172,10 +181,12 @@ async def start(
     stall_s: float = STALL_S,
     also: Sequence[tuple[str, Add]] = (),
     keys: ApiKeys | None = None,
+    tls: Reloading[ServerCertificate] | None = None,
 ) -> GrpcServer:
     """Serve `generator`; raises ConfigError where the port is taken.
 
-    `also` names further services and the functions that add them to the server.
+    `also` names further services and the functions that add them to the server. With `tls`, over
+    TLS alone.
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
     arrivals = GrpcArrivals()
@@ -187,9 +198,10 @@ async def start(
     for _, add in also:
         add(server)
     names = (SERVICE, *(name for name, _ in also))
-    reflection.enable_server_reflection((*names, health.SERVICE_NAME), server)
+    # The other services are for operators, who need no list of them.
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME), server)
     try:
-        bound = _bind(server, host, port)
+        bound = _bind(server, host, port, tls)
         arrivals.add_to(server)
         await _set_health(generator, health_status, names)
         await server.start()
@@ -202,36 +214,16 @@ async def start(
     return GrpcServer(server, bound, health_status, follower, arrivals)
 
 
-def _method(form: Callable[..., Any], answer: Callable[..., Any], kind: type[Message]) -> Any:
-    """A method's handler; its request is None where the bytes are no such message."""
-
-    def parse(message: bytes) -> Message | None:
-        try:
-            return kind.FromString(message)
-        except DecodeError:
-            return None
-
-    return form(answer, request_deserializer=parse, response_serializer=_serialize)
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _authorization(context: Context) -> str | None:
-    found = dict(context.invocation_metadata() or ()).get("authorization")
-    return found if isinstance(found, str) else None
-
-
-def _parsed(request: _M | None) -> _M:
-    if request is None:
-        raise InvalidRequest("the request is not a valid message; is its text UTF-8?")
-    return request
-
-
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def _bind(
+    server: grpc.aio.Server, host: str, port: int, tls: Reloading[ServerCertificate] | None
+) -> int:
+    address = join(host, port)
     try:
-        bound = server.add_insecure_port(join(host, port))
+        bound = (
+            server.add_insecure_port(address)
+            if tls is None
+            else server.add_secure_port(address, following(tls))
+        )
     except RuntimeError:
         bound = 0
     if not bound:
@@ -270,21 +262,3 @@ async def _follow_health(
             await _set_health(generator, health_status, names)
         except Exception:
             log.exception("the health of the pools could not be read")
-
-
-@asynccontextmanager
-async def _answering(context: Context) -> AsyncIterator[None]:
-    """Turn every exception into the status of the call."""
-    try:
-        yield
-        return
-    except TandemError as error:
-        failure = error
-    except grpc.aio.AbortError:
-        raise
-    except Exception:
-        log.exception("a call ended in a fault")
-        failure = Internal("internal error")
-    FRONT_END_ERRORS.inc(front_end="grpc", error=type(failure).__name__)
-    code = status_of(failure).grpc
-    await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))

@@ -7,9 +7,11 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -17,6 +19,8 @@ from starlette.routing import Route, WebSocketRoute
 from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
+from cluster.gateway.browser_access import BrowserGuard, BrowserRules
+from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
@@ -24,16 +28,21 @@ from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, Open
 from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
+from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
-from cluster.tenants.api_keys import ApiKeys, identify
-from engine.errors import Internal, NotFound, TandemError
+from cluster.tenants.api_keys import ApiKeys, check_metrics, identify
+from engine.errors import Internal, NotFound, TandemError, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
+# Large bodies that may be half received.
+_BODIES_AT_ONCE = 64
+_REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -46,8 +55,11 @@ def create_app(
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
     arrived: Callable[[], float] = time.monotonic,
+    rules: BrowserRules | None = None,
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
+
+    `rules` say which pages may call; without them, pages of this server by its usual names.
 
     `arrived` says when a request that is read now came to the socket (monotonic).
     Its `state.drain` ends the WebSockets, each when its generations have ended.
@@ -72,6 +84,9 @@ def create_app(
             Route("/metrics", _answering(gateway.metrics)),
         ],
         exception_handlers={HTTPException: _raised},
+        middleware=[
+            Middleware(BrowserGuard, rules=rules or BrowserRules.of(), open_to_all=keys is None)
+        ],
     )
     app.router.redirect_slashes = False
     app.state.drain = sockets.drain
@@ -96,50 +111,66 @@ class HttpGateway:
         self._generator = generator
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._bodies = ByteBudget(_BODIES_AT_ONCE * max_body_bytes)
         self._stall_s = stall_s
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         arrived_s, tenant = self._arrived(), self._tenant(request)
-        body = await read_json(request, self._max_body_bytes)
-        call = ChatRequest.read(body).call(_request_id(request), tenant, arrived_s)
+        name = _request_id(request)
+        call = await self._read(
+            request, lambda body: ChatRequest.read(body).call(name, tenant, arrived_s)
+        )
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         arrived_s, tenant = self._arrived(), self._tenant(request)
-        body = await read_json(request, self._max_body_bytes)
-        completion = CompletionRequest.read(body)
-        call = completion.call(_request_id(request), tenant, arrived_s)
+        name = _request_id(request)
+
+        def take(body: object) -> tuple[CompletionRequest, OpenAICall]:
+            found = CompletionRequest.read(body)
+            return found, found.call(name, tenant, arrived_s)
+
+        completion, call = await self._read(request, take)
         if not completion.echo:
             return await self._reply(request, COMPLETION, call)
         longer = completion.max_tokens == 1
         reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
-        whole = await unless(disconnected(request.receive), reply.whole())
-        headers = {"x-request-id": call.request_id}
-        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
+        return await self._whole(request, call, reply)
+
+    async def _read(self, request: Request, take: Callable[[object], _T]) -> _T:
+        return await read_json(request, self._max_body_bytes, self._bodies, take)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
+        self._tenant(request)
         return _json({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`."""
+        self._tenant(request)
         name = request.path_params["name"]
         if name != self._generator.model.name:
-            raise NotFound(f"the model {name!r} is not served here", field="model")
+            raise NotFound(f"the model {shown(name)} is not served here", field="model")
         return _json(self._card())
 
     async def healthz(self, request: Request) -> Response:
-        """`GET /healthz`: 200 once every pool has a healthy replica."""
-        missing = list(self._generator.missing())
+        """`GET /healthz`: 200 once every pool has a healthy replica. It names unhealthy ones.
+
+        Where there are API keys it names no pool and no replica, as it asks for no key.
+        """
+        missing, unhealthy = self._generator.missing(), self._generator.unhealthy()
+        found = {"missing": list(missing), "unhealthy": list(unhealthy)}
+        named = {key: ids for key, ids in found.items() if ids and self._keys is None}
         if missing:
-            return _json({"status": "unavailable", "missing": missing}, 503)
-        return _json({"status": "ok"})
+            return _json({"status": "unavailable", **named}, 503)
+        return _json({"status": "ok", **named})
 
     async def metrics(self, request: Request) -> Response:
-        """`GET /metrics`."""
+        """`GET /metrics`, where there are API keys for holders of the right one."""
+        check_metrics(self._keys, request.headers.get("authorization"))
         body, content_type = self._metrics()
         return Response(body, headers={"content-type": content_type})
 
@@ -150,8 +181,14 @@ class HttpGateway:
         if call.stream:
             failed = partial(_failed, request)
             return EventStream(reply.events(), headers, self._stall_s, failed)
+        return await self._whole(request, call, reply)
+
+    async def _whole(
+        self, request: Request, call: OpenAICall, reply: OpenAIReply | EchoReply
+    ) -> Response:
         whole = await unless(disconnected(request.receive), reply.whole())
-        return _gone() if whole is None else _json(whole, headers=headers)
+        headers = {"x-request-id": call.request_id}
+        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
 
     def _tenant(self, request: Request) -> str:
         """The tenant of the request's API key. Without keys a tenant only separates caches."""
@@ -203,8 +240,15 @@ async def _raised(request: Request, error: Exception) -> Response:
 
 
 def _http_failure(request: Request, error: HTTPException) -> Response:
-    codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+    codes = {
+        404: "not_found",
+        405: "method_not_allowed",
+        413: "request_too_large",
+        415: "unsupported_media_type",
+    }
     message = error.detail
+    if error.status_code in _REFUSED:
+        REFUSED_CONNECTIONS.inc(door="http", reason=_REFUSED[error.status_code])
     if error.status_code in (404, 405):
         message = f"{message}: {request.method} {request.url.path}"
     code = codes.get(error.status_code)

@@ -4,53 +4,88 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from engine.errors import InvalidRequest
+from cluster.api.bounded_json import parse
+from cluster.api.off_loop import off_loop
+from cluster.gateway.connections.byte_budget import ByteBudget, Reservation
+from engine.errors import InvalidRequest, Overloaded
 
 READ_S = 30.0
+JSON_TYPE = "application/json"
 _DRAIN_S = 2.0
 _DRAIN_FACTOR = 8
+_LONGEST_LENGTH = 20  # digits
+_T = TypeVar("_T")
 
 
-async def read_json(request: Request, max_bytes: int) -> Any:
-    """The body as JSON. Raises InvalidRequest, HTTPException 408 or 413, ClientDisconnect."""
-    body = await _read(request, max_bytes)
+async def read_json(
+    request: Request, max_bytes: int, budget: ByteBudget, take: Callable[[Any], _T]
+) -> _T:
+    """What `take` makes of the body as JSON; a large body is parsed and taken on a thread.
+
+    `budget` bounds the bodies of all requests that are being read. Raises what `take` raises,
+    InvalidRequest, Overloaded, ClientDisconnect, and HTTPException 408, 413 or 415.
+
+    A body without a type is refused, too: a page of any site can have a browser send it.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON_TYPE:
+        raise HTTPException(415, f"the body must be JSON: send Content-Type: {JSON_TYPE}")
+    reservation = Reservation(budget)
     try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
-    return parse_json(text, "the body")
+        body = await _read(request, max_bytes, reservation)
+    finally:
+        reservation.release()
+
+    def taken() -> _T:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"the body is not UTF-8: byte {error.start}") from None
+        return take(parse_json(text, "the body"))
+
+    return await off_loop(len(body), taken)
 
 
 def parse_json(text: str, what: str) -> Any:
     """`text` as JSON; raises InvalidRequest, which calls it `what`."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return parse(text, _refuse_constant)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{what} has {error.message}", field=error.field) from None
     except json.JSONDecodeError as error:
         raise InvalidRequest(f"{what} is not JSON: {error}") from None
     except (ValueError, RecursionError):
         raise InvalidRequest(f"{what} has a number too long or is nested too deep") from None
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, reservation: Reservation) -> bytes:
     found = bytearray()
     more = True
+    too_large = HTTPException(413, f"the body is larger than {max_bytes} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > _LONGEST_LENGTH or int(length) > max_bytes):
+        # The connection drops the body.
+        raise too_large
     try:
         async with asyncio.timeout(READ_S):
             while more and len(found) <= max_bytes:
                 piece, more = await _piece(request)
                 found += piece
+                if not reservation.resize(len(found)):
+                    raise Overloaded("too many large bodies at once", retry_after_s=1.0)
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {READ_S:g} s") from None
     if len(found) <= max_bytes:
         return bytes(found)
     if more:
         await _drain(request, max_bytes * _DRAIN_FACTOR)
-    raise HTTPException(413, f"the body is larger than {max_bytes} bytes")
+    raise too_large
 
 
 async def _drain(request: Request, most: int) -> None:
@@ -74,4 +109,4 @@ async def _piece(request: Request) -> tuple[bytes, bool]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"this is not JSON: {name} is no number")
+    raise InvalidRequest(f"{name}, which is no number of JSON")

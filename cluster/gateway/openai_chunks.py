@@ -44,10 +44,6 @@ class Form(Protocol):
         """The listing of `tokens`, and where in the text the next one starts."""
         ...
 
-    def join(self, listings: Sequence[Json]) -> Json:
-        """The listings of consecutive pieces as one."""
-        ...
-
 
 class ChatForm:
     """`chat.completion` and `chat.completion.chunk`."""
@@ -85,11 +81,6 @@ class ChatForm:
             for token in tokens
         ]
         return {"content": content, "refusal": None}, offset
-
-    def join(self, listings: Sequence[Json]) -> Json:
-        """All entries in one list."""
-        content = [entry for listing in listings for entry in listing["content"]]
-        return {"content": content, "refusal": None}
 
 
 class CompletionForm:
@@ -129,11 +120,6 @@ class CompletionForm:
             "text_offset": offsets,
         }
         return listing, offset
-
-    def join(self, listings: Sequence[Json]) -> Json:
-        """The lists, end to end."""
-        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-        return {name: [one for listing in listings for one in listing[name]] for name in names}
 
 
 CHAT = ChatForm()

@@ -13,7 +13,7 @@ from cluster.api import Generator, ScorePrompt, TextPrompt
 from cluster.api.scoring import ScoredText, score_all
 from cluster.gateway.openai_chunks import COMPLETION, Json
 from cluster.gateway.openai_requests import OpenAICall
-from cluster.gateway.sse import dump
+from cluster.gateway.sse import dump_large
 from engine.types.sequence import SampledToken
 
 
@@ -32,7 +32,7 @@ class EchoReply:
         """The reply as JSON; raises a TandemError."""
         found = await score_all(self._generator, self._call.requests)
         # On a thread: thousands of tokens are looked up and written.
-        return await asyncio.to_thread(lambda: dump(self._document(found)))
+        return await asyncio.to_thread(lambda: dump_large(self._document(found)))
 
     def _document(self, found: list[ScoredText]) -> Json:
         prompt_tokens = sum(len(one.scored.ids) for one in found)

@@ -5,13 +5,15 @@ Everything here raises InvalidRequest with `field` as OpenAI's `param` names it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from cluster.api import ChatMessage, TextPrompt, TokenPrompt
-from cluster.api.validation import chat_message, check_text, shown, text_prompt, token_prompt
-from engine.errors import InvalidRequest
+from cluster.api.limits import MAX_CHOICES, MAX_CONTENT_PARTS, MAX_MESSAGES, check_length
+from cluster.api.validation import chat_message, check_text, text_prompt, token_id, token_prompt
+from engine.errors import InvalidRequest, shown
+from engine.types.sampling_params import check_count, check_stop
 
 # Fields of OpenAI's API that do not change the answer here.
 IGNORED = frozenset(
@@ -42,6 +44,10 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
+# `include_obfuscation` requests padding; no chunk is padded.
+_STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation"})
+# Bound: characters of an unknown field's name that are compared and shown.
+_NAME_CHARACTERS = 64
 _MESSAGE_FIELDS = frozenset({"role", "content"})
 _MESSAGE_IGNORED = frozenset({"name", "refusal", "annotations"})
 _MESSAGE_REFUSED = ("audio", "function_call", "tool_call_id", "tool_calls")
@@ -68,6 +74,13 @@ def read_messages(value: object) -> tuple[ChatMessage, ...]:
         raise InvalidRequest(f"messages must be a list, not {shown(value)}", field="messages")
     if not value:
         raise InvalidRequest("messages must not be empty", field="messages")
+    check_length(value, MAX_MESSAGES, "messages", "messages")
+    parts = sum(len(_parts(entry)) for entry in value)
+    if parts > MAX_CONTENT_PARTS:
+        raise InvalidRequest(
+            f"messages must have at most {MAX_CONTENT_PARTS} parts together, not {parts}",
+            field="messages",
+        )
     return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
 
 
@@ -82,6 +95,7 @@ def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
     if not value:
         raise InvalidRequest("prompt must not be empty", field="prompt")
     if isinstance(value[0], str | list):
+        check_length(value, MAX_CHOICES, "prompt", "prompts")
         return tuple(_one_prompt(entry, f"prompt[{index}]") for index, entry in enumerate(value))
     return (token_prompt(value, "prompt"),)
 
@@ -89,14 +103,40 @@ def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
 def read_stop(value: object) -> tuple[str, ...]:
     """`stop`: a string or a list of strings."""
     texts = value if isinstance(value, list) else [value]
+    check_count("stop", texts)
     found = []
     for text in texts:
         if not isinstance(text, str):
             raise InvalidRequest(
                 f"stop must be a string or a list of strings, not {shown(text)}", field="stop"
             )
+        check_stop(text)
         found.append(check_text(text, "stop"))
     return tuple(found)
+
+
+def read_stop_token_ids(value: object) -> tuple[int, ...]:
+    """`stop_token_ids`: a list of token ids."""
+    field = "stop_token_ids"
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{field} must be a list, not {shown(value)}", field=field)
+    check_count(field, value)
+    return tuple(token_id(token, f"{field}[{index}]", field) for index, token in enumerate(value))
+
+
+def read_stream_options(value: object) -> dict[str, bool]:
+    """`stream_options`: an object of a few flags."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"stream_options must be an object, not {shown(value)}", field="stream_options"
+        )
+    for name, flag in value.items():
+        if name not in _STREAM_OPTIONS:
+            raise _unknown(name, "stream_options.", _STREAM_OPTIONS)
+        if not isinstance(flag, bool):
+            field = f"stream_options.{name}"
+            raise InvalidRequest(f"{field} must be true or false, not {shown(flag)}", field=field)
+    return value
 
 
 def read_logit_bias(value: object) -> dict[int, float]:
@@ -105,6 +145,7 @@ def read_logit_bias(value: object) -> dict[int, float]:
         raise InvalidRequest(
             f"logit_bias must be an object, not {shown(value)}", field="logit_bias"
         )
+    check_count("logit_bias", value)
     bias = {}
     for token, amount in value.items():
         if not (token.isascii() and token.isdecimal() and len(token) <= 10):
@@ -172,12 +213,19 @@ def _part(part: object, name: str) -> str:
     return text
 
 
+def _parts(message: object) -> Sequence[object]:
+    """The parts of a message, nothing where it has none."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, list) else ()
+
+
 def _same(value: object, idle: object) -> bool:
     """Equal in JSON's sense, where 0 is not false."""
     return type(value) is type(idle) and value == idle
 
 
 def _unknown(name: str, prefix: str, known: Collection[str]) -> InvalidRequest:
+    name = name[:_NAME_CHARACTERS]
     near = get_close_matches(name, sorted(known), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InvalidRequest(f"unknown field {prefix}{shown(name)}{hint}", field=f"{prefix}{name}")

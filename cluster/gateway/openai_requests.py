@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -16,23 +16,23 @@ from cluster.api import (
     TextPrompt,
     TokenPrompt,
 )
+from cluster.api.limits import MAX_CHOICES
 from cluster.api.validation import (
-    MAX_CHOICES,
     check_choices,
+    check_name,
     check_request_id,
     check_tenant,
-    check_text,
-    shown,
-    token_id,
 )
 from cluster.gateway.openai_fields import (
     read_logit_bias,
     read_messages,
     read_prompts,
     read_stop,
+    read_stop_token_ids,
+    read_stream_options,
     sift,
 )
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
 
@@ -53,15 +53,6 @@ class OpenAICall:
         return self.requests[0].n
 
 
-class StreamOptions(BaseModel):
-    """`stream_options`."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    include_usage: bool = False
-    include_obfuscation: bool = False  # requests padding; no chunk is padded
-
-
 class _Request(BaseModel):
     """The fields of both APIs, with the extensions that OpenAI's client sends as `extra_body`."""
 
@@ -70,7 +61,7 @@ class _Request(BaseModel):
     model: str = ""
     n: int = 1
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[dict[str, bool] | None, PlainValidator(read_stream_options)] = None
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -82,7 +73,7 @@ class _Request(BaseModel):
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    stop_token_ids: list[Any] = []
+    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(read_stop_token_ids)] = ()
     ignore_eos: bool = False
     endpoint: str = ""
     request_id: str = ""
@@ -117,7 +108,7 @@ class _Request(BaseModel):
             requests=self._requests(name, tenant, arrived_s),
             request_id=name,
             stream=self.stream,
-            include_usage=self.stream_options is not None and self.stream_options.include_usage,
+            include_usage=(self.stream_options or {}).get("include_usage", False),
             token_ids=self.return_token_ids,
         )
 
@@ -137,8 +128,8 @@ class _Request(BaseModel):
             sampling=self._sampling(),
             n=self.n,
             request_id=name,
-            model=check_text(self.model, "model"),
-            endpoint=check_text(self.endpoint, "endpoint"),
+            model=check_name(self.model, "model"),
+            endpoint=check_name(self.endpoint, "endpoint"),
             tenant=check_tenant(tenant),
             progress=self.progress,
             arrived_s=arrived_s,
@@ -166,10 +157,7 @@ class _Request(BaseModel):
             logit_bias=self.logit_bias,
             seed=self.seed,
             stop=self.stop,
-            stop_token_ids=tuple(
-                token_id(token, f"stop_token_ids[{index}]", "stop_token_ids")
-                for index, token in enumerate(self.stop_token_ids)
-            ),
+            stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
         )
 

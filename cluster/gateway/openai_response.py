@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from cluster.api import Event, Generator, Heartbeat, Progress, Started, Summary, Tokens
 from cluster.api.event_streams import closing, merge
+from cluster.api.limits import MAX_NUMBERS
+from cluster.api.off_loop import write_event
 from cluster.gateway.openai_chunks import Form, Json, progress_json
 from cluster.gateway.openai_requests import OpenAICall
-from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
-from engine.errors import Internal
-from engine.types.sequence import FinishReason
+from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump, dump_large
+from engine.errors import Internal, InvalidRequest
+from engine.types.sequence import FinishReason, SampledToken
+
+# Bound: tokens of a whole reply that is written on the event loop.
+_FEW_TOKENS = 1024
 
 
 @dataclass(slots=True)
@@ -21,7 +28,7 @@ class _ReplyChoice:
 
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    listings: list[Json] = field(default_factory=list)
+    sampled: list[SampledToken] = field(default_factory=list)
     offset: int = 0
     finish: FinishReason | None = None
     opened: bool = False
@@ -36,34 +43,41 @@ class OpenAIReply:
         self._generator = generator
         self._created = int(time.time())
         self._model = generator.model.name
+        self._top = call.requests[0].sampling.logprobs
         self._choices = [_ReplyChoice() for _ in range(call.n * len(call.requests))]
         self._usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self._cached_tokens = 0
         self._summaries = 0
         self._frame: tuple[bytes, bytes] | None = None
 
-    async def whole(self) -> Json:
-        """Collect everything; raises a TandemError."""
+    async def whole(self) -> bytes:
+        """Collect everything; the reply as JSON. Raises a TandemError."""
+        numbers = 0
         async with closing(self._merged()) as events:
             async for prompt_index, event in events:
                 if isinstance(event, Tokens):
                     choice = self._choices[self._number(prompt_index, event)]
                     choice.texts.append(event.text)
                     choice.ids += event.ids
-                    choice.listings.extend(filter(None, [self._logprobs(choice, event)]))
                     choice.finish = event.finish_reason
+                    if self._top is not None:
+                        choice.sampled += event.tokens
+                        numbers += len(event.ids) * (1 + self._top)
+                        _check_numbers(numbers)
                 elif isinstance(event, Started | Summary):
                     self._note(event)
         self._check_whole()
-        choices = [self._whole_choice(number, one) for number, one in enumerate(self._choices)]
-        return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
+        if numbers + self._usage["completion_tokens"] <= _FEW_TOKENS:
+            return dump(self._document())
+        return await asyncio.to_thread(lambda: dump_large(self._document()))
 
     async def events(self) -> AsyncIterator[bytes]:
         """Server-sent events, only comments before the first token; raises a TandemError."""
         async with closing(self._merged()) as events:
             async for prompt_index, event in events:
                 if isinstance(event, Tokens):
-                    written = self._chunks(self._number(prompt_index, event), event)
+                    number = self._number(prompt_index, event)
+                    written = await write_event(event, partial(self._chunks, number))
                     if written:
                         yield written
                 elif isinstance(event, Heartbeat):
@@ -79,8 +93,14 @@ class OpenAIReply:
             yield data(envelope | {"usage": self._whole_usage()})
         yield DONE
 
+    def _document(self) -> Json:
+        choices = [self._whole_choice(number, one) for number, one in enumerate(self._choices)]
+        return self._envelope(self._form.whole_object, choices) | {"usage": self._whole_usage()}
+
     def _whole_choice(self, number: int, choice: _ReplyChoice) -> Json:
-        listing = self._form.join(choice.listings) if choice.listings else None
+        listing = None
+        if choice.sampled:
+            listing, _ = self._form.logprobs(choice.sampled, self._generator.token_text, 0)
         whole = self._form.whole(number, "".join(choice.texts), listing, choice.finish)
         return whole | {"token_ids": choice.ids} if self._call.token_ids else whole
 
@@ -136,7 +156,7 @@ class OpenAIReply:
         return b"data: " + envelope.removesuffix(b"]}"), tail
 
     def _logprobs(self, choice: _ReplyChoice, event: Tokens) -> Json | None:
-        if self._call.requests[0].sampling.logprobs is None or not event.tokens:
+        if self._top is None or not event.tokens:
             return None
         token_text = self._generator.token_text
         listing, choice.offset = self._form.logprobs(event.tokens, token_text, choice.offset)
@@ -154,3 +174,10 @@ class OpenAIReply:
             "model": self._model,
             "choices": choices,
         }
+
+
+def _check_numbers(numbers: int) -> None:
+    if numbers > MAX_NUMBERS:
+        raise InvalidRequest(
+            f"the answer has more than {MAX_NUMBERS} log-probabilities: stream it, or ask for fewer"
+        )

@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cluster.gateway.connections.http_connection import HttpConnection
+from cluster.gateway.connections.limits import ConnectionLimits, watch_peers
+from cluster.gateway.connections.refusals import RefusalCount
+from cluster.gateway.connections.registry import ConnectionRegistry
+from cluster.gateway.connections.server_config import ServerConfig
+from cluster.gateway.connections.websocket_connection import WebSocketConnection
 from cluster.sockets import listening_socket
+from protos.wire.tls_listener import HANDSHAKE_S, MOST_HANDSHAKES, TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -24,22 +34,53 @@ Drain = Callable[[float], Awaitable[None]]
 _LEAST_GRACE_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class HttpTls:
+    """The TLS of a server: the context of each new connection, and who hears of refused ones.
+
+    `timeout_s` and `most` bound the handshakes.
+    """
+
+    context: Callable[[], ssl.SSLContext]
+    refused: Callable[[str], None]
+    timeout_s: float = HANDSHAKE_S
+    most: int = MOST_HANDSHAKES
+
+
 class _UvicornServer(uvicorn.Server):
     """A uvicorn server that handles no signals, and sets `ready` when it has started."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: HttpTls | None = None) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._tls = tls
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 
-    async def startup(self, *args: object, **kwargs: object) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then set `ready`."""
-        await super().startup(*args, **kwargs)  # type: ignore[arg-type]
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            self.servers = [self._listen(sock, self._tls) for sock in sockets or ()]  # type: ignore[misc]
+            self.started = True
         self.ready.set()
+
+    def _listen(self, sock: socket.socket, tls: HttpTls) -> TlsListener:
+        """As uvicorn's own start, which has no lifespan here; it tells of no failed handshake."""
+
+        def protocol() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state={}
+            )
+
+        def refused(peer: str, reason: str) -> None:
+            tls.refused(reason)
+
+        return TlsListener(sock, protocol, tls.context, refused, tls.timeout_s, tls.most)
 
 
 class _Stoppable:
@@ -91,7 +132,7 @@ class HttpServer:
         for listening in self._server.servers:
             listening.close()
         for connection in list(self._server.server_state.connections):
-            if isinstance(connection, self._server.config.http_protocol_class):
+            if isinstance(connection, HttpConnection):
                 connection.shutdown()
         began_s = time.monotonic()
         await drain(grace_s)
@@ -108,19 +149,26 @@ async def start(
     grace_s: int = 5,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     drain: Drain | None = None,
+    tls: HttpTls | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> HttpServer:
-    """Serve `app`; raises ConfigError where the port is taken.
+    """Serve `app`; raises ConfigError where the port is taken. With `tls`, over TLS alone.
 
     `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
-    within so many seconds, before the server stops.
+    within so many seconds, before the server stops. `limits` bounds the connections.
     """
+    limits = limits or ConnectionLimits()
     sock = listening_socket(host, port, reuse_port=reuse_port)
-    config = uvicorn.Config(
+    watch_peers(sock, limits.stall_s)
+    clock = asyncio.get_running_loop().time
+    config = ServerConfig(
         _Stoppable(app),
+        registry=ConnectionRegistry(limits, RefusalCount("http"), clock),
+        http=HttpConnection,
+        ws=WebSocketConnection,
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="websockets-sansio",
         ws_max_size=max_message_bytes,
         ws_ping_interval=PING_S,
         # As long as a client may read nothing, because it then answers no ping.
@@ -128,10 +176,10 @@ async def start(
         ws_per_message_deflate=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=limits.idle_s,
         timeout_graceful_shutdown=grace_s,
     )
-    server = _UvicornServer(config)
+    server = _UvicornServer(config, tls)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)

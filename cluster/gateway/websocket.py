@@ -14,17 +14,18 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
-from urllib.parse import urlsplit
+from functools import partial
 
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from cluster.api import Event, Generator
-from cluster.api.error_mapping import error_body, http_error
+from cluster.api import Event, Generator, Tokens
+from cluster.api.error_mapping import http_error
 from cluster.api.event_streams import StallWatch, closing, end, merge, unless
+from cluster.api.off_loop import off_loop, write_event
 from cluster.gateway.openai_chunks import Json
 from cluster.gateway.openai_requests import OpenAICall
-from cluster.gateway.sse import dump
+from cluster.gateway.sse import dump, dump_large
 from cluster.gateway.websocket_messages import (
     CANCEL,
     Messages,
@@ -34,6 +35,7 @@ from cluster.gateway.websocket_messages import (
     take_id,
     take_type,
 )
+from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import (
     Cancelled,
@@ -129,13 +131,9 @@ class SocketGateway:
             self.check_open()
             self.tenant(socket)
         except TandemError as error:
+            FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
             status, body, headers = http_error(error)
             return Response(dump(body), status, headers, "application/json")
-        # A browser opens sockets for the pages of any site, and they carry no API key.
-        if self._keys is None and not _same_origin(socket):
-            message = "a page of another origin may not open this socket"
-            body = error_body(message, "invalid_request_error", "forbidden_origin", None)
-            return Response(dump(body), 403, None, "application/json")
         return None
 
 
@@ -172,7 +170,7 @@ class _SocketSession:
         try:
             async with StallWatch(self._gateway.stall_s) as watch:
                 while (message := await self._socket.receive())["type"] == "websocket.receive":
-                    reply = self._obey(message.get("text"))
+                    reply = await self._obey(message.get("text"))
                     if reply is not None:
                         await watch.write(self._send(reply))
         except TimeoutError:
@@ -180,18 +178,20 @@ class _SocketSession:
         except WebSocketDisconnect:
             pass
 
-    def _obey(self, text: str | None) -> Json | None:
+    async def _obey(self, text: str | None) -> Json | None:
         """Carry a message out; returns the answer to a wrong message."""
         name = None
         try:
-            document = read_object(text)
+            document = await off_loop(len(text or ""), lambda: read_object(text))
             name = take_id(document)
             kind = take_type(document)
             if kind == CANCEL:
                 self._cancel(name)
             else:
-                self._begin(name, kind, document)
+                size = len(text or "")
+                await self._begin(name, kind, document, size)
         except TandemError as error:
+            FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
             return failed(name, error)
         except Exception:
             log.exception("a message ended in a fault")
@@ -203,7 +203,7 @@ class _SocketSession:
             raise NotFound(f"nothing runs here under the id {name!r}", field="id")
         self._cancels[name].set()
 
-    def _begin(self, name: str, kind: str, document: Json) -> None:
+    async def _begin(self, name: str, kind: str, document: Json, size: int) -> None:
         self._gateway.check_open()
         if name in self._cancels:
             raise InvalidRequest(f"the id {name!r} runs already", field="id")
@@ -211,7 +211,8 @@ class _SocketSession:
             message = f"{MOST_AT_ONCE} generations run on this socket, the most there may"
             raise Overloaded(message, retry_after_s=1.0)
         tenant = self._gateway.tenant(self._socket)
-        call = read_call(kind, document, uuid.uuid4().hex, tenant)
+        request_id = uuid.uuid4().hex
+        call = await off_loop(size, lambda: read_call(kind, document, request_id, tenant))
         messages = Messages(name, kind, call, self._gateway.generator)
         streams = self._gateway.streams(call)
         self._cancels[name] = asyncio.Event()
@@ -242,15 +243,18 @@ class _SocketSession:
         """Write a generation's messages; returns the last one."""
         async with closing(events), StallWatch(self._gateway.stall_s) as watch:
             async for prompt_index, event in events:
-                message = messages.of(prompt_index, event)
-                if message is not None:
-                    await watch.write(self._send(message))
+                text = await write_event(event, partial(_text, messages, prompt_index))
+                if text is not None:
+                    await watch.write(self._send_text(text))
         return messages.end()
 
     async def _send(self, message: Json) -> None:
+        await self._send_text(dump(message).decode())
+
+    async def _send_text(self, text: str) -> None:
         if self._socket.application_state is not WebSocketState.CONNECTED:
             raise WebSocketDisconnect(_RESTARTS)  # it is being closed from here
-        await self._socket.send_text(dump(message).decode())
+        await self._socket.send_text(text)
 
     async def _send_last(self, message: Json) -> None:
         try:
@@ -268,7 +272,8 @@ class _SocketSession:
         self._over.set()
 
 
-def _same_origin(socket: WebSocket) -> bool:
-    """Whether the socket was opened by a page of this server, or not by a browser."""
-    origin = socket.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == socket.headers.get("host")
+def _text(messages: Messages, prompt_index: int, event: Event) -> str | None:
+    """The message for an event as JSON; None for none."""
+    message = messages.of(prompt_index, event)
+    write = dump_large if isinstance(event, Tokens) and event.sampled else dump
+    return None if message is None else write(message).decode()

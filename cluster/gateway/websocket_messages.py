@@ -15,11 +15,11 @@ from cluster.api import (
     Tokens,
 )
 from cluster.api.error_mapping import http_error
-from cluster.api.validation import check_request_id, shown
+from cluster.api.validation import check_request_id
 from cluster.gateway.json_body import parse_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json, progress_json
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
-from engine.errors import Internal, InvalidRequest, TandemError
+from engine.errors import Internal, InvalidRequest, TandemError, shown
 from protos.status import retry_after_ms
 
 _KINDS: dict[str, tuple[Form, type[ChatRequest] | type[CompletionRequest]]] = {
@@ -62,7 +62,7 @@ def take_type(document: dict[str, Any]) -> str:
         )
     if kind == CANCEL and document:
         name = next(iter(document))
-        raise InvalidRequest(f"unknown field {shown(name)}", field=name)
+        raise InvalidRequest(f"unknown field {shown(name)}", field=name[:64])
     return str(kind)
 
 

@@ -35,6 +35,7 @@ from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
 from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
+from protos.wire.client import Connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,12 @@ class ReplicaParts:
         )
 
 
-def assemble(config: TandemConfig, model: LoadedModel, replica_id: str, host: str) -> ReplicaParts:
-    """Wire the parts of a replica whose servers listen on `host`."""
-    blocks, worker = BlockPool(model.engine.cache.blocks), EngineWorker(model.engine, model.thread)
+def assemble(
+    config: TandemConfig, model: LoadedModel, replica_id: str, host: str, connector: Connector
+) -> ReplicaParts:
+    """Wire the parts of a replica whose servers listen on `host`; `connector` dials others."""
+    blocks = BlockPool(model.engine.cache.blocks)
+    worker = EngineWorker(model.engine, model.thread, config.model.step_timeout_s)
     prefill = _new_prefill_scheduler(config, model.engine, blocks)
     decode = _new_decode_scheduler(config, model.engine, blocks)
     prefill_loop = PrefillLoop(prefill, worker)
@@ -133,7 +137,7 @@ def assemble(config: TandemConfig, model: LoadedModel, replica_id: str, host: st
         blocks,
         worker,
         PrefillParts(prefill, prefill_loop, KvSender(replica_id, host, cache, transfer)),
-        DecodeParts(decode, decode_loop, KvReceiver(replica_id, host, cache, transfer)),
+        DecodeParts(decode, decode_loop, KvReceiver(replica_id, host, cache, transfer, connector)),
     )
 
 

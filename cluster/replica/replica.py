@@ -23,8 +23,9 @@ from cluster.replica.prefix_warmup import warm
 from cluster.replica.servers import ReplicaServers
 from cluster.replica.status import ReplicaStatus
 from cluster.replica_record import ReplicaLoad, ReplicaRecord, ReplicaRole
-from cluster.rpc.load_reports_server import ReportServicer
-from cluster.rpc.role_control import ControlServicer
+from cluster.rpc.load_reports_server import LoadReporter
+from cluster.rpc.membership import Membership
+from cluster.rpc.role_control import ControlServer
 from decode_pool.job import DecodeJob
 from engine.errors import Internal
 from engine.kv.prefix_digest import digest_of
@@ -76,18 +77,18 @@ class Replica:
         device_share: int = 1,
         timer: StartupTimer | None = None,
     ) -> Replica:
-        """Load the model, serve on free ports of `host`, register; raises a TandemError.
+        """Load the model, serve on a free port of `host`, register; raises a TandemError.
 
         `device_share` replicas share the memory of this replica's device. `timer` has the stages
         that came before.
         """
         timer = timer or StartupTimer()
-        parts = assemble(
-            config, await LoadedModel.load(config, device_share, timer), replica_id, host
-        )
+        membership = Membership.of(config)
+        model = await LoadedModel.load(config, device_share, timer)
+        parts = assemble(config, model, replica_id, host, membership.connector())
         parts.prefill.sender.start()
         loops = parts.start_loops(replica_id)
-        servers = await ReplicaServers.bind(host, parts.serves(config), parts.prefill.sender)
+        servers = ReplicaServers.bind(membership, host, parts.serves(config))
         timer.ended("front_ends")
         improvement = asyncio.create_task(_improve(parts, replica_id))
         if parts.model.engine.is_improved_first:
@@ -114,7 +115,7 @@ class Replica:
 
     @property
     def address(self) -> str:
-        """The host and port of its gRPC server."""
+        """The host and port on which it listens."""
         return self.servers.address
 
     def load(self) -> ReplicaLoad:
@@ -122,10 +123,13 @@ class Replica:
         return self._status.load()
 
     def check_health(self) -> None:
-        """Raise Internal if a loop of this replica, or its heartbeat, has ended."""
+        """Raise Internal if the engine, a loop of this replica or its heartbeat does not go on."""
         for loop in self._loops:
             if loop.done():
                 raise Internal(f"{loop.get_name()} ended")
+        if self._status.stalled():
+            limit_s = self._config.model.step_timeout_s
+            raise Internal(f"the engine has work and completed no step for {limit_s:g} s")
         if not self._draining and not self.heartbeat.running:
             raise Internal("the heartbeat ended")
 
@@ -187,8 +191,9 @@ class Replica:
     async def _open(self) -> None:
         """Answer routers and register; then compute the prefixes to be cached, beside requests."""
         wakeup = self.parts.prefill.loop.wakeup
-        reports = ReportServicer(self._status.state, wakeup)
-        await self.servers.start(ControlServicer(self.take_role), reports)
+        reporter = LoadReporter(self._status.state, wakeup)
+        control, sender = ControlServer(self.take_role), self.parts.prefill.sender
+        await self.servers.start(control, reporter, sender)
         await join_directory(self.heartbeat.directory, self.heartbeat.record)
         self.heartbeat.start()
         texts = self._config.kv.warm_prefixes
@@ -235,7 +240,6 @@ def _record(
         role=status.role,
         home=status.role,
         address=servers.address,
-        calls=servers.calls_address,
         generation=time.time_ns(),
         model_identity=engine.description.identity,
         kv_identity=digest_of(engine.cache.layout),

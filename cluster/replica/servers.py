@@ -1,50 +1,63 @@
-"""The two servers of a replica: one for the calls of routers, and a gRPC server beside it.
+"""The port of a replica: calls, load reports, role changes and the control streams of KV links.
 
-The gRPC server answers load reports and role changes, and carries the control streams of KV links.
+Only members of the cluster get beyond the proof of its secret.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Self
 
-import grpc.aio
-
-from cluster.rpc.load_reports_server import ReportServicer
-from cluster.rpc.role_control import ControlServicer
-from cluster.rpc.server import CallServer, Serve, new_server
-from cluster.sockets import join
+from cluster.rpc.load_reports_server import LoadReporter
+from cluster.rpc.membership import Membership
+from cluster.rpc.role_control import MOST_BYTES, ControlServer
+from cluster.rpc.server import CallServer, Serve
+from cluster.sockets import join, listening_socket
+from kv_transfer.links.link_stream import MOST_LINK_BYTES
 from kv_transfer.sender import KvSender
-from protos import replica_pb2_grpc, report_pb2_grpc
+from protos.wire.server import WireServer
+from protos.wire.streams import StreamServer
+
+# A bound: a router sends no message to a replica that reports to it.
+_MOST_REPORTS_BYTES = 64
 
 
 class ReplicaServers:
-    """Both servers of one replica, each on a free port.
-
-    `address` is that of the gRPC server, `calls_address` that of the server for calls.
-    """
+    """The servers of one replica behind one free port; `address` is its host and port."""
 
     def __init__(
-        self, server: grpc.aio.Server, address: str, calls: CallServer, calls_address: str
+        self, membership: Membership, sock: socket.socket, address: str, calls: CallServer
     ) -> None:
         self.address = address
-        self.calls_address = calls_address
-        self._server = server
+        self._membership = membership
+        self._sock = sock
         self._calls = calls
+        self._streams: list[StreamServer] = []
+        self._wire: WireServer | None = None
 
     @classmethod
-    async def bind(cls, host: str, serves: Mapping[str, Serve], sender: KvSender) -> Self:
-        """Take two free ports of `host`; the gRPC server answers from `start` on."""
-        server, calls = new_server(), CallServer(serves)
-        sender.add_to(server)
-        address = join(host, server.add_insecure_port(join(host, 0)))
-        return cls(server, address, calls, await calls.start(host))
+    def bind(cls, membership: Membership, host: str, serves: Mapping[str, Serve]) -> Self:
+        """Take a free port of `host`; connections are answered from `start` on."""
+        sock = listening_socket(host, 0)
+        address = join(host, sock.getsockname()[1])
+        return cls(membership, sock, address, CallServer(serves))
 
-    async def start(self, control: ControlServicer, reports: ReportServicer) -> None:
-        """Answer role changes and load reports, too."""
-        replica_pb2_grpc.add_ControlServicer_to_server(control, self._server)
-        report_pb2_grpc.add_ReportsServicer_to_server(reports, self._server)
-        await self._server.start()
+    async def start(self, control: ControlServer, reporter: LoadReporter, sender: KvSender) -> None:
+        """Answer members of the cluster."""
+        controls = StreamServer(control.serve, MOST_BYTES)
+        reports = StreamServer(reporter.serve, _MOST_REPORTS_BYTES)
+        links = StreamServer(sender.serve_link, MOST_LINK_BYTES)
+        self._streams = [controls, reports, links]
+        self._wire = self._membership.server(
+            {
+                "calls": self._calls.accept,
+                "reports": reports.accept,
+                "control": controls.accept,
+                "link": links.accept,
+            }
+        )
+        await self._wire.start(self._sock, self.address)
 
     @property
     def idle(self) -> bool:
@@ -52,6 +65,8 @@ class ReplicaServers:
         return self._calls.idle
 
     async def stop(self) -> None:
-        """Cancel the calls that run and close both ports. Idempotent."""
+        """Cancel the calls that run and close the port. Idempotent."""
+        self._sock.close() if self._wire is None else await self._wire.stop()
         await self._calls.stop()
-        await self._server.stop(0)
+        for streams in self._streams:
+            await streams.stop()

@@ -67,7 +67,15 @@ class ReplicaStatus:
             batch_limit=decode.batch.limit,
             step_s=loop.itl.step_s,
             itl_s=loop.itl.itl_s(),
+            stalled=self.stalled(),
         )
+
+    def stalled(self) -> bool:
+        """Whether the engine stands still, although streams wait for their next tokens.
+
+        A prompt that waits for blocks is no sign of that: another replica may hold them.
+        """
+        return self._parts.worker.stalled(due=self._parts.decode.scheduler.streams > 0)
 
     def take_role(self, role: ReplicaRole) -> ReplicaRole:
         """Take another role; returns the role before. The gauges of that role fall to zero."""

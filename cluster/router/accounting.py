@@ -17,6 +17,7 @@ from cluster.telemetry import request_log
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels
 from engine.errors import Overloaded, TandemError
+from protos.status import one_line
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def _row(
         route.config,
         outcome,
         account.tenant,
-        reason=last.message if isinstance(last, TandemError) else None,
+        reason=one_line(last.message) if isinstance(last, TandemError) else None,
         decided_s=last.decided_s if isinstance(last, Refused) else None,
         arm=route.arm,
     )

@@ -3,120 +3,180 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
+import grpc
+
+from cluster.config.schema import TandemConfig
+from cluster.config.version import config_version
+from cluster.config.weakenings import weakenings
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
-from cluster.discovery.rollout import UNDER_WAY, RolloutRequest, RolloutState
-from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
+from cluster.discovery.request_seal import RequestSeal
+from cluster.discovery.rollout import (
+    UNDER_WAY,
+    RolloutRequest,
+    RolloutState,
+    following,
+    refuse_weakening,
+    requested_config,
+)
+from cluster.gateway.grpc_methods import (
+    Context,
+    Received,
+    answering,
+    authorization_of,
+    method_handler,
+)
+from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary_routing import CanaryRouting, CanaryState
+from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import check_flip, request_role, working_role
-from engine.errors import Unauthenticated, Unavailable
-from protos import router_pb2, router_pb2_grpc
-from protos.status import answers_errors
+from cluster.tenants.api_keys import ApiKeys
+from engine.errors import Unavailable
+from protos import router_pb2
 
+log = logging.getLogger(__name__)
+
+SERVICE = "tandem.internal.v1.Admin"
 # How long a new role may take to be seen here, and the poll interval meanwhile.
 _SEEN_S = 3.0
 _POLL_S = 0.02
-# The names that gRPC gives callers on this host.
-_HERE = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 
 
-class AdminServicer(router_pb2_grpc.AdminServicer):
+class AdminServicer:
     """Answers from the router's copy of the directory.
 
+    Each call needs an operator's key. Without one it gets Unauthenticated or PermissionDenied, and
+    nothing else is read of it.
     `latest` adds the newest load to a record, because the directory learns of it once a second.
-    Where it is `guarded`, only calls from the router's own host may change anything; others get
-    Unauthenticated.
     """
 
     def __init__(
         self,
         pools: HealthyReplicas,
         directory: Directory,
-        desired: Mapping[Pool, int],
+        config: TandemConfig,
+        keys: ApiKeys,
+        membership: Membership,
         canaries: CanaryRouting | None = None,
-        config: str = "",
-        *,
-        guarded: bool = False,
         latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
     ) -> None:
         self._latest = latest or pools.latest
+        self._membership = membership
         self._config = config
-        self._guarded = guarded
+        self._keys = keys
         self._pools = pools
         self._canaries = canaries or CanaryRouting({})
-        self._desired = desired
         self._directory = directory
         self._flipping = asyncio.Lock()
 
-    @answers_errors
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The service's methods, for a server."""
+        form = grpc.unary_unary_rpc_method_handler
+        methods = {
+            "Status": method_handler(form, self.Status, router_pb2.StatusRequest),
+            "Stop": method_handler(form, self.Stop, router_pb2.StopRequest),
+            "Rollout": method_handler(form, self.Rollout, router_pb2.RolloutRequest),
+            "GiveRole": method_handler(form, self.GiveRole, router_pb2.GiveRoleRequest),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
     async def Status(  # noqa: N802
-        self, request: router_pb2.StatusRequest, context: Any
+        self, request: Received[router_pb2.StatusRequest], context: Context
     ) -> router_pb2.StatusResponse:
         """Every replica as last reported, and the pools with too few replicas."""
-        replicas = [self._describe(self._latest(record)) for record in self._pools.members()]
-        canaries = [_canary(state) for state in self._canaries.states()]
-        return router_pb2.StatusResponse(
-            replicas=replicas,
-            missing=self._shortfalls(),
-            canaries=canaries,
-            config=self._config,
-            rollout=await self._shown_rollout(),
-        )
+        async with answering(context):
+            self._operator(context)
+            await request.read()
+            replicas = [self._describe(self._latest(record)) for record in self._pools.members()]
+            canaries = [_canary(state) for state in self._canaries.states()]
+            return router_pb2.StatusResponse(
+                replicas=replicas,
+                missing=self._shortfalls(),
+                canaries=canaries,
+                config=config_version(self._config),
+                rollout=await self._shown_rollout(),
+            )
 
-    @answers_errors
     async def Stop(  # noqa: N802
-        self, request: router_pb2.StopRequest, context: Any
+        self, request: Received[router_pb2.StopRequest], context: Context
     ) -> router_pb2.StopResponse:
         """Have the launcher end the cluster; Unavailable where no launcher listens."""
-        self._check(context)
-        if not await self._directory.request_stop():
-            raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
-        return router_pb2.StopResponse()
+        async with answering(context):
+            operator = self._operator(context)
+            await request.read()
+            seal = await self._seal()
+            if seal is None or not await self._directory.request_stop(seal.of_stop()):
+                raise Unavailable("this cluster was not started by `tandem serve`; stop it in Ray")
+            log.warning("stop requested", extra={"operator": operator})
+            return router_pb2.StopResponse()
 
-    @answers_errors
     async def Rollout(  # noqa: N802
-        self, request: router_pb2.RolloutRequest, context: Any
+        self, request: Received[router_pb2.RolloutRequest], context: Context
     ) -> router_pb2.RolloutResponse:
-        """Have the launcher begin a rollout; Unavailable if none listens, or a rollout goes on."""
-        self._check(context)
-        last = await self._last_rollout()
-        if last is not None and last.state in UNDER_WAY:
-            raise Unavailable("another rollout is under way; ask again when it has ended")
-        state = RolloutState(secrets.token_hex(8))
-        rollout = RolloutRequest(state.id, request.configuration)
-        if not await self._directory.request_rollout(rollout.to_json(), state.to_json()):
-            raise Unavailable("this cluster was not started by `tandem serve`; use `serve deploy`")
-        return router_pb2.RolloutResponse(id=state.id)
+        """Have the launcher begin a rollout.
 
-    @answers_errors
+        Unavailable if none listens, or a rollout goes on. InvalidRequest if the configuration is
+        wrong, or weakens security and the request does not say so.
+        """
+        async with answering(context):
+            operator = self._operator(context)
+            wanted = await request.read()
+            last = await self._last_rollout()
+            if last is not None and last.state in UNDER_WAY:
+                raise Unavailable("another rollout is under way; ask again when it has ended")
+            state = RolloutState(secrets.token_hex(8))
+            rollout = RolloutRequest(
+                state.id, wanted.configuration, operator, wanted.weaken_security
+            )
+            weakened = weakenings(self._config, following(self._config, requested_config(rollout)))
+            refuse_weakening(weakened, rollout)
+            seal = await self._seal()
+            if seal is None or not await self._directory.request_rollout(
+                rollout.signed(seal).to_json(), state.to_json()
+            ):
+                raise Unavailable(
+                    "this cluster was not started by `tandem serve`; use `serve deploy`"
+                )
+            log.warning("rollout requested", extra=_who(operator, weakened) | {"rollout": state.id})
+            return router_pb2.RolloutResponse(id=state.id, weakens=weakened)
+
     async def GiveRole(  # noqa: N802
-        self, request: router_pb2.GiveRoleRequest, context: Any
+        self, request: Received[router_pb2.GiveRoleRequest], context: Context
     ) -> router_pb2.GiveRoleResponse:
         """Give a replica another role; NotFound, or InvalidRequest where that cannot be.
 
         Changes one role at a time, and answers when this router uses the new role.
         """
-        self._check(context)
-        role = working_role(request.role)
-        async with self._flipping:
-            members = [record for record in self._pools.members() if self._pools.trusted(record)]
-            replica = check_flip(members, request.replica, role)
-            before = await request_role(replica, role)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_SEEN_S):
-                    while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling too
-                        await asyncio.sleep(_POLL_S)
-        return router_pb2.GiveRoleResponse(before=before)
+        async with answering(context):
+            operator = self._operator(context)
+            wanted = await request.read()
+            role = working_role(wanted.role)
+            async with self._flipping:
+                members = [one for one in self._pools.members() if self._pools.trusted(one)]
+                replica = check_flip(members, wanted.replica, role)
+                before = await request_role(self._membership.connector(), replica, role)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SEEN_S):
+                        while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling
+                            await asyncio.sleep(_POLL_S)
+            flipped = {"replica": wanted.replica, "role": role}
+            log.warning("role given by an operator", extra={"operator": operator} | flipped)
+            return router_pb2.GiveRoleResponse(before=before)
 
-    def _check(self, context: Any) -> None:
-        if self._guarded and not context.peer().startswith(_HERE):
-            raise Unauthenticated("with API keys this is asked for on the router's own host only")
+    def _operator(self, context: Context) -> str:
+        """The operator of a call, by the key; the caller's address counts for nothing."""
+        return self._keys.operator(authorization_of(context))
+
+    async def _seal(self) -> RequestSeal | None:
+        """The seal of requests to the launcher; None if none listens."""
+        launcher = await self._directory.launcher()
+        return None if launcher is None else RequestSeal(self._membership.secret, launcher)
 
     async def _last_rollout(self) -> RolloutState | None:
         text = await self._directory.rollout_state()
@@ -137,10 +197,11 @@ class AdminServicer(router_pb2_grpc.AdminServicer):
         return all(record.role == role for record in found)
 
     def _shortfalls(self) -> list[str]:
-        have = {pool: len(self._pools.healthy(pool)) for pool in self._desired}
+        wanted = self._config.least_replicas
+        have = {pool: len(self._pools.healthy(pool)) for pool in wanted}
         return [
             f"{pool} ({have[pool]} of {desired})"
-            for pool, desired in self._desired.items()
+            for pool, desired in wanted.items()
             if have[pool] < desired
         ]
 
@@ -181,3 +242,8 @@ def _canary(state: CanaryState) -> router_pb2.CanaryStatus:
             for name, seen in arms.items()
         ],
     )
+
+
+def _who(operator: str, weakened: Sequence[str]) -> dict[str, object]:
+    """The fields of a log line: the operator, and what a rollout weakens."""
+    return {"operator": operator} | ({"weakens": list(weakened)} if weakened else {})

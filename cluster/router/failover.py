@@ -95,7 +95,7 @@ class Failover:
     ) -> ChoiceStream:
         state.prepared = replace(state.prepared, urgency=assignment.urgency)
         pair, prompt = assignment.plan.pair, assignment.shares[0]
-        streams = self._streams.to(pair.prefill.calls), self._streams.to(pair.decode.calls)
+        streams = self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)
         hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)
         return ChoiceStream(state, pair, streams, hooks)
 

@@ -6,18 +6,21 @@ import asyncio
 from typing import Self
 
 from cluster.config.router import RouterConfig
+from cluster.config.tls import CertificateConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
 from cluster.gateway.arrival_probes import SocketArrivals
+from cluster.gateway.browser_access import BrowserRules
+from cluster.gateway.connections.limits import ConnectionLimits, most_connections
+from cluster.gateway.connections.refusals import RefusalCount
 from cluster.gateway.grpc_server import GrpcServer
-from cluster.gateway.uvicorn_server import HttpServer
-from cluster.router.admin_service import AdminServicer
+from cluster.gateway.uvicorn_server import HttpServer, HttpTls
+from cluster.router.admin_service import SERVICE, AdminServicer
 from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from cluster.tenants.api_keys import ApiKeys
-from protos import router_pb2_grpc
+from protos.wire.tls import front_end_tls
 
-_ADMIN = "tandem.internal.v1.Admin"
 # The time that HTTP has at least to write its last answers.
 _LEAST_GRACE_S = 1.0
 
@@ -48,8 +51,13 @@ class FrontEnds:
         metrics: PrometheusBackend,
         keys: ApiKeys | None,
         node: str | None,
+        certificate: CertificateConfig | None = None,
     ) -> Self:
-        """Listen on both ports; raises ConfigError. `node` is this host's address for others."""
+        """Listen on both ports; raises ConfigError. `node` is this host's address for others.
+
+        With a certificate both front ends speak TLS alone.
+        """
+        tls = None if certificate is None else front_end_tls(certificate.identity)
         grpc = await grpc_server.start(
             router,
             config.host,
@@ -57,9 +65,8 @@ class FrontEnds:
             max_message_bytes=config.max_message_bytes,
             reuse_port=True,
             keys=keys,
-            also=[
-                (_ADMIN, lambda server: router_pb2_grpc.add_AdminServicer_to_server(admin, server))
-            ],
+            tls=tls,
+            also=[(SERVICE, lambda server: server.add_generic_rpc_handlers((admin.handlers(),)))],
         )
         arrivals = await SocketArrivals.start()
         app = http_app.create_app(
@@ -68,7 +75,9 @@ class FrontEnds:
             max_body_bytes=config.max_message_bytes,
             keys=keys,
             arrived=arrivals.probe.arrived,
+            rules=BrowserRules.of(config.hosts, config.origins, config.host),
         )
+        refused = RefusalCount("http").add
         http = await uvicorn_server.start(
             app,
             config.host,
@@ -76,6 +85,8 @@ class FrontEnds:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
             drain=app.state.drain,
+            tls=None if tls is None else HttpTls(lambda: tls.get().context, refused),
+            limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
         return cls(grpc, http, arrivals, *addresses)

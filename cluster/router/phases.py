@@ -34,6 +34,9 @@ from engine.errors import DeadlineExceeded
 
 log = logging.getLogger(__name__)
 
+# Bound: larger choices begin one by one, each in a pass of the event loop of its own.
+LARGE_TOKENS = 4096
+
 
 class RequestPhases:
     """Runs requests through their phases. A request that takes longer than `timeout_s` fails."""
@@ -53,6 +56,7 @@ class RequestPhases:
         self._placement = placement
         self._admission = admission
         self._failover = failover
+        self._beginning = asyncio.Lock()
 
     async def run(
         self, request: GenerateRequest, account: RequestAccount, events: EventBuffer
@@ -118,6 +122,10 @@ class RequestPhases:
     ) -> tuple[ChoiceSummary, int]:
         """Stream one assigned choice; returns its summary and its number of tokens."""
         prepared = state.prepared
+        if _wire_tokens(prepared) > LARGE_TOKENS:
+            # Its prompt is written to two replicas, and then other requests have their turn.
+            async with self._beginning:
+                await asyncio.sleep(0)
         emit: Emit = events.put
         if prepared.delivery.at_end and prepared.delivery.progress:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
@@ -146,6 +154,13 @@ class RequestPhases:
             if pair.local or len(output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(output[:-1]))
             self._admission.assigner.release(assignment, len(output))
+
+
+def _wire_tokens(prepared: PreparedRequest) -> int:
+    """Roughly the numbers and characters that a choice sends to a replica."""
+    sampling = prepared.sampling
+    lists = len(sampling.logit_bias) + len(sampling.stop_token_ids)
+    return len(prepared.prompt_ids) + lists + sum(map(len, sampling.stop)) // 4
 
 
 def placement_request(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -19,11 +17,14 @@ from cluster.api import (
     TextPrompt,
     TokenPrompt,
 )
+from cluster.api.limits import check_choice_tokens, within_numbers
+from cluster.api.scoring import shared_tokens
+from cluster.api.tokenizer_threads import TokenizerThreads
 from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.stream_mode import StreamDelivery, delivery_of
-from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.errors import InvalidRequest, NotFound, PromptTooLong, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
 from engine.text.tokenizer import Tokenizer
 from engine.types.lane import Lane
@@ -31,7 +32,9 @@ from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_tok
 from engine.types.urgency import Urgency
 
 _MAX_SEED = 2**63
-T = TypeVar("T")
+# Bound: token ids that are checked and digested on the event loop; more are on a thread.
+FEW_TOKENS = 2048
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._endpoints = endpoints
         self._new_chain = new_chain
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
+        self._threads = TokenizerThreads(threads)
 
     @property
     def model(self) -> ModelCard:
@@ -114,8 +117,9 @@ class Preprocessor:
         check_tenant(request.tenant)
         ids = await self._tokenize(request.prompt)
         left = self._context_left(len(ids))
+        check_choice_tokens(request.n, len(ids))
         sampling = request.sampling
-        max_tokens = self._max_tokens(sampling.max_tokens, endpoint, left)
+        max_tokens = self._max_tokens(sampling, request.n, endpoint, left)
         if sampling.max_tokens is None and capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
@@ -130,7 +134,7 @@ class Preprocessor:
             delivery=delivery_of(endpoint, request.progress),
             batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
-            chain=self._chain(request.tenant, ids),
+            chain=await self._chain(request.tenant, ids),
         )
 
     def token_text(self, token: int) -> str:
@@ -163,16 +167,16 @@ class Preprocessor:
             lane=lane_of(request, endpoint),
             batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
-            chain=self._chain(request.tenant, ids),
+            chain=await self._chain(request.tenant, ids),
             scored_from=scored_from,
             top=min(prompt.top, self._card.vocabulary),
         )
 
-    def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
+    async def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
         if self._new_chain is None:
             return None
         chain = self._new_chain(tenant)
-        chain.follow(ids, len(ids))
+        await self._over(ids, lambda tokens: chain.follow(tokens, len(tokens)))
         return chain
 
     def endpoint_of(self, request: GenerateRequest) -> str:
@@ -183,21 +187,17 @@ class Preprocessor:
         """The endpoint that a request goes to; None where it is not configured."""
         return self._endpoints.get(self.endpoint_of(request))
 
-    def in_batch_lane(self, request: GenerateRequest) -> bool:
-        """Whether the request goes to the batch lane of a configured endpoint."""
-        endpoint = self.configured(request)
-        return endpoint is not None and endpoint.lane == "batch"
-
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
         if request.model and request.model != self._card.name:
             raise NotFound(
-                f"model {request.model!r} is not served here; {self._card.name!r} is",
+                f"model {shown(request.model)} is not served here; {self._card.name!r} is",
                 field="model",
             )
         name = self.endpoint_of(request)
         if name not in self._endpoints:
             known = ", ".join(self._card.endpoints)
-            raise NotFound(f"endpoint {name!r} is not configured; {known} is", field="endpoint")
+            what = f"endpoint {shown(name)} is not configured; {known} is"
+            raise NotFound(what, field="endpoint")
         return self._endpoints[name]
 
     async def _tokenize_scored(self, prompt: ScorePrompt) -> tuple[tuple[int, ...], int]:
@@ -212,36 +212,41 @@ class Preprocessor:
             return ids, 1
         if isinstance(before, TextPrompt) and isinstance(more, TextPrompt):
             both = await self._tokenize(TextPrompt(before.text + more.text))
-            return both, max(1, _common(ids, both))
+            return both, max(1, await self._over(ids, lambda one: shared_tokens(one, both)))
         if isinstance(before, TokenPrompt) and isinstance(more, TokenPrompt):
             return (*ids, *await self._tokenize(more)), len(ids)
         raise InvalidRequest("text and continuation: both texts or both token ids", field="prompt")
 
     async def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, TextPrompt):
-            ids: Sequence[int] = await self._threaded(self._encode, prompt.text)
+            text = prompt.text
+            ids: Sequence[int] = await self._threads.run(len(text), lambda: self._encode(text))
         elif isinstance(prompt, ChatPrompt):
-            ids = await self._threaded(self._render, prompt)
+            ids = await self._threads.run(_characters(prompt), lambda: self._render(prompt))
         elif isinstance(prompt, ScorePrompt):
             raise InvalidRequest("a text to be scored is no prompt", field="prompt")
         else:
             self._context_left(len(prompt.ids), answer=0)
             ids = prompt.ids
-            if ids:
-                check_token("prompt", min(ids), self._card.vocabulary)
-                check_token("prompt", max(ids), self._card.vocabulary)
+            await self._over(ids, self._check_ids)
         if not ids:
             raise InvalidRequest("the prompt is empty", field="prompt")
         return tuple(ids)
 
-    async def _threaded(self, function: Callable[[T], Sequence[int]], prompt: T) -> Sequence[int]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, prompt)
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        for token in (min(ids, default=0), max(ids, default=0)):
+            check_token("prompt", token, self._card.vocabulary)
+
+    async def _over(self, ids: Sequence[int], function: Callable[[Sequence[int]], R]) -> R:
+        """The result of a function of token ids, on a thread where these are many."""
+        if len(ids) <= FEW_TOKENS:
+            return function(ids)
+        return await self._threads.run(len(ids), lambda: function(ids))
 
     def _encode(self, text: str) -> Sequence[int]:
         if not text:
             raise InvalidRequest("the prompt is empty", field="prompt")
-        self._check_length(text)
+        self._check_length(len(text))
         return self._tokenizer.encode(text)
 
     def _render(self, prompt: ChatPrompt) -> Sequence[int]:
@@ -250,14 +255,14 @@ class Preprocessor:
         for message in prompt.messages:
             if message.role not in ROLES:
                 raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
-        self._check_length("".join(message.content for message in prompt.messages))
+        self._check_length(_characters(prompt))
         return self._tokenizer.render_chat(
             [{"role": message.role, "content": message.content} for message in prompt.messages]
         )
 
-    def _check_length(self, text: str) -> None:
+    def _check_length(self, characters: int) -> None:
         """Refuse a text that is too long for any tokenizer, before tokenising it."""
-        self._context_left(len(text) // self._tokenizer.longest_token, answer=0)
+        self._context_left(characters // self._tokenizer.longest_token, answer=0)
 
     def _context_left(self, tokens: int, answer: int = 1) -> int:
         left = self._card.context_tokens - tokens
@@ -269,19 +274,26 @@ class Preprocessor:
             )
         return left
 
-    def _max_tokens(self, requested: int | None, endpoint: EndpointConfig, left: int) -> int:
-        """The `max_tokens` of the request, within the endpoint's cap and the context."""
+    def _max_tokens(
+        self, sampling: SamplingParams, choices: int, endpoint: EndpointConfig, left: int
+    ) -> int:
+        """The `max_tokens` of the request, within the endpoint's cap and the context.
+
+        Raises InvalidRequest where the log-probabilities of so many tokens are too many.
+        """
+        requested = sampling.max_tokens
         if requested is not None and requested > self._card.context_tokens:
             raise InvalidRequest(
                 f"max_tokens {requested} is more than the model's context of "
                 f"{self._card.context_tokens} tokens",
                 field="max_tokens",
             )
-        return min(requested or endpoint.max_output_tokens, endpoint.max_output_tokens, left)
+        capped = min(requested or endpoint.max_output_tokens, endpoint.max_output_tokens, left)
+        if sampling.logprobs is None:
+            return capped
+        most = within_numbers(choices, sampling.logprobs, capped if requested else None)
+        return min(capped, most)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The number of leading ids that both sequences share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    differ = (index for index, (left, right) in pairs if left != right)
-    return next(differ, min(len(one), len(other)))
+def _characters(prompt: ChatPrompt) -> int:
+    return sum(len(message.content) for message in prompt.messages)

@@ -35,6 +35,7 @@ from cluster.router.phases import RequestPhases
 from cluster.router.preprocessor import Preprocessor
 from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.loop_lag import LoopLag
 from cluster.tenants.fair_share import FairShare
 from engine.errors import (
     Cancelled,
@@ -42,11 +43,16 @@ from engine.errors import (
     InvalidRequest,
     Overloaded,
     TandemError,
+    Unavailable,
 )
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane_quota import most_of
+from protos.wire.client import Connector
 
 log = logging.getLogger(__name__)
+
+# Bound: the least retry time of a router that ends.
+_LEAST_RETRY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -70,6 +76,7 @@ class Router:
         placement: Placement,
         fairness: FairShare,
         accounting: RequestAccounting,
+        connector: Connector,
     ) -> None:
         self._config = config
         self._preprocessor = preprocessor
@@ -77,7 +84,7 @@ class Router:
         self._placement = placement
         self._admission = AdmissionQueue(pools, placement, config.max_waiting, fairness)
         self._accounting = accounting
-        self._streams = CallStreams()
+        self._streams = CallStreams(connector)
         failover = Failover(
             self._admission.assigner, self._streams, pools.suspect, config.failover_timeout_s
         )
@@ -88,6 +95,8 @@ class Router:
         self._running: dict[tuple[str, str], _RunningRequest] = {}
         self._choices = 0
         self._capacity = RouterCapacity()
+        self._closes_s: float | None = None
+        self.lag = LoopLag()
 
     @property
     def model(self) -> ModelCard:
@@ -121,8 +130,20 @@ class Router:
         return self._preprocessor.text(ids)
 
     def missing(self) -> tuple[str, ...]:
-        """The pools without a healthy replica."""
-        return self._pools.missing()
+        """The pools without a healthy replica, and `router` if this one serves nobody new.
+
+        That is so once it ends, and for a while after its event loop stood still.
+        """
+        unfit = self._closes_s is not None or self.lag.late(time.monotonic())
+        return self._pools.missing() + (("router",) if unfit else ())
+
+    def unhealthy(self) -> tuple[str, ...]:
+        """The replicas that are there and get no work."""
+        return self._pools.unhealthy()
+
+    def refuse_new(self, for_s: float) -> None:
+        """Refuse new requests from now on. The router is gone after `for_s` at most."""
+        self._closes_s = time.monotonic() + for_s
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """End a tenant's request wherever it is; False where it has none under that id."""
@@ -165,7 +186,7 @@ class Router:
         """Drop streams to and counts of replicas that left."""
         members = self._pools.members()
         self._placement.forget(record.id for record in members)
-        addresses = [record.calls for record in members]
+        addresses = [record.address for record in members]
         await self._streams.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:
@@ -193,12 +214,17 @@ class Router:
             raise
 
     def _take_on(self, request: GenerateRequest, account: RequestAccount) -> _RunningRequest:
-        """Begin the request, within the router's bound; raises InvalidRequest or Overloaded."""
+        """Begin the request, within the router's bound; raises a TandemError."""
+        if self._closes_s is not None:
+            left_s = max(_LEAST_RETRY_S, self._closes_s - time.monotonic())
+            raise Unavailable("this cluster is ending", retry_after_s=left_s)
         key = account.tenant, account.request_id
         if key in self._running:
             name = account.request_id
             raise InvalidRequest(f"request_id {name!r} is running already", field="request_id")
-        most = most_of(self._config.max_requests, batch=self._preprocessor.in_batch_lane(request))
+        endpoint = self._preprocessor.configured(request)
+        batch = endpoint is not None and endpoint.lane == "batch"
+        most = most_of(self._config.max_requests, batch=batch)
         if request.n > most:
             raise InvalidRequest(f"n is {request.n}: at most {most} choices run here", field="n")
         if self._choices + request.n > most:

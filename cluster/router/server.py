@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from typing import get_args
 
@@ -30,8 +31,10 @@ from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange, router_name
 from cluster.router.router import Router
 from cluster.rpc.load_reports_client import LoadReports
+from cluster.rpc.membership import Membership
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.backends import PrometheusBackend
+from cluster.tenants.api_keys import ApiKeys
 from cluster.tenants.cap_shares import CapShares
 from cluster.tenants.fair_share import FairShare
 from cluster.tenants.need import caps_of
@@ -42,6 +45,7 @@ from engine.errors import Internal
 log = logging.getLogger(__name__)
 
 _POOLS_POLL_S = 0.1
+_DRAIN_POLL_S = 0.05
 
 
 class RouterServer:
@@ -49,7 +53,8 @@ class RouterServer:
 
     `router`, `pools`, `placement` and `fairness` are public, so that a running server can be
     observed. `node` is this host's address for other hosts, if the router listens on all addresses.
-    `wake` starts the first replica of a pool that sleeps.
+    `wake` starts the first replica of a pool that sleeps. `operators` are hashes of operators' keys
+    besides those that `router.api_keys` names.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class RouterServer:
         model: ServedModel,
         node: str | None = None,
         wake: Wake | None = None,
+        operators: Collection[str] = (),
     ) -> None:
         self.id = router_id
         self._config = config
@@ -67,11 +73,16 @@ class RouterServer:
         self._identity = model.description.identity
         self._node = node
         self._directory = directory
-        self._keys = keys_of(config.router.api_keys, directory)
+        self._keys = keys_of(config.router.api_keys, directory, operators)
+        self._operators = self._keys or ApiKeys({}, operators)
         self._metrics = PrometheusBackend()
         self.watch = DirectoryWatch(directory, on_change=self._membership_changed)
         self.placement = new_placement(config)
-        self._reports = LoadReports(self._take_report, self.placement.load_tracker.unreport)
+        self._membership = Membership.of(config)
+        connector = self._membership.connector()
+        self._reports = LoadReports(
+            connector, self._take_report, self.placement.load_tracker.unreport
+        )
         starts = ColdStarts(config.sleepers, config.scaling.start_s)
         self.pools = HealthyReplicas(
             self.watch, reports=self._reports, identity=self._identity, starts=starts
@@ -90,11 +101,13 @@ class RouterServer:
             self.placement,
             self.fairness,
             new_accounting(config, self._canaries, preprocessor),
+            connector,
         )
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
         self._autoscaling: set[asyncio.Task[None]] = set()
         self._tidying: set[asyncio.Task[None]] = set()
+        self._lag: asyncio.Task[None] | None = None
         self.grpc_address = self.http_address = ""
 
     @classmethod
@@ -105,10 +118,11 @@ class RouterServer:
         directory: Directory,
         node: str | None = None,
         wake: Wake | None = None,
+        operators: Collection[str] = (),
     ) -> RouterServer:
         """Read the model's card and tokenizer, watch the directory, open the front ends."""
         model = await ServedModel.load(config)
-        server = cls(config, router_id, directory, model, node, wake)
+        server = cls(config, router_id, directory, model, node, wake, operators)
         telemetry.install(server._metrics)
         await server.watch.start()
         server._reports.follow(server.pools.members())
@@ -119,6 +133,7 @@ class RouterServer:
         await server._open_front_ends()
         await server._register()
         server._start_autoscaling()
+        server._lag = asyncio.create_task(server.router.lag.run(), name=f"loop lag of {router_id}")
         log.info(
             "router ready",
             extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
@@ -135,8 +150,11 @@ class RouterServer:
     async def drain(self, timeout_s: float) -> None:
         """Take no new requests, let running requests end, leave the directory. Idempotent.
 
-        The router leaves last, because replicas that leave stay while a router needs them.
+        Where no other router serves, new requests are refused until the running requests have
+        ended. Where one does, the ports are left to it at once. The router leaves last, because
+        replicas that leave stay while a router needs them.
         """
+        until_s = time.monotonic() + timeout_s
         front_ends, self._front_ends = self._front_ends, None
         heartbeat, self._heartbeat = self._heartbeat, None
         for task in self._autoscaling:
@@ -144,13 +162,16 @@ class RouterServer:
         if heartbeat is not None:
             await heartbeat.leave()
         if front_ends is not None:
-            await front_ends.close(timeout_s)
+            await self._refuse_until_idle(until_s)
+            await front_ends.close(max(0.0, until_s - time.monotonic()))
         if heartbeat is not None:
             await heartbeat.stop()
 
     async def stop(self) -> None:
         """End everything that this router started. Idempotent."""
         await self.drain(0)
+        if self._lag is not None:
+            self._lag.cancel()
         await self.router.close()
         await self._exchange.stop()
         if isinstance(self._keys, SharedKeys):
@@ -158,6 +179,14 @@ class RouterServer:
         await self.watch.stop()
         await self._reports.close()
         telemetry.uninstall(self._metrics)
+
+    async def _refuse_until_idle(self, until_s: float) -> None:
+        """Refuse new requests while requests run, unless another router can serve them."""
+        while not elsewhere(self.id, self.pools.members()):
+            self.router.refuse_new(until_s - time.monotonic())
+            if not self.router.running or time.monotonic() >= until_s:
+                return
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     async def _wait_for_pools(self) -> None:
         """Wait for replicas in all pools while another router serves the clients."""
@@ -174,14 +203,20 @@ class RouterServer:
         admin = AdminServicer(
             self.pools,
             self._directory,
-            config.least_replicas,
+            config,
+            self._operators,
+            self._membership,
             self._canaries,
-            config_version(config),
-            guarded=config.router.api_keys is not None,
-            latest=self._latest,
+            self._latest,
         )
         front_ends = await FrontEnds.open(
-            config.router, self.router, admin, self._metrics, self._keys, self._node
+            config.router,
+            self.router,
+            admin,
+            self._metrics,
+            self._keys,
+            self._node,
+            config.tls.front_ends,
         )
         self.grpc_address = front_ends.grpc_address
         self.http_address = front_ends.http_address
@@ -216,7 +251,13 @@ class RouterServer:
             scaling.batch,
         )
         runner = AutoscalingRunner(
-            scaling, limits, self.id, self.pools, self._directory, self._wake
+            scaling,
+            limits,
+            self.id,
+            self.pools,
+            self._directory,
+            self._membership.connector(),
+            self._wake,
         )
         self._autoscaling.add(asyncio.create_task(runner.run(), name=f"autoscaling by {self.id}"))
 

@@ -15,12 +15,13 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from cluster.rpc.fair_dispatch import FairDispatcher
-from cluster.rpc.framing import Wire
 from cluster.telemetry import router_metrics as metrics
-from engine.errors import Internal, ReplicaLost, TandemError
+from engine.errors import Internal, ReplicaLost, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.prefill_pb2 import PrefillRequest
+from protos.wire.client import Connector
+from protos.wire.framing import Wire
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +59,16 @@ class ReplicaCall:
 class CallStream:
     """All calls to one replica. The connection is made for the first, and again after it broke."""
 
-    def __init__(self, address: str, dispatcher: FairDispatcher) -> None:
+    def __init__(self, address: str, connector: Connector, dispatcher: FairDispatcher) -> None:
         self._address = address
+        self._connector = connector
         self._dispatcher = dispatcher
         self._connection: _Connection | None = None
 
     def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
         """Begin a call. Its events, its end and its failure go to the receiver."""
         if self._connection is None or self._connection.over:
-            self._connection = _Connection(self._address, self._dispatcher)
+            self._connection = _Connection(self._address, self._connector, self._dispatcher)
         return self._connection.begin(request, receiver)
 
     async def close(self, grace_s: float) -> None:
@@ -78,7 +80,8 @@ class CallStream:
 class CallStreams:
     """The streams to all replicas, one per address, made when they are first used."""
 
-    def __init__(self) -> None:
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
         self._streams: dict[str, CallStream] = {}
         # All streams share one dispatcher, however many replicas there are.
         self._dispatcher = FairDispatcher()
@@ -87,7 +90,8 @@ class CallStreams:
         """The stream to that address."""
         stream = self._streams.get(address)
         if stream is None:
-            stream = self._streams[address] = CallStream(address, self._dispatcher)
+            stream = CallStream(address, self._connector, self._dispatcher)
+            self._streams[address] = stream
         return stream
 
     async def keep(self, addresses: Iterable[str], grace_s: float) -> None:
@@ -106,7 +110,7 @@ class CallStreams:
 class _Connection:
     """One connection, from the first attempt until it breaks or is closed."""
 
-    def __init__(self, address: str, dispatcher: FairDispatcher) -> None:
+    def __init__(self, address: str, connector: Connector, dispatcher: FairDispatcher) -> None:
         self.over = False
         self._dispatcher = dispatcher
         self._receivers: dict[int, CallReceiver] = {}
@@ -118,7 +122,7 @@ class _Connection:
         self._empty.set()
         self._ended = asyncio.Event()
         self._wire = Wire(self._take, self._lost, self._opened)
-        self._opening = asyncio.create_task(self._open(address))
+        self._opening = asyncio.create_task(self._open(address, connector))
 
     def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
         self._begun += 1
@@ -149,15 +153,11 @@ class _Connection:
             self._end("the connection was closed")
         await self._ended.wait()
 
-    async def _open(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
+    async def _open(self, address: str, connector: Connector) -> None:
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                await loop.create_connection(lambda: self._wire, host.strip("[]"), int(port))
-        except (OSError, ValueError, TimeoutError) as error:
-            reason = str(error) or f"no answer for {_CONNECT_S:g} s"
-            self._end(f"no connection: {reason}")
+            await connector.connect(address, "calls", self._wire, _CONNECT_S)
+        except Unavailable as error:
+            self._end(error.message)
 
     def _opened(self) -> None:
         unsent, self._unsent = self._unsent or [], None

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
-from protos import report_pb2, report_pb2_grpc
-from protos.channel import DIRECT
+from engine.errors import Unavailable
+from protos import report_pb2
+from protos.wire.client import Connector
+from protos.wire.streams import FrameStream
 
 log = logging.getLogger(__name__)
 
@@ -20,13 +22,8 @@ _TICK_S = 0.1
 _STALE_TICKS = 10
 _SILENT_TICKS = 12
 _REOPEN_S = 0.25
-_OPTIONS = (
-    DIRECT,
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
+# A bound: a report has a dozen numbers.
+_MOST_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -49,9 +46,11 @@ class LoadReports:
 
     def __init__(
         self,
+        connector: Connector,
         heard: Callable[[str, ReplicaLoad], None],
         stale: Callable[[str], None],
     ) -> None:
+        self._connector = connector
         self._heard = heard
         self._on_stale = stale
         self._followed: dict[str, _Followed] = {}
@@ -111,15 +110,18 @@ class LoadReports:
 
     async def _follow(self, record: ReplicaRecord) -> None:
         while True:
+            stream = FrameStream(_MOST_BYTES)
             try:
-                async with grpc.aio.insecure_channel(record.address, options=_OPTIONS) as channel:
-                    stub = report_pb2_grpc.ReportsStub(channel)
-                    async for report in stub.Watch(report_pb2.WatchRequest()):
-                        self._take(record, report)
-            except grpc.aio.AioRpcError as failure:
-                log.debug("no reports", extra={"replica": record.id, "reason": failure.details()})
+                await self._connector.connect(record.address, "reports", stream.wire)
+                while True:
+                    frame = report_pb2.ReportFrame.FromString(await stream.read())
+                    self._take(record, frame.report)
+            except (Unavailable, DecodeError) as failure:
+                log.debug("no reports", extra={"replica": record.id, "reason": str(failure)})
             except Exception:
                 log.exception("the reports of %s could not be read", record.id)
+            finally:
+                stream.close()
             await asyncio.sleep(_REOPEN_S)
 
     def _take(self, record: ReplicaRecord, report: report_pb2.Report) -> None:
@@ -156,4 +158,5 @@ def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
         batch_blocks=report.batch_blocks,
         batch_streams=report.batch_streams,
         batch_limit=report.batch_limit,
+        stalled=report.stalled,
     )

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from cluster.replica_record import ReplicaLoad
 from engine.loop_wakeup import LoopWakeup
-from protos import report_pb2, report_pb2_grpc
+from protos import report_pb2
+from protos.wire.streams import FrameStream
 
 # The interval of reports while the load changes, and while it does not.
 CHANGED_S = 0.05
 UNCHANGED_S = 0.25
 
 
-class ReportServicer(report_pb2_grpc.ReportsServicer):
-    """Answers `Watch` from the event loop. A silent replica is one whose event loop hangs.
+class LoadReporter:
+    """Reports from the event loop. A silent replica is one whose event loop hangs.
 
-    The load of a replica without requests changes only after `wake` is set, so the servicer waits
+    The load of a replica without requests changes only after `wake` is set, so the reporter waits
     for that. Without a `wake` it polls at the usual interval.
     """
 
@@ -26,8 +26,16 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
         self._state = state
         self._wake = wake
 
-    async def Watch(self, request: report_pb2.WatchRequest, context: Any) -> None:  # noqa: N802
-        """Write reports until the caller goes away."""
+    async def serve(self, stream: FrameStream) -> None:
+        """Write reports until the router goes away; it must say nothing."""
+        reporting = asyncio.create_task(self._report(stream))
+        try:
+            await stream.read()
+        finally:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+
+    async def _report(self, stream: FrameStream) -> None:
         loop = asyncio.get_running_loop()
         sent: report_pb2.Report | None = None
         sent_s = 0.0
@@ -35,7 +43,7 @@ class ReportServicer(report_pb2_grpc.ReportsServicer):
             report = report_to_proto(self._state())
             now = loop.time()
             if report != sent or now - sent_s >= UNCHANGED_S:
-                await context.write(report)
+                await stream.write(report_pb2.ReportFrame(report=report).SerializeToString())
                 sent, sent_s = report, now
             wake = self._wake if _is_idle(report) else None
             # A request may have come while the report was written.
@@ -59,6 +67,7 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
         batch_blocks=load.batch_blocks,
         batch_streams=load.batch_streams,
         batch_limit=load.batch_limit,
+        stalled=load.stalled,
     )
 
 

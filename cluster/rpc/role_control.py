@@ -1,38 +1,62 @@
-"""Changes the role of a replica while the replica runs."""
+"""Requests to a running replica: changes of its role."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, get_args
+from typing import get_args
 
-import grpc.aio
+from google.protobuf.message import DecodeError
 
-from cluster.api.error_mapping import error_from_rpc
+from cluster.api.error_mapping import error_from_failure
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
-from engine.errors import InvalidRequest, NotFound
-from protos import replica_pb2, replica_pb2_grpc
-from protos.channel import DIRECT
-from protos.status import answers_errors
+from engine.errors import Internal, InvalidRequest, NotFound, TandemError, Unavailable
+from protos.replica_pb2 import ControlAnswer, ControlRequest, TakeRoleRequest, TakeRoleResponse
+from protos.status import failure_to_proto
+from protos.wire.client import Connector
+from protos.wire.streams import FrameStream
+
+log = logging.getLogger(__name__)
 
 WORKING_ROLES: tuple[ReplicaRole, ...] = (*get_args(Pool), "both")
 _TIMEOUT_S = 5.0
+# A bound: a request is a word, and an answer a word or a line.
+MOST_BYTES = 1 << 16
 
 TakeRole = Callable[[ReplicaRole], Awaitable[ReplicaRole]]
 
 
-class ControlServicer(replica_pb2_grpc.ControlServicer):
-    """Takes role changes in a replica; `take_role` returns the role before."""
+class ControlServer:
+    """Answers the requests to a replica; `take_role` returns the role before."""
 
     def __init__(self, take_role: TakeRole) -> None:
         self._take_role = take_role
 
-    @answers_errors
-    async def TakeRole(  # noqa: N802
-        self, request: replica_pb2.TakeRoleRequest, context: Any
-    ) -> replica_pb2.TakeRoleResponse:
-        """Change the role while work goes on; InvalidRequest for an unknown role."""
-        before = await self._take_role(working_role(request.role))
-        return replica_pb2.TakeRoleResponse(before=before)
+    async def serve(self, stream: FrameStream) -> None:
+        """Answer one request."""
+        try:
+            request = ControlRequest.FromString(await stream.read())
+            answer = await self._answer(request)
+        except DecodeError:
+            answer = _failed(InvalidRequest("a request that cannot be read"))
+        except TandemError as error:
+            answer = _failed(error)
+        except Exception as error:
+            log.exception("a fault in a request to this replica")
+            answer = _failed(Internal(f"internal error: {type(error).__name__}"))
+        await stream.write(answer.SerializeToString())
+
+    async def _answer(self, request: ControlRequest) -> ControlAnswer:
+        """Carry out the request; raises a TandemError."""
+        if request.WhichOneof("command") != "take_role":
+            raise InvalidRequest("this replica does not know the request")
+        before = await self._take_role(working_role(request.take_role.role))
+        return ControlAnswer(took_role=TakeRoleResponse(before=before))
+
+
+def _failed(error: TandemError) -> ControlAnswer:
+    return ControlAnswer(failure=failure_to_proto(error))
 
 
 def working_role(name: str) -> ReplicaRole:
@@ -60,12 +84,28 @@ def check_flip(members: list[ReplicaRecord], replica_id: str, role: ReplicaRole)
     return found
 
 
-async def request_role(record: ReplicaRecord, role: ReplicaRole) -> str:
+async def request_role(connector: Connector, record: ReplicaRecord, role: ReplicaRole) -> str:
     """Give a replica a role; returns the role before. Raises a TandemError."""
-    async with grpc.aio.insecure_channel(record.address, options=[DIRECT]) as channel:
-        stub = replica_pb2_grpc.ControlStub(channel)
-        try:
-            answer = await stub.TakeRole(replica_pb2.TakeRoleRequest(role=role), timeout=_TIMEOUT_S)
-            return str(answer.before)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from None
+    request = ControlRequest(take_role=TakeRoleRequest(role=role))
+    return str((await request_control(connector, record, request)).took_role.before)
+
+
+async def request_control(
+    connector: Connector, record: ReplicaRecord, request: ControlRequest
+) -> ControlAnswer:
+    """The replica's answer to a request. Raises a TandemError, also after 5 s."""
+    stream = FrameStream(MOST_BYTES)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            await connector.connect(record.address, "control", stream.wire)
+            await stream.write(request.SerializeToString())
+            answer = ControlAnswer.FromString(await stream.read())
+    except TimeoutError:
+        raise Unavailable(f"{record.id} did not answer for {_TIMEOUT_S:g} s") from None
+    except DecodeError:
+        raise Unavailable(f"{record.id} gave an answer that cannot be read") from None
+    finally:
+        stream.close()
+    if answer.HasField("failure"):
+        raise error_from_failure(answer.failure)
+    return answer

@@ -11,41 +11,27 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cluster.api.event_streams import end
-from cluster.rpc.framing import MOST_BYTES, Wire
 from cluster.rpc.send_queue import CallQueue, SendQueue
-from cluster.sockets import join, listening_socket
-from engine.errors import Internal, TandemError, Unavailable
+from engine.errors import Internal, Overloaded, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
 from protos.event_sink import EventSink
 from protos.status import failure_to_proto
+from protos.wire.framing import Wire
 
 log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
+# Bounds: routers at a time, and calls of one router at a time.
+_MOST_SESSIONS = 1024
+_MOST_CALLS = 1 << 16
 Serve = Callable[[Any, EventSink], Awaitable[None]]
 
 
-def new_server() -> grpc.aio.Server:
-    """The gRPC server of a replica: load reports, role changes and control streams."""
-    return grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", MOST_BYTES),
-            # Routers ping every 10 s; the default would hang up.
-            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            # Without pings the requests of a peer that was cut off would go on for ever.
-            ("grpc.keepalive_time_ms", 10_000),
-            ("grpc.keepalive_timeout_ms", 5_000),
-        ]
-    )
-
-
 class CallServer:
-    """Takes the connections of routers.
+    """Serves the connections of routers.
 
     `serves` has, for each kind of command, the coroutine function that serves one call.
     """
@@ -53,21 +39,17 @@ class CallServer:
     def __init__(self, serves: Mapping[str, Serve]) -> None:
         self._serves = serves
         self._sessions: set[_RouterSession] = set()
-        self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int = 0) -> str:
-        """Listen; returns the address. Raises ConfigError where that cannot be."""
-        sock, loop = listening_socket(host, port), asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, sock=sock)
-        return join(host, sock.getsockname()[1])
+    def accept(self) -> Wire | None:
+        """The protocol of a router's new connection; None at the bound."""
+        if len(self._sessions) >= _MOST_SESSIONS:
+            return None
+        session = _RouterSession(self._serves, self._sessions.discard)
+        self._sessions.add(session)
+        return session.wire
 
     async def stop(self) -> None:
-        """Take no more routers, cancel all calls, and wait for their end, for 5 s at most.
-
-        Idempotent.
-        """
-        if self._server is not None:
-            self._server.close()
+        """Cancel all calls, and wait for their end, for 5 s at most. Idempotent."""
         sessions = list(self._sessions)
         for session in sessions:
             session.wire.close("the replica stops")
@@ -87,11 +69,6 @@ class CallServer:
     def idle(self) -> bool:
         """Whether no call runs, and all events of calls have been sent."""
         return all(session.idle for session in self._sessions)
-
-    def _accept(self) -> Wire:
-        session = _RouterSession(self._serves, self._sessions.discard)
-        self._sessions.add(session)
-        return session.wire
 
 
 class _RouterSession:
@@ -153,8 +130,14 @@ class _RouterSession:
             running = self._calls.get(command.call)
             if running is not None:
                 running.cancel()
+        elif kind is not None and command.call in self._calls:
+            self.wire.close("a call began twice")
         elif kind is not None:
             queue = self._queue.queue(command.call)
+            if len(self._calls) >= _MOST_CALLS:
+                full = Overloaded(f"{_MOST_CALLS} calls of this router run", retry_after_s=1.0)
+                queue.put(CallEvent(ended=Ended(failure=failure_to_proto(full))))
+                return
             call = asyncio.create_task(self._run(kind, getattr(command, kind), queue))
             self._calls[command.call] = call
             call.add_done_callback(lambda done: self._ended(queue, done))

@@ -1,64 +1,132 @@
-"""Finds the tenant of a request by its API key.
+"""Decides by its API key what a call may do. All checks of keys are here.
 
-The keys themselves are stored nowhere. A file has their SHA-256, several per tenant.
+| call | where keys are configured | where none are |
+|---|---|---|
+| requests, models | a tenant's key | no key |
+| `/metrics` | a key of `metrics`, or an operator's key | no key |
+| status, role, rollout, stop | an operator's key | an operator's key |
 
-    tenants:
-      acme: [9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08]
+The address of a caller counts for nothing, because a proxy on the host gives its own to all.
 
-`tandem keys add` makes a key, and `printf %s KEY | sha256sum` gives the hash of one. The file is
-read again when it changes, without a restart. A file that is wrong leaves the keys as they were.
-`cluster/tenants/redis_keys.py` has the same in Redis.
+A key is looked up by its SHA-256 in a dict. The time of that tells nothing that helps: the caller
+cannot choose the hash, so the caller cannot approach a stored hash digit by digit.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from cluster.api.validation import check_tenant
-from cluster.config.source import read_document
-from engine.errors import ConfigError, InvalidRequest, Unauthenticated
+from cluster.config.router import Right
+from cluster.tenants.hashed_keys import KeyOwner, hash_of, read_keys
+from engine.errors import ConfigError, PermissionDenied, TandemError, Unauthenticated
 
 log = logging.getLogger(__name__)
 
 # Promise: how soon a change of the keys counts, in a file and in Redis.
 POLL_S = 1.0
-_HASH = re.compile(r"[0-9a-f]{64}")
+# Bound: refusals are logged so often at most, so that a stranger cannot fill the log.
+_LOG_EVERY_S = 1.0
+_OWNERS: Mapping[Right, str] = {
+    "tenant": "a tenant's key",
+    "operator": "an operator's key",
+    "metrics": "a key for metrics",
+}
+_NO_OPERATOR = (
+    "no operator's key is configured: set router.api_keys and run "
+    "`tandem keys add --operator NAME`, or start the router with TANDEM_OPERATOR_KEY"
+)
 
 
 class ApiKeys:
-    """Tenants by hashed key. Subclasses read the keys from a file or from Redis."""
+    """Owners by hashed key. Subclasses read the keys from a file or from Redis.
 
-    def __init__(self, tenants: Mapping[str, str]) -> None:
-        self._tenants = tenants
+    `operators` are hashes of further operators' keys, which stay: those of the environment, and of
+    the `tandem serve` that runs this router.
+    """
+
+    def __init__(
+        self,
+        owners: Mapping[str, KeyOwner],
+        operators: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owners = owners
+        self._operators = {digest: KeyOwner("local", "operator") for digest in operators}
+        self._clock = clock
+        self._logged_s = -math.inf
+        self._unlogged = 0
 
     def tenant(self, authorization: str | None) -> str:
-        """The tenant of an `Authorization` value, `Bearer KEY`; raises Unauthenticated."""
+        """The tenant of `Bearer KEY`; raises Unauthenticated or PermissionDenied."""
+        missing = "an API key is needed: Authorization: Bearer KEY"
+        return self._holder(authorization, ("tenant",), missing)
+
+    def operator(self, authorization: str | None) -> str:
+        """The operator of `Bearer KEY`; raises Unauthenticated or PermissionDenied."""
+        missing = (
+            "an operator's key is needed: set TANDEM_OPERATOR_KEY, "
+            "or run this as the user of `tandem serve` on its host"
+        )
+        return self._holder(authorization, ("operator",), missing)
+
+    def metrics_reader(self, authorization: str | None) -> str:
+        """The reader of metrics, or operator, of `Bearer KEY`; raises as `operator`."""
+        missing = "a key for metrics is needed: Authorization: Bearer KEY"
+        return self._holder(authorization, ("metrics", "operator"), missing)
+
+    def _holder(self, authorization: str | None, rights: tuple[Right, ...], missing: str) -> str:
         self._refresh()
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise Unauthenticated("an API key is needed: Authorization: Bearer KEY")
-        tenant = self._tenants.get(hash_of(key.strip()))
-        if tenant is None:
-            raise Unauthenticated("this API key is not known")
-        return tenant
+        key = _bearer(authorization)
+        digest = "" if key is None else hash_of(key)
+        owner = self._operators.get(digest) or self._owners.get(digest)
+        if owner is not None and owner.right in rights:
+            return owner.name
+        needed = _OWNERS[rights[0]]
+        if owner is not None:
+            refusal: TandemError = PermissionDenied(
+                f"this is {_OWNERS[owner.right]}, and this call needs {needed}"
+            )
+        elif rights == ("operator",) and not self._has_operators():
+            refusal = Unauthenticated(_NO_OPERATOR)
+        else:
+            refusal = Unauthenticated("this API key is not known" if key else missing)
+        self._log(refusal, owner)
+        raise refusal
+
+    def _has_operators(self) -> bool:
+        owners = self._owners.values()
+        return bool(self._operators) or any(owner.right == "operator" for owner in owners)
+
+    def _log(self, refusal: TandemError, owner: KeyOwner | None) -> None:
+        """Log a refusal, with the number of refusals since the last line."""
+        self._unlogged += 1
+        now = self._clock()
+        if now - self._logged_s < _LOG_EVERY_S:
+            return
+        counted = {"refused": self._unlogged, "reason": refusal.message}
+        log.warning("calls were refused by key", extra=counted | _shown(owner))
+        self._logged_s, self._unlogged = now, 0
 
     def _refresh(self) -> None:
         """Read the keys again if they changed and reading does not block for long."""
 
 
 class FileKeys(ApiKeys):
-    """The tenants of a file of hashed keys; raises ConfigError if the file is wrong at first."""
+    """The keys of a file of hashed keys; raises ConfigError if the file is wrong at first."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.monotonic,
+        operators: Collection[str] = (),
+    ) -> None:
         self._version = _version(path)
-        super().__init__(read_keys(path))
+        super().__init__(read_keys(path), operators, clock)
         self._path = path
-        self._clock = clock
         self._polled_s = clock()
 
     def _refresh(self) -> None:
@@ -71,25 +139,31 @@ class FileKeys(ApiKeys):
             return
         self._version = version
         try:
-            self._tenants = read_keys(self._path)
-            log.info("the API keys were read again", extra={"keys": len(self._tenants)})
+            self._owners = read_keys(self._path)
+            log.info("the API keys were read again", extra={"keys": len(self._owners)})
         except ConfigError as error:
             log.error("the API keys stay as they were", extra={"reason": error.message})
-
-
-def hash_of(key: str) -> str:
-    """The hash under which a key is stored."""
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def is_hash(text: object) -> bool:
-    """Whether this text is the hash of a key."""
-    return isinstance(text, str) and _HASH.fullmatch(text) is not None
 
 
 def identify(keys: ApiKeys | None, authorization: str | None, named: str) -> str:
     """The tenant of a request: that of its key, or without keys the tenant that it names."""
     return named if keys is None else keys.tenant(authorization)
+
+
+def check_metrics(keys: ApiKeys | None, authorization: str | None) -> None:
+    """Raise Unauthenticated or PermissionDenied unless the caller may read `/metrics`."""
+    if keys is not None:
+        keys.metrics_reader(authorization)
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """The key of an `Authorization` value; None if it has none."""
+    scheme, _, key = (authorization or "").partition(" ")
+    return (key.strip() or None) if scheme.lower() == "bearer" else None
+
+
+def _shown(owner: KeyOwner | None) -> dict[str, str]:
+    return {} if owner is None else {"owner": owner.name, "right": owner.right}
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
@@ -98,31 +172,3 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def read_keys(path: Path) -> dict[str, str]:
-    """Tenant by the SHA-256 of its key; raises ConfigError."""
-    if not path.exists():
-        raise ConfigError(f"router.api_keys: there is no file {path}; `tandem keys add` makes it")
-    listed = read_document(path).get("tenants")
-    if not isinstance(listed, Mapping):
-        raise ConfigError(f"router.api_keys: {path} has no `tenants`")
-    found: dict[str, str] = {}
-    for tenant, hashes in listed.items():
-        for digest in _hashes(path, tenant, hashes):
-            if found.setdefault(digest, tenant) != tenant:
-                raise ConfigError(f"router.api_keys: {path}: two tenants have the same key")
-    return found
-
-
-def _hashes(path: Path, tenant: object, hashes: object) -> list[str]:
-    try:
-        name = check_tenant(tenant if isinstance(tenant, str) else "")
-    except InvalidRequest as error:
-        raise ConfigError(f"router.api_keys: {path}: {error.message}") from None
-    listed = hashes if isinstance(hashes, list) else []
-    if not listed or not all(is_hash(one) for one in listed):
-        raise ConfigError(
-            f"router.api_keys: {path}: {name} needs a list of SHA-256 in hexadecimal digits"
-        )
-    return listed

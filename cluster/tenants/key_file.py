@@ -11,42 +11,43 @@ from pathlib import Path
 
 import yaml
 
-from cluster.tenants.api_keys import read_keys
+from cluster.tenants.hashed_keys import SECTIONS, KeyOwner, read_keys
 from engine.errors import ConfigError
 
 
 class KeyFile:
-    """A file with the tenant of each hashed key. One process changes it at a time."""
+    """A file with the owner of each hashed key. One process changes it at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def keys(self) -> dict[str, str]:
-        """Tenant by hash; raises ConfigError if the file is wrong."""
+    def keys(self) -> dict[str, KeyOwner]:
+        """Owner by hash; raises ConfigError if the file is wrong."""
         return read_keys(self._path)
 
-    def add(self, digest: str, tenant: str) -> None:
-        """Give the tenant the key of this hash; makes the file if there is none."""
+    def add(self, digest: str, owner: KeyOwner) -> None:
+        """Give the owner the key of this hash; makes the file if there is none."""
         with self._locked():
             found = self.keys() if self._path.exists() else {}
-            self._write({**found, digest: tenant})
+            self._write({**found, digest: owner})
 
     def remove(self, digest: str) -> None:
         """Remove the key of this hash."""
         with self._locked():
-            self._write({key: tenant for key, tenant in self.keys().items() if key != digest})
+            self._write({key: owner for key, owner in self.keys().items() if key != digest})
 
-    def _write(self, keys: dict[str, str]) -> None:
-        tenants: dict[str, list[str]] = {}
-        for digest, tenant in keys.items():
-            tenants.setdefault(tenant, []).append(digest)
+    def _write(self, keys: dict[str, KeyOwner]) -> None:
+        document: dict[str, dict[str, list[str]]] = {"tenants": {}}
+        for digest, owner in keys.items():
+            names = document.setdefault(SECTIONS[owner.right], {})
+            names.setdefault(owner.name, []).append(digest)
         mode = self._path.stat().st_mode & 0o777 if self._path.exists() else 0o600
         written = tempfile.NamedTemporaryFile(  # noqa: SIM115 - it becomes the file itself
             "w", dir=self._path.parent, prefix=f".{self._path.name}.", delete=False
         )
         try:
             with written:
-                yaml.safe_dump({"tenants": tenants}, written, width=200)
+                yaml.safe_dump(document, written, width=200)
                 os.fchmod(written.fileno(), mode)
             Path(written.name).replace(self._path)
         except BaseException:

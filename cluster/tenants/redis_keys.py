@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from cluster.api.validation import check_tenant
-from cluster.config.router import KEYS_IN_REDIS
+from cluster.api.validation import is_tenant
+from cluster.config.router import KEYS_IN_REDIS, Right
 from cluster.discovery.redis_directory import Directory
-from cluster.tenants.api_keys import POLL_S, ApiKeys, FileKeys, is_hash
-from engine.errors import InvalidRequest, Unavailable
+from cluster.tenants.api_keys import POLL_S, ApiKeys, FileKeys
+from cluster.tenants.hashed_keys import KeyOwner, is_hash
+from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 
-def keys_of(setting: str | None, directory: Directory) -> ApiKeys | None:
-    """The keys that `router.api_keys` names; None if requests need no key."""
+def keys_of(
+    setting: str | None, directory: Directory, operators: Collection[str] = ()
+) -> ApiKeys | None:
+    """The keys that `router.api_keys` names; None if requests need no key.
+
+    `operators` are hashes of further operators' keys.
+    """
     if setting is None:
         return None
-    return SharedKeys(directory) if setting == KEYS_IN_REDIS else FileKeys(Path(setting))
+    if setting == KEYS_IN_REDIS:
+        return SharedKeys(directory, operators)
+    return FileKeys(Path(setting), operators=operators)
 
 
 class SharedKeys(ApiKeys):
@@ -30,8 +39,8 @@ class SharedKeys(ApiKeys):
     missing count as removed only if the version says so.
     """
 
-    def __init__(self, directory: Directory) -> None:
-        super().__init__({})
+    def __init__(self, directory: Directory, operators: Collection[str] = ()) -> None:
+        super().__init__({}, operators)
         self._directory = directory
         self._version: int | None = None
         self._well = True
@@ -40,7 +49,7 @@ class SharedKeys(ApiKeys):
     async def start(self) -> None:
         """Read the keys, and poll for changes; raises Unavailable."""
         await self._read()
-        if not self._tenants:
+        if not self._owners:
             log.warning("there are no API keys yet: every request is refused")
         self._task = asyncio.create_task(self._run(), name="API keys")
 
@@ -62,7 +71,7 @@ class SharedKeys(ApiKeys):
                 return
             if version != self._version:
                 await self._read()
-                log.info("the API keys were read again", extra={"keys": len(self._tenants)})
+                log.info("the API keys were read again", extra={"keys": len(self._owners)})
         except Unavailable as error:
             self._note(error.message)
             return
@@ -70,7 +79,7 @@ class SharedKeys(ApiKeys):
 
     async def _read(self) -> None:
         self._version, found = await self._directory.api_keys()
-        self._tenants = _sound(found)
+        self._owners = _sound(found)
 
     def _note(self, reason: str) -> None:
         if self._well:
@@ -86,16 +95,15 @@ class SharedKeys(ApiKeys):
                 log.exception("the API keys could not be read")
 
 
-def _sound(found: Mapping[str, str]) -> dict[str, str]:
-    """The entries that have a hash and the name of a tenant."""
-    sound = {}
-    for digest, tenant in found.items():
-        try:
-            check_tenant(tenant)
-        except InvalidRequest:
-            digest = ""
-        if is_hash(digest):
-            sound[digest] = tenant
-        else:
-            log.warning("an API key in Redis is passed over", extra={"tenant": tenant[:64]})
+def _sound(found: Mapping[Right, Mapping[str, str]]) -> dict[str, KeyOwner]:
+    """The entries that have a hash with one right, and a valid name."""
+    sound: dict[str, KeyOwner] = {}
+    rights = Counter(digest for owners in found.values() for digest in owners)
+    for right, owners in found.items():
+        for digest, name in owners.items():
+            if is_tenant(name) and is_hash(digest) and rights[digest] == 1:
+                sound[digest] = KeyOwner(name, right)
+            else:
+                named = {"owner": name[:64], "right": right}
+                log.warning("an API key in Redis is passed over", extra=named)
     return sound

@@ -84,6 +84,7 @@ class BlockPool:
         self._holdings: dict[str, _Holding] = {}
         self._names: dict[bytes, int] = {}
         self._digests: list[bytes | None] = [None] * total
+        self._tenants: dict[int, str] = {}
         self._condemned: set[int] = set()
         self._dirty: list[int] = []
 
@@ -150,8 +151,10 @@ class BlockPool:
             self._count(block, change)
         holding.phase = phase
 
-    def publish(self, owner: str, index: int, digest: bytes) -> None:
+    def publish(self, owner: str, index: int, digest: bytes, tenant: str = "") -> None:
         """Name the owner's block number `index`, whose KV is computed, by its content.
+
+        `tenant` is for `purge`.
 
         A known digest stays with the block that has it, and a condemned block stays without a
         name. ValueError where the owner is not running, as KV that still arrives has no name.
@@ -166,6 +169,7 @@ class BlockPool:
             raise ValueError(f"block {block} has another name already")
         self._names[digest] = block
         self._digests[block] = digest
+        self._tenants[block] = tenant
 
     def match(self, digests: Sequence[bytes]) -> list[int]:
         """The blocks of the longest leading run of digests that are known."""
@@ -190,6 +194,20 @@ class BlockPool:
         for block in self.blocks_of(owner):
             self._unname(block)
             self._condemned.add(block)
+
+    def purge(self, tenant: str) -> int:
+        """Hide all named blocks of a tenant and have them overwritten; returns their number.
+
+        Requests that hold these blocks keep them, and the blocks are overwritten afterwards.
+        """
+        found = [block for block, name in self._tenants.items() if name == tenant]
+        for block in found:
+            self._unname(block)
+            self._condemned.add(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._dirty.append(block)
+        return len(found)
 
     def take_dirty(self) -> list[int]:
         """Condemned blocks without a holder, to be overwritten; each is returned once."""
@@ -258,5 +276,6 @@ class BlockPool:
 
     def _unname(self, block: int) -> None:
         digest, self._digests[block] = self._digests[block], None
+        self._tenants.pop(block, None)
         if digest is not None:
             del self._names[digest]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from engine.device import best_device
 from engine.kv.block_pool import BlockPool
+from engine.runtime.step_deadline import StepDeadline
 from engine.types.sequence import Outcome, Span
 from engine.types.urgency import Urgency
 
 T = TypeVar("T")
+
+# The deadline of a step in the usual configuration, `model.step_timeout_s`.
+_STEP_TIMEOUT_S = 30.0
 
 # Tuned: an engine uses all cores, but the event loop, for which requests wait, goes first.
 _NICENESS = 5
@@ -96,8 +101,14 @@ def _give_way() -> None:
 class EngineWorker:
     """One thread in front of one engine; both loops of a replica share it."""
 
-    def __init__(self, engine: Steps, thread: ThreadPoolExecutor | None = None) -> None:
+    def __init__(
+        self,
+        engine: Steps,
+        thread: ThreadPoolExecutor | None = None,
+        step_timeout_s: float = _STEP_TIMEOUT_S,
+    ) -> None:
         self._engine = engine
+        self.deadline = StepDeadline(step_timeout_s)
         self._thread = thread or engine_thread()
         self._under_way = 0
 
@@ -137,6 +148,7 @@ class EngineWorker:
 
         def work() -> list[Outcome] | None:
             while (results := run.advance(for_s)) is None and self._under_way == 1 and not pause():
+                self.deadline.progressed(time.monotonic())
                 loop.call_soon_threadsafe(on_slice)
             return results
 
@@ -162,6 +174,13 @@ class EngineWorker:
         if dirty:
             await self._run(lambda: self._engine.clear(dirty))
             pool.cleaned(dirty)
+
+    def stalled(self, due: bool) -> bool:
+        """Whether the engine has work, and completed none within its deadline.
+
+        `due` says whether a step should follow at once where none is under way.
+        """
+        return self.deadline.overdue(due or self._under_way > 0, time.monotonic())
 
     @property
     def shared_cores(self) -> bool:
@@ -201,11 +220,15 @@ class EngineWorker:
         return answer
 
     def _answer(self, future: asyncio.Future[T], result: T) -> None:
-        self._under_way -= 1
+        self._ended()
         if not future.done():
             future.set_result(result)
 
-    def _fail(self, future: asyncio.Future[T], error: BaseException) -> None:
+    def _ended(self) -> None:
         self._under_way -= 1
+        self.deadline.progressed(time.monotonic())
+
+    def _fail(self, future: asyncio.Future[T], error: BaseException) -> None:
+        self._ended()
         if not future.done():
             future.set_exception(error)

@@ -71,7 +71,7 @@ class PrefixCache:
             return
         chain = self._chain(sequence, sequence.computed)
         for index in range(sequence.named, full):
-            self._pool.publish(sequence.owner, index, chain.digests[index])
+            self._pool.publish(sequence.owner, index, chain.digests[index], sequence.tenant)
         sequence.named = full
 
     def _match(self, sequence: Sequence) -> list[int]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, shown
 
 # Promises: the public limits of a request.
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKEN_IDS = 1024
+_MOST = {
+    "stop": (MAX_STOP_STRINGS, "strings"),
+    "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
+    "logit_bias": (MAX_LOGIT_BIAS, "entries"),
+}
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
@@ -65,44 +70,51 @@ class SamplingParams:
         self._check_bias(vocabulary)
 
     def _check_stops(self, vocabulary: int) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequest(f"stop: at most {MAX_STOP_STRINGS} strings", field="stop")
+        check_count("stop", self.stop)
+        check_count("stop_token_ids", self.stop_token_ids)
         for text in self.stop:
-            if not 0 < len(text) <= MAX_STOP_CHARACTERS:
-                raise InvalidRequest(
-                    f"stop: each string must have 1 to {MAX_STOP_CHARACTERS} characters",
-                    field="stop",
-                )
+            check_stop(text)
         for token in self.stop_token_ids:
             check_token("stop_token_ids", token, vocabulary)
 
     def _check_bias(self, vocabulary: int) -> None:
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise InvalidRequest(
-                f"logit_bias: at most {MAX_LOGIT_BIAS} entries", field="logit_bias"
-            )
+        check_count("logit_bias", self.logit_bias)
         for token, bias in self.logit_bias.items():
             check_token("logit_bias", token, vocabulary)
             _between("logit_bias", bias, -100.0, 100.0)
+
+
+def check_count(name: str, values: Sized) -> None:
+    """Raise InvalidRequest where `stop`, `stop_token_ids` or `logit_bias` has too many values."""
+    most, unit = _MOST[name]
+    if len(values) > most:
+        raise InvalidRequest(f"{name}: at most {most} {unit}, not {len(values)}", field=name)
+
+
+def check_stop(text: str) -> None:
+    """Raise InvalidRequest where a stop string is empty or too long."""
+    if not 0 < len(text) <= MAX_STOP_CHARACTERS:
+        raise InvalidRequest(
+            f"stop: each string must have 1 to {MAX_STOP_CHARACTERS} characters", field="stop"
+        )
 
 
 def check_token(name: str, token: int, vocabulary: int) -> None:
     """Raise InvalidRequest unless `token` is in a vocabulary of that size."""
     if not 0 <= token < vocabulary:
         raise InvalidRequest(
-            f"{name}: token id {token} is outside the vocabulary (0 to {vocabulary - 1})",
+            f"{name}: token id {shown(token)} is outside the vocabulary (0 to {vocabulary - 1})",
             field=name,
         )
 
 
 def _between(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    inside = math.isfinite(value) and low <= value <= high and not (open_low and value == low)
+    # Comparing holds for NaN, infinities, and integers that no float can hold.
+    inside = low <= value <= high and not (open_low and value == low)
     if not inside:
         opening = "more than" if open_low else "at least"
-        raise InvalidRequest(
-            f"{name} must be {opening} {_plain(low)} and at most {_plain(high)}, not {value!r}",
-            field=name,
-        )
+        bounds = f"{opening} {_plain(low)} and at most {_plain(high)}"
+        raise InvalidRequest(f"{name} must be {bounds}, not {shown(value)}", field=name)
 
 
 def _plain(bound: float) -> str:

@@ -81,7 +81,7 @@ class ControlStream(Generic[In, Out]):
     async def _flush_and_close(
         self, hang_up: Callable[[], Awaitable[None]], reader: asyncio.Task[None]
     ) -> None:
-        """Wait until the peer has read all: cancelling the stream drops unread messages."""
+        """Wait until the peer has read all: closing the connection drops unread messages."""
         self._ending = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_FLUSH_S):
@@ -92,7 +92,7 @@ class ControlStream(Generic[In, Out]):
     async def _write(self, write: Callable[[Out], Awaitable[None]]) -> None:
         while True:
             messages = [await self._outgoing.get()]
-            # A write takes gRPC half a millisecond, so one write carries all that waits.
+            # One write carries all that waits, because each costs both sides a turn of their loop.
             while len(messages) < _BATCH_MESSAGES and not self._outgoing.empty():
                 messages.append(self._outgoing.get_nowait())
             try:
@@ -147,10 +147,8 @@ class ControlStream(Generic[In, Out]):
 
 
 def as_broken(error: BaseException) -> LinkBroken:
-    """gRPC's error as a LinkBroken; raises a cancel of this task as it is."""
+    """The stream's error as a LinkBroken; raises a cancel of this task as it is."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
-    details = getattr(error, "details", None)
-    text = details() if callable(details) else str(error)
-    return LinkBroken(text or type(error).__name__)
+    return LinkBroken(str(error) or type(error).__name__)

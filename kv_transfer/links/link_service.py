@@ -1,16 +1,14 @@
-"""The gRPC service `KvTransfer`: accepts or refuses links, and has the open ones."""
+"""The sender's service for links: accepts or refuses links, and has the open ones."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
-
-import grpc
 
 from kv_transfer.errors import LinkRefused
 from kv_transfer.links import proto_convert as wire
+from kv_transfer.links.link_stream import LinkStream
 from kv_transfer.links.sender_link import SenderLink
 from kv_transfer.links.shared import Shared
 from kv_transfer.transports.same_host import separation_from
@@ -22,14 +20,14 @@ from kv_transfer.transports.selection import (
     device_name,
 )
 from protos import kv_transfer_pb2 as pb
-from protos import kv_transfer_pb2_grpc
+from protos.wire.streams import FrameStream
 
 _log = logging.getLogger(__name__)
 # Bound: the wait for the links to end when the service closes.
 _CLOSE_S = 2.0
 
 
-class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
+class LinkService:
     """Opens a link for each receiver that calls, at most one at a time per receiver.
 
     `on_up(link)` is called when the link can carry offers, or else `on_refused(receiver, reason)`.
@@ -75,15 +73,12 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
                 break
             await asyncio.sleep(0.01)
 
-    async def Link(self, _: Any, context: Any) -> None:  # noqa: N802
-        """Serve one link for as long as its receiver keeps it."""
-
-        async def read() -> pb.ReceiverMessage | None:
-            message: pb.ReceiverMessage | None = wire.end_to_none(await context.read())
-            return message
-
+    async def serve(self, stream: FrameStream) -> None:
+        """Serve one link for as long as its receiver keeps it. Raises Unavailable when it broke."""
+        messages = LinkStream(stream, pb.ReceiverMessage, pb.SenderMessage)
         try:
-            first = await asyncio.wait_for(read(), self._shared.config.connect_timeout_s)
+            async with asyncio.timeout(self._shared.config.connect_timeout_s):
+                first = await messages.read()
         except TimeoutError:
             return
         if first is None or first.WhichOneof("message") != "hello":
@@ -97,17 +92,17 @@ class LinkService(kv_transfer_pb2_grpc.KvTransferServicer):
             if hello.receiver not in self._links:
                 self._on_refused(hello.receiver, refusal)
             refuse = pb.RefuseLink(reason=refusal.message)
-            await context.write(wire.to_receiver(refuse=refuse))
+            await messages.write(wire.to_receiver(refuse=refuse))
+            await messages.end(refusal.message)
             return
         behind = list(first.more)
 
         async def read_on() -> pb.ReceiverMessage | None:
-            return behind.pop(0) if behind else await read()
+            return behind.pop(0) if behind else await messages.read()
 
         try:
-            reason = await link.run(read_on, context.write)
-            context.set_code(grpc.StatusCode.UNAVAILABLE)
-            context.set_details(reason.message)
+            reason = await link.run(read_on, messages.write)
+            await messages.end(reason.message)
         finally:
             if self._links.get(link.receiver) is link:
                 del self._links[link.receiver]

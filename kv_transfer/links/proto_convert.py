@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import grpc
-
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
 from kv_transfer.frames.frame_plan import Extent, FramePart
@@ -167,8 +165,3 @@ def part_of(frame: pb.Frame) -> FramePart:
     return FramePart(
         frame.layer_start, frame.layer_stop, frame.block_start, frame.block_stop, frame.bytes
     )
-
-
-def end_to_none(message: Any) -> Any:
-    """grpc.aio's end-of-stream mark as None."""
-    return None if message is grpc.aio.EOF else message

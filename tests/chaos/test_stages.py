@@ -138,6 +138,8 @@ async def test_a_cut_cable_at_any_step(stage):
         Proxy(int(alive.peer.address.rpartition(":")[2])) as proxy,
         receiving("d0", QUICK) as (receiver, cache),
     ):
+        # The proof names the address that was dialled.
+        alive.server.address = proxy.address
         side, peer = Receiving(receiver, cache), Peer("p0", proxy.address)
         task, handing = side.task(peer, stage), start(alive.sender, stage)
         await eventually(lambda: side.reached("p0", stage), 20)

@@ -51,6 +51,7 @@ class ScriptedGenerator:
     pause_s: float = 0.0
     heartbeats: int = 0  # before the first token
     gone: tuple[str, ...] = ()
+    ill: tuple[str, ...] = ()
     requests: list[GenerateRequest] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -63,6 +64,9 @@ class ScriptedGenerator:
 
     def missing(self) -> tuple[str, ...]:
         return self.gone
+
+    def unhealthy(self) -> tuple[str, ...]:
+        return self.ill
 
     def token_text(self, token: int) -> str:
         return WORDS[token] if token < len(WORDS) else "\ufffd"
@@ -115,7 +119,7 @@ class ScriptedGenerator:
                 last = not self.endless and index == most - 1
                 yield self._tokens(request, choice, index, last)
             index += 1
-        yield _summary(request, prompt_tokens, most)
+        yield summary_of(request, prompt_tokens, most)
 
     def _tokens(self, request: GenerateRequest, choice: int, index: int, last: bool) -> Tokens:
         token = index % len(WORDS)
@@ -154,7 +158,7 @@ def _scored(prompt: ScorePrompt, tokens: int) -> Scored:
     return Scored(tuple(ids), 1, Scores([-position / 10 for position in ids[1:]], top_ids, top))
 
 
-def _summary(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary:
+def summary_of(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary:
     choices = tuple(
         ChoiceSummary(choice, 0.1, 0.2, 0.05, 0.35, 0.02, 0.01, 1.0, choice, "p0", "d0")
         for choice in range(request.n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -43,13 +44,21 @@ class Serving:
     def pid_of(self, address: str) -> int:
         """The process that listens on that address, by way of /proc."""
         port = int(address.rsplit(":", 1)[1])
-        tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-        rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
-        inodes = {r[9] for r in rows if r[3] == "0A" and int(r[1].split(":")[1], 16) == port}
+        inodes = {inode for inode, listens in _listening().items() if listens[1] == port}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and _sockets(entry) & inodes:
                 return int(entry.name)
         raise LookupError(f"nobody listens on {address}")
+
+    def hosts(self) -> set[str]:
+        """The addresses on which any of its processes listens."""
+        found = _listening()
+        held = [_sockets(Path(f"/proc/{pid}")) for pid in {self.process.pid, *self.below()}]
+        return {found[inode][0] for inodes in held for inode in inodes & found.keys()}
+
+    def below(self) -> set[int]:
+        """The processes that it started, and theirs."""
+        return descendants(self.process.pid)
 
 
 def begin(*arguments: str, log: Path, level: str | None = None) -> subprocess.Popen[str]:
@@ -125,6 +134,22 @@ def _found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     assert match, text
     return match.group(1)
+
+
+def _listening() -> dict[str, tuple[str, int]]:
+    """The host and the port of every listening TCP socket, by inode."""
+    tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+    rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+    return {row[9]: _endpoint(row[1]) for row in rows if row[3] == "0A"}
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    """What /proc has as hexadecimal words in the byte order of the host."""
+    host, port = text.split(":")
+    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address), int(port, 16)
 
 
 def _sockets(process: Path) -> set[str]:

@@ -113,6 +113,15 @@ async def test_status_names_every_replica_and_its_blocks(serving):
         assert blocks["leased"] == blocks["orphaned"] == 0
 
 
+def test_another_user_of_the_host_operates_nothing(serving, tmp_path, monkeypatch):
+    assert serving.tandem("status").returncode == 0
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in (("status",), ("stop",), ("role", "decode#x", "both"), ("rollout",)):
+        done = serving.tandem(*command)
+        assert done.returncode == 2
+        assert "an operator's key is needed" in done.stderr
+
+
 def test_openai_client_and_curl(serving):
     client = openai.OpenAI(base_url=serving.http, api_key="none", max_retries=0)
     assert [model.id for model in client.models.list()] == ["tiny"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,16 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 EXAMPLES = sorted(path.stem for path in (CHART / "examples").glob("*.yaml"))
 POOLS = ("router", "prefill", "decode")
 Object = dict[str, Any]
+# What has no default, because the chart cannot know it: keys, certificates, clients outside.
+GATEWAY = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}]
+GIVEN: Object = {
+    "security": {"apiKeys": {"secretName": "api-keys"}},
+    "tls": {"certManager": {"issuerRef": {"name": "authority"}}},
+    "networkPolicy": {"clients": GATEWAY},
+}
+# A value of a Secret.
+_MADE = re.compile(r"^  ([\w.-]+): [A-Za-z0-9+/=]{40,}$", re.M)
+_HIDDEN = r"  \1: MADE"
 
 
 def example(name: str) -> dict[str, Any]:
@@ -26,16 +37,20 @@ def example(name: str) -> dict[str, Any]:
     return values
 
 
-def render(values: Mapping[str, Any] | None = None) -> dict[str, str]:
+def render(values: Mapping[str, Any] | None = None, folder: Path = CHART) -> dict[str, str]:
     """What each template makes of the values; helm_python.HelmError where they are refused."""
-    with helm_python.Chart.load(CHART) as chart:
+    with helm_python.Chart.load(folder) as chart:
         chart.validate_schema(dict(values or {}))
         files = chart.render(dict(values or {}), name="tandem", namespace="serving")
     return {name: text for name, text in sorted(files.items()) if text.strip()}
 
 
 def objects(values: Mapping[str, Any] | None = None) -> list[Object]:
-    files = render(values)
+    """What these values make, with GIVEN for the sections that they do not have."""
+    return documents(render({**GIVEN, **(values or {})}))
+
+
+def documents(files: Mapping[str, str]) -> list[Object]:
     return [
         document
         for name, text in files.items()
@@ -47,7 +62,7 @@ def objects(values: Mapping[str, Any] | None = None) -> list[Object]:
 
 @cache
 def example_objects(name: str) -> tuple[Object, ...]:
-    return tuple(objects(example(name)))
+    return tuple(documents(render(example(name))))
 
 
 def one(found: list[Object] | tuple[Object, ...], kind: str, name: str | None = None) -> Object:
@@ -81,6 +96,19 @@ def pods(found: list[Object] | tuple[Object, ...]) -> Iterator[tuple[str, Object
         yield name, group["template"]
 
 
+def files_of(pod: Object) -> dict[str, tuple[str, str]]:
+    """The Secret and the key of each file that a pod's Secrets give it, by its path."""
+    spec = pod["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    found: dict[str, tuple[str, str]] = {}
+    for volume in spec["volumes"]:
+        for source in volume.get("projected", {}).get("sources", []):
+            for item in source["secret"]["items"]:
+                path = f"{mounts[volume['name']]}/{item['path']}"
+                found[path] = (source["secret"]["name"], item["key"])
+    return found
+
+
 def serve_config(found: list[Object] | tuple[Object, ...]) -> Object:
     text = one(found, "ConfigMap", "tandem-config")["data"]["serve.yaml"]
     config: Object = yaml.safe_load(text)
@@ -88,9 +116,9 @@ def serve_config(found: list[Object] | tuple[Object, ...]) -> Object:
 
 
 def golden(name: str) -> str:
-    """An example's render as one text, as it is kept."""
+    """An example's render as one text, as it is kept: without what is new at every render."""
     return "".join(
-        f"# {path.removeprefix('tandem/')}\n{text.strip()}\n\n"
+        f"# {path.removeprefix('tandem/')}\n{_MADE.sub(_HIDDEN, text).strip()}\n\n"
         for path, text in render(example(name)).items()
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.helm.chart import CHART, EXAMPLES, example, render
+from tests.helm.chart import CHART, EXAMPLES, GIVEN, example, render
 
 INFO = 1
 
@@ -31,6 +31,27 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
         ({"pools": {"decode": {"resources": {"limits": {"cpu": "many"}}}}}, "cpu"),
         ({"podSecurity": {"runAsUser": 0}}, "runAsUser"),
         ({"redis": {"url": "redis://:secret@host:6379/0"}}, "url"),
+        ({"redis": {"url": "rediss://:secret@host:6379/0"}}, "url"),
+        ({"image": {"digest": "sha256:1234"}}, "digest"),
+        ({"security": {"apiKeys": {}}}, "security.apiKeys"),
+        ({"security": {"apiKeys": {"redis": True, "generate": True}}}, "give one of them"),
+        ({"tls": {"generate": False}}, "tls.redis.secretName"),
+        (
+            {"tls": {"redis": {"secretName": "a"}, "frontEnds": {"secretName": "b"}}},
+            "tls.internal.secretName",
+        ),
+        ({"redis": {"url": "redis://host:6379/0"}}, "rediss://"),
+        ({"redis": {"url": "rediss://host:6379/0"}}, "redis.passwordSecret.name"),
+        ({"tls": {"enabled": False}, "redis": {"url": "rediss://host/0"}}, "needs tls.enabled"),
+        ({"monitoring": {"serviceMonitor": True}}, "monitoring.keySecret.name"),
+        (
+            {"networkPolicy": {}, "service": {"type": "LoadBalancer"}},
+            "networkPolicy.clients",
+        ),
+        (
+            {"ingress": {"enabled": True, "httpHost": "a", "grpcHost": "b"}},
+            "ingress.tlsSecret",
+        ),
         ({"model": {"source": "claim"}}, "model.claim.name"),
         ({"model": {"source": "hub", "hub": {"name": "a/b"}}}, "model.hub.revision"),
         ({"ingress": {"enabled": True}}, "ingress.httpHost"),
@@ -46,4 +67,4 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
 )
 def test_bad_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
     with pytest.raises(helm_python.HelmError, match=message):
-        render(values)
+        render({**GIVEN, **values})

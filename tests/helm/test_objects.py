@@ -11,13 +11,19 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 
 from tests.helm.chart import EXAMPLES, ROOT, Object, example_objects
 
 # Beside the repository; it is not part of it, and a clone elsewhere does not have it.
 SCHEMAS = ROOT.parent / "shared" / "schemas"
 KUBERNETES = "1.33"
-CUSTOM = ("ray.io/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
+CUSTOM = (
+    *("ray.io/", "monitoring.coreos.com/", "gateway.networking.k8s.io/"),
+    "cert-manager.io/",
+)
+# Those of which the repository has the shape itself.
+SHAPES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("shapes.yaml").read_text())
 
 
 def is_custom(item: Object) -> bool:
@@ -36,8 +42,12 @@ def file_of(item: Object) -> Path:
 
 def faults(item: Object) -> list[str]:
     """What the schema of a custom resource says against it."""
-    validator = jsonschema.Draft202012Validator(custom_schema(file_of(item)))
-    return [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(item)]
+    if item["kind"] in SHAPES:
+        schema, checked = SHAPES[item["kind"]], item["spec"]
+    else:
+        schema, checked = custom_schema(file_of(item)), item
+    validator = jsonschema.Draft202012Validator(schema)
+    return [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(checked)]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -63,6 +73,7 @@ def test_the_examples_show_every_kind_that_the_chart_can_make() -> None:
         *("ConfigMap", "Service", "ServiceAccount", "StatefulSet", "NetworkPolicy", "Ingress"),
         *("PodDisruptionBudget", "PriorityClass", "RayService", "RayCluster"),
         *("PodMonitor", "ServiceMonitor", "PrometheusRule", "Gateway", "HTTPRoute", "GRPCRoute"),
+        *("Secret", "Certificate", "BackendTLSPolicy"),
     }
 
 

@@ -9,7 +9,9 @@ import torch
 
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig
+from cluster.config.security import SecurityConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from protos.wire.secret import made
 from tests import tiny
 
 
@@ -39,8 +41,13 @@ def model(model_folder):
     return tiny.make(model_folder)
 
 
+@pytest.fixture(scope="session")
+def secret_file(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("cluster") / "secret")
+
+
 @pytest.fixture
-def config(redis, model, model_folder) -> TandemConfig:
+def config(redis, model, model_folder, secret_file) -> TandemConfig:
     """A small cluster on free ports."""
     base = TandemConfig()
     return replace(
@@ -51,4 +58,5 @@ def config(redis, model, model_folder) -> TandemConfig:
         # However slow the machine is, nothing is refused for it.
         endpoints={"chat": EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)},
         directory=replace(base.directory, url=redis.url),
+        security=SecurityConfig(secret_file=str(secret_file)),
     )

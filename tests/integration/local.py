@@ -15,9 +15,11 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica.replica import Replica
 from cluster.replica_record import ReplicaRole
 from cluster.router.server import RouterServer
+from cluster.tenants.hashed_keys import hash_of
 from tests.eventually import eventually
 
 HOST = "127.0.0.1"
+OPERATOR_KEY = "the operator's key of the test"
 
 
 @dataclass
@@ -51,7 +53,7 @@ async def cluster(config: TandemConfig, name: str = "") -> AsyncIterator[LocalCl
 
     `name` begins the ids of its parts, where another cluster is in the same directory.
     """
-    directory = Directory.connect(config.directory)
+    directory = Directory.connect(config.directory, config.tls.redis)
     replicas: dict[ReplicaRole, list[Replica]] = {"prefill": [], "decode": []}
     pools = (
         ("prefill", "prefill", config.prefill.replicas),
@@ -61,7 +63,9 @@ async def cluster(config: TandemConfig, name: str = "") -> AsyncIterator[LocalCl
         for number in range(count):
             replica = await Replica.start(config, role, f"{name}{pool}-{number}", HOST, directory)
             replicas[pool].append(replica)
-    router = await RouterServer.start(config, f"{name}router-0", directory)
+    router = await RouterServer.start(
+        config, f"{name}router-0", directory, operators=[hash_of(OPERATOR_KEY)]
+    )
     try:
         async with Client(router.grpc_address) as client:
             yield LocalCluster(

@@ -12,9 +12,10 @@ from cluster.config.canary import CanaryConfig, GuardConfig
 from cluster.config.endpoints import EndpointConfig
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.server import RouterServer
+from cluster.tenants.hashed_keys import hash_of
 from engine.errors import Internal, TandemError
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import OPERATOR_KEY, cluster
 from tests.metrics_page import recorded
 
 DELAY_S = 1.0
@@ -45,7 +46,9 @@ async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(
     caplog.set_level(logging.INFO, "cluster.telemetry.request_log")
     caplog.set_level(logging.INFO, "cluster.router.canary_routing")
     async with cluster(config) as local:
-        second = await RouterServer.start(config, "router-1", local.directory)
+        second = await RouterServer.start(
+            config, "router-1", local.directory, operators=[hash_of(OPERATOR_KEY)]
+        )
         try:
             prepare = Preprocessor.prepare
 
@@ -110,7 +113,7 @@ async def rolled_back_for_failing(config, monkeypatch):
         assert not any(isinstance(answer, TandemError) for answer in after)
         arms = (await state(local.router))["arms"]
         assert arms["stable"]["failed"] == 0 and arms["canary"]["failed"] == sum(failed)
-        table = as_table(await fetch_status(local.router.grpc_address))
+        table = as_table(await fetch_status(local.router.grpc_address, OPERATOR_KEY))
         assert "canary chat -> next: rolled back:" in table
         await local.idle()
         return sum(failed)
@@ -122,4 +125,4 @@ async def rolled_back(router: RouterServer) -> bool:
 
 async def state(router: RouterServer):
     """The canary in the router's answer to `tandem status`."""
-    return as_data(await fetch_status(router.grpc_address))["canaries"][0]
+    return as_data(await fetch_status(router.grpc_address, OPERATOR_KEY))["canaries"][0]

@@ -20,7 +20,7 @@ from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
 from tests.eventually import eventually
-from tests.integration.local import LocalCluster, cluster
+from tests.integration.local import OPERATOR_KEY, LocalCluster, cluster
 
 LONG = 10
 CHUNK = 64
@@ -229,7 +229,7 @@ async def eventually_shown(local: LocalCluster, running: int) -> None:
     """Wait until `tandem status` would show so many requests on the replicas and the router."""
     async with asyncio.timeout(15.0):
         while True:
-            status = await fetch_status(local.router.grpc_address)
+            status = await fetch_status(local.router.grpc_address, OPERATOR_KEY)
             shown = {one.role: one.running + one.waiting for one in status.replicas}
             if shown == {"prefill": 0, "decode": running, "router": running}:
                 return

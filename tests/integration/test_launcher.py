@@ -9,7 +9,7 @@ import httpx
 from cluster.client.admin_client import fetch_status
 from cluster.config.deployment import RayConfig
 from cluster.deploy.launcher import Launcher
-from tests.integration.local import cluster
+from tests.integration.local import OPERATOR_KEY, cluster
 
 
 async def test_front_ends_on_free_ports_are_found_by_the_routers_record(config):
@@ -21,7 +21,7 @@ async def test_front_ends_on_free_ports_are_found_by_the_routers_record(config):
         await launcher.find_router()
         assert launcher.grpc_address == local.router.grpc_address
         assert launcher.http_address == local.router.http_address
-        assert (await fetch_status(launcher.grpc_address)).replicas
+        assert (await fetch_status(launcher.grpc_address, OPERATOR_KEY)).replicas
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"http://{launcher.http_address}/healthz")
         assert answer.status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import request_role
 from tests.integration.local import cluster
 
@@ -26,5 +27,6 @@ async def test_requests_and_kv_take_the_direct_way(config, proxy):
         done = await local.client.complete([1] * 300, max_tokens=8, ignore_eos=True, timeout_s=30)
         assert len(done.choices[0].tokens) == 8
         (record,) = [one for one in await local.directory.members() if one.role == "decode"]
-        assert await request_role(record, "decode") == "decode"
+        dialling = Membership.of(config).connector()
+        assert await request_role(dialling, record, "decode") == "decode"
         await local.idle()

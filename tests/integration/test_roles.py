@@ -13,7 +13,7 @@ from cluster.client.admin_client import fetch_status, request_role
 from engine.errors import InvalidRequest, NotFound
 from tests import exactness
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import OPERATOR_KEY, cluster
 from tests.integration.test_cluster import crowd, small_pool
 from tests.integration.test_prefixes import ask, expected
 
@@ -21,7 +21,7 @@ LONG = 300
 
 
 async def roles(local):
-    status = await fetch_status(local.router.grpc_address)
+    status = await fetch_status(local.router.grpc_address, OPERATOR_KEY)
     return {entry.id: entry.role for entry in status.replicas if entry.role != "router"}
 
 
@@ -29,7 +29,7 @@ async def give(local, **wanted):
     """Give roles one after the other; the router uses each when it answers."""
     for name, role in wanted.items():
         name = name.replace("_", "-")
-        await request_role(local.router.grpc_address, name, role)
+        await request_role(local.router.grpc_address, name, role, OPERATOR_KEY)
         assert (await roles(local))[name] == role
 
 
@@ -102,14 +102,14 @@ async def test_an_impossible_flip_is_refused_and_changes_nothing(config, name, r
     async with cluster(config) as local:
         before = await roles(local)
         with pytest.raises(error):
-            await request_role(local.router.grpc_address, name, role)
+            await request_role(local.router.grpc_address, name, role, OPERATOR_KEY)
         assert await roles(local) == before
 
 
 async def test_one_replica_that_does_both_may_not_do_less(config):
     async with cluster(replace(config, prefill=replace(config.prefill, replicas=0))) as local:
         with pytest.raises(InvalidRequest, match="prefill"):
-            await request_role(local.router.grpc_address, "decode-0", "decode")
+            await request_role(local.router.grpc_address, "decode-0", "decode", OPERATOR_KEY)
         load = local.decode[0].load()
         assert (load.prompt_tokens_due, load.streams, load.batch_limit) == (0, 0, 64)
         assert load.prompt_tokens_per_s is None

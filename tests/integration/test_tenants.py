@@ -13,8 +13,8 @@ from cluster.client import Client
 from cluster.config.canary import CanaryConfig
 from cluster.config.tenant_limits import TenantConfig
 from cluster.router.server import RouterServer
-from cluster.tenants.api_keys import hash_of
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.hashed_keys import hash_of
 from engine.errors import Cancelled, Unauthenticated
 from tests.eventually import eventually
 from tests.integration.local import cluster

@@ -9,20 +9,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import grpc
 import pytest
 import torch
 
+from cluster.sockets import join, listening_socket
 from engine import kernels
 from engine.kv.block_pool import OutOfBlocks
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.config import TransferConfig
+from kv_transfer.links.link_stream import MOST_LINK_BYTES
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from kv_transfer.sender import KvSender, OutgoingKv
 from kv_transfer.transports.selection import open_channel
+from protos.wire.client import Connector
+from protos.wire.secret import ClusterSecret
+from protos.wire.server import WireServer
+from protos.wire.streams import StreamServer
 
 HOST = "127.0.0.1"
+SECRET = ClusterSecret(b"the secret of the tests")
+CONNECTOR = Connector(SECRET)
 # Layers of two shapes; a block is 3,328 bytes.
 LAYOUT = KvLayout(
     layers=(LayerShape(2, 8), LayerShape(2, 8), LayerShape(1, 4), LayerShape(2, 8)),
@@ -92,8 +99,21 @@ class Blocks:
 class SenderSide:
     cache: KvCache
     sender: KvSender
-    server: grpc.aio.Server
+    server: WireServer
     peer: Peer
+
+
+@asynccontextmanager
+async def serving_links(serve, secret: ClusterSecret = SECRET) -> AsyncIterator[WireServer]:
+    """A member's port whose connections for `link` are served so."""
+    sock, streams = listening_socket(HOST, 0), StreamServer(serve, MOST_LINK_BYTES)
+    server = WireServer(secret, {"link": streams.accept})
+    await server.start(sock, join(HOST, sock.getsockname()[1]))
+    try:
+        yield server
+    finally:
+        await server.stop()
+        await streams.stop()
 
 
 @asynccontextmanager
@@ -106,15 +126,11 @@ async def sending(
     cache = cache or make_cache(seed=1)
     sender = KvSender(name, HOST, cache, config, opener)
     sender.start()
-    server = grpc.aio.server()
-    port = server.add_insecure_port(f"{HOST}:0")
-    sender.add_to(server)
-    await server.start()
-    try:
-        yield SenderSide(cache, sender, server, Peer(name, f"{HOST}:{port}"))
-    finally:
-        await sender.close()
-        await server.stop(0)
+    async with serving_links(sender.serve_link) as server:
+        try:
+            yield SenderSide(cache, sender, server, Peer(name, server.address))
+        finally:
+            await sender.close()
 
 
 @asynccontextmanager
@@ -125,7 +141,7 @@ async def receiving(
     opener=open_channel,
 ) -> AsyncIterator[tuple[KvReceiver, KvCache]]:
     cache = cache or make_cache()
-    receiver = KvReceiver(name, HOST, cache, config, opener)
+    receiver = KvReceiver(name, HOST, cache, config, CONNECTOR, opener)
     try:
         yield receiver, cache
     finally:
@@ -141,7 +157,7 @@ class Pair:
     sender: KvSender
     receiver: KvReceiver
     peer: Peer
-    server: grpc.aio.Server
+    server: WireServer
 
     def offer(self, transfer: str, blocks: list[int], timeout_s: float = 10.0) -> asyncio.Task[int]:
         tokens = len(blocks) * LAYOUT.block_size - 3

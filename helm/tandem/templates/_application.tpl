@@ -51,7 +51,7 @@ endpoints:
 
 {{- define "tandem.redisAddress" -}}
 {{- if .Values.redis.url -}}{{- .Values.redis.url -}}
-{{- else -}}{{- printf "redis://%s-redis:6379/0" (include "tandem.name" .) -}}{{- end -}}
+{{- else -}}{{- printf "%s://%s-redis:6379/0" (ternary "rediss" "redis" (eq (include "tandem.redisTls" .) "true")) (include "tandem.name" .) -}}{{- end -}}
 {{- end -}}
 
 {{/* Pods of a pool: given, or enough for application.<pool>.replicas. */}}
@@ -114,6 +114,7 @@ resources: {tandem_{{ .name }}: 1}
 {{- define "tandem.overrides" -}}
 {{- $application := include "tandem.application" . | fromYaml -}}
 directory.url: {{ include "tandem.redisAddress" . }}
+{{ include "tandem.securityOverrides" . }}
 {{- if and (eq .Values.mode "service") (eq .Values.ray.upgrade.type "NewCluster") }}
 directory.namespace: {{ include "tandem.namespace" . | quote }}
 {{- end }}

@@ -62,18 +62,28 @@ template:
 {{- $ports := dict "gcs" 6379 "dashboard" 8265 "client" 10001 "metrics" 8080 "agent" 52365 "serve" 8000 -}}
 rayVersion: {{ .Values.ray.version | quote }}
 enableInTreeAutoscaling: {{ include "tandem.autoscaling" . }}
-authOptions: {mode: {{ .Values.ray.auth }}}
+{{- if eq (include "tandem.autoscaling" .) "true" }}
+autoscalerOptions:
+  resources: {{- toYaml .Values.ray.head.autoscaler.resources | nindent 4 }}
+  securityContext: {{- include "tandem.containerSecurity" (dict "root" .) | nindent 4 }}
+  volumeMounts: [{name: tmp, mountPath: /tmp}]
+  env:
+    - {name: HOME, value: /tmp}
+    {{- with include "tandem.rayToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+{{- end }}
+authOptions: {mode: {{ .Values.ray.auth }}{{ if eq .Values.ray.auth "token" }}, secretName: {{ include "tandem.rayTokenSecret" . }}{{ end }}}
 {{- if .Values.ray.faultTolerance.enabled }}
 {{- if and .Values.ray.faultTolerance.namespace (eq .Values.mode "service") (eq .Values.ray.upgrade.type "NewCluster") }}
 {{- fail "ray.faultTolerance.namespace: an upgrade makes a second cluster, which would take over the state of the first; leave it empty, or set ray.upgrade.type: None" }}
 {{- end }}
-{{- $redis := include "tandem.redisAddress" . | trimPrefix "redis://" | splitList "/" | first }}
+{{- $redis := include "tandem.redisAddress" . | trimPrefix "redis://" | trimPrefix "rediss://" | splitList "/" | first }}
+{{- $scheme := ternary "rediss://" "" (hasPrefix "rediss://" (include "tandem.redisAddress" .)) }}
 gcsFaultToleranceOptions:
-  redisAddress: {{ ternary $redis (printf "%s:6379" $redis) (regexMatch ":[0-9]+$" $redis) }}
-  {{- with .Values.redis.passwordSecret }}
-  {{- if .name }}
+  redisAddress: {{ $scheme }}{{ ternary $redis (printf "%s:6379" $redis) (regexMatch ":[0-9]+$" $redis) }}
+  {{- with include "tandem.redisPassword" . | fromJson }}
   redisPassword: {valueFrom: {secretKeyRef: {{ toJson . }}}}
-  {{- end }}
   {{- end }}
   {{- with .Values.ray.faultTolerance.namespace }}
   externalStorageNamespace: {{ . }}

@@ -38,7 +38,9 @@
     - --local-dir
     - {{ include "tandem.modelFolder" . }}
   {{- else }}
-  image: {{ required "model.objectStore.image.repository" $store.image.repository }}:{{ required "model.objectStore.image.tag" $store.image.tag }}
+  {{- $_ := required "model.objectStore.image.repository" $store.image.repository }}
+  {{- $_ := required "model.objectStore.image.tag" $store.image.tag }}
+  image: {{ include "tandem.imageName" $store.image }}
   command: {{ toJson $store.command }}
   args: {{ toJson $store.args }}
   {{- with $store.secretName }}

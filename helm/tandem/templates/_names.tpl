@@ -24,7 +24,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if gt (int $pool.gpus) 0 -}}{{- $cuda = true -}}{{- end -}}
 {{- end -}}
 {{- $tag := printf "%s-%s" .Chart.AppVersion (ternary "cuda" "cpu" $cuda) -}}
-{{- printf "%s:%s" .Values.image.repository (default $tag .Values.image.tag) -}}
+{{- include "tandem.imageName" (merge (dict "tag" (default $tag .Values.image.tag)) .Values.image) -}}
+{{- end -}}
+
+{{/* An image by tag, and by digest where there is one: repository, tag, digest. */}}
+{{- define "tandem.imageName" -}}
+{{- .repository }}:{{ .tag }}{{ with .digest }}@{{ . }}{{ end -}}
 {{- end -}}
 
 {{/* A pool's values, over the defaults of all pools. */}}

@@ -25,12 +25,36 @@ capabilities:
 {{- range $key := keys $environment | sortAlpha }}
 - {name: {{ $key }}, value: {{ get $environment $key | toString | quote }}}
 {{- end }}
-{{- with .root.Values.redis.passwordSecret }}
-{{- if .name }}
+{{- if .engine }}
+{{- with include "tandem.redisPassword" .root | fromJson }}
 - name: TANDEM_REDIS_PASSWORD
   valueFrom: {secretKeyRef: {{ toJson . }}}
 {{- end }}
 {{- end }}
+{{- with include "tandem.rayToken" .root | trim }}
+{{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Here and not by authOptions alone, which an operator of before KubeRay 1.5.1 drops unread. */}}
+{{- define "tandem.rayToken" -}}
+{{- if eq .Values.ray.auth "token" }}
+- {name: RAY_AUTH_MODE, value: token}
+- name: RAY_AUTH_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ include "tandem.rayTokenSecret" . }}, key: auth_token}}
+{{- end }}
+{{- end -}}
+
+{{/* What the head's own client of Redis reads: Ray's names of tandem.redisFiles. */}}
+{{- define "tandem.headEnvironment" -}}
+{{- $found := dict -}}
+{{- if and .Values.ray.faultTolerance.enabled (eq (include "tandem.redisTls" .) "true") -}}
+{{- $files := include "tandem.redisFiles" . | fromJson -}}
+{{- range $ours, $rays := dict "authority" "RAY_REDIS_CA_CERT" "certificate" "RAY_REDIS_CLIENT_CERT" "key" "RAY_REDIS_CLIENT_KEY" -}}
+{{- with get $files $ours -}}{{- $_ := set $found $rays . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end -}}
 
 {{/* A pool's pod is ready when a replica in it passed its health check just now. */}}
@@ -38,7 +62,7 @@ capabilities:
 {{- if eq .component "head" -}}
 httpGet: {path: /api/gcs_healthz, port: dashboard}
 {{- else if eq .component "router" -}}
-httpGet: {path: /healthz, port: http}
+httpGet: {path: /healthz, port: http{{ if .root.Values.tls.enabled }}, scheme: HTTPS{{ end }}}
 {{- else -}}
 exec:
   command:
@@ -61,6 +85,7 @@ failureThreshold: 3
 {{- if $pool.rdma.resource -}}{{- $_ := set $limits $pool.rdma.resource (int (default 1 $pool.rdma.count)) -}}{{- $_ := set $requests $pool.rdma.resource (int (default 1 $pool.rdma.count)) -}}{{- end -}}
 {{- $drain := add (include "tandem.drainSeconds" $root | int) $root.Values.replacementSeconds -}}
 {{- $engine := has .component (list "prefill" "decode") -}}
+{{- $secrets := include "tandem.secretSources" (dict "root" $root "component" .component) | trim -}}
 metadata:
   labels:
     {{- include "tandem.selector" $root | nindent 4 }}
@@ -112,7 +137,7 @@ spec:
     - name: {{ ternary "ray-head" "ray-worker" (eq .component "head") }}
       image: {{ include "tandem.image" $root }}
       imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-      env: {{- include "tandem.environment" (dict "root" $root "extra" (merge (deepCopy $pool.environment) (ternary (deepCopy $root.Values.nccl) dict $engine))) | trim | nindent 8 }}
+      env: {{- include "tandem.environment" (dict "root" $root "engine" (ne .component "head") "extra" (merge (deepCopy $pool.environment) (ternary (deepCopy $root.Values.nccl) dict $engine) (ternary (include "tandem.headEnvironment" $root | fromJson) dict (eq .component "head")))) | trim | nindent 8 }}
       ports:
         {{- range $name, $port := .ports }}
         - {name: {{ $name }}, containerPort: {{ $port }}}
@@ -137,6 +162,9 @@ spec:
         - {name: cache, mountPath: /var/cache/tandem}
         - {name: run, mountPath: /var/run/tandem}
         - {name: shared-memory, mountPath: /dev/shm}
+        {{- if $secrets }}
+        - {name: secrets, mountPath: {{ include "tandem.secretsFolder" $root }}, readOnly: true}
+        {{- end }}
         {{- if ne .component "head" }}
         {{- with include "tandem.modelMount" $root | trim }}{{ . | nindent 8 }}{{ end }}
         {{- end }}
@@ -148,6 +176,12 @@ spec:
     - {name: run, emptyDir: {}}
     - name: shared-memory
       emptyDir: {medium: Memory, sizeLimit: {{ $pool.sharedMemory }}}
+    {{- with $secrets }}
+    - name: secrets
+      projected:
+        defaultMode: 288  # 0440
+        sources: {{- . | nindent 10 }}
+    {{- end }}
     {{- if ne .component "head" }}
     {{- with include "tandem.modelVolume" $root | trim }}{{ . | nindent 4 }}{{ end }}
     {{- end }}

@@ -131,7 +131,7 @@ async def test_progress_is_shown_until_cancelled():
 )
 def test_targets_are_read_from_addresses(url, want):
     target = Target.at(url, "secret")
-    assert (target.host, target.port, target.base, target.tls) == want
+    assert (target.host, target.port, target.base, target.tls is not None) == want
     assert b"Authorization: Bearer secret\r\n" in target.post({})
 
 

@@ -21,7 +21,6 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.router.server import RouterServer
-from engine.model.loading import describe
 
 ASK = StreamSpec("coalesced", 2, 24, 100)
 
@@ -38,9 +37,8 @@ async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path):
     redis = await asyncio.to_thread(EmbeddedRedis.start)
     directory = Directory.connect(DirectoryConfig(url=redis.url))
     config = config_for(redis.url, endless_model(tmp_path))
-    identity = describe(config.model).identity
-    prefill = await serve("prefill", directory, identity)
-    decode = await serve("decode", directory, identity)
+    prefill = await serve("prefill", directory, config)
+    decode = await serve("decode", directory, config)
     router = await RouterServer.start(config, "router-0", directory)
     try:
         for client in (GrpcStreams(router.grpc_address), SseStreams(router.http_address)):
@@ -55,7 +53,7 @@ async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path):
                 with pytest.raises(OutOfOrder):
                     client.check(taken, 0, len(taken.pieces))
             await client.close()
-        async with grpc.aio.insecure_channel(prefill.record.address) as channel:
+        async with grpc.aio.insecure_channel(prefill.echo) as channel:
             assert await asyncio.wait_for(one_hop_s(channel), 10) > 0
     finally:
         await router.stop()

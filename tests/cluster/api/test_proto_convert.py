@@ -80,7 +80,7 @@ requests = st.builds(
     request_id=name,
     model=text,
     endpoint=text,
-    tenant=st.text(min_size=1),
+    tenant=st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True),
     progress=st.booleans(),
 )
 sampled = st.builds(

@@ -83,7 +83,7 @@ async def test_cancelling_ends_all_of_them():
 
 
 async def test_an_answer_has_a_bound(monkeypatch):
-    monkeypatch.setattr(scoring, "MOST_NUMBERS", 100)
+    monkeypatch.setattr(scoring, "MAX_NUMBERS", 100)
     prompt = ScorePrompt(TokenPrompt((1,) * 10), top=4)
     assert len(await score_all(ScriptedGenerator(), requests(prompt, prompt))) == 2
     with pytest.raises(InvalidRequest, match="more than 100 log-probabilities"):

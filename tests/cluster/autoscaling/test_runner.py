@@ -15,6 +15,7 @@ from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import Unavailable
+from tests.protos.wire.rig import connector
 
 FLIPS = ScalingConfig(flip_roles=True, pressure_hold_s=0, rest_s=0)
 GROWS = ScalingConfig(prefill=PoolBounds(1, 3), pressure_hold_s=0, rest_s=0)
@@ -61,7 +62,9 @@ class Board:
 
 async def keep(config, board, until, router="router-a", members=None, identity=None):
     pools = HealthyReplicas(members or Members(), identity=identity)
-    scaler = AutoscalingRunner(config, LoadLimits(), router, pools, board, poll_s=0.001)
+    scaler = AutoscalingRunner(
+        config, LoadLimits(), router, pools, board, connector(), poll_s=0.001
+    )
     task = asyncio.create_task(scaler.run())
     await until
     assert not task.done()
@@ -73,7 +76,7 @@ async def keep(config, board, until, router="router-a", members=None, identity=N
 async def test_one_router_flips_roles_and_goes_on_after_a_refusal(monkeypatch, router, asks):
     asked, twice = [], asyncio.Event()
 
-    async def refuse(record, role):
+    async def refuse(connector, record, role):
         asked.append((record.id, role))
         twice.set() if len(asked) > 1 else None
         raise Unavailable("gone")

@@ -19,6 +19,7 @@ import grpc.aio
 import pytest
 
 from cluster.cli import main as cli
+from cluster.tenants.operator_key import OperatorKey
 from engine.errors import Unavailable
 from protos import inference_pb2, inference_pb2_grpc, router_pb2, router_pb2_grpc
 
@@ -72,8 +73,21 @@ class Admin(router_pb2_grpc.AdminServicer):
     def __init__(self) -> None:
         self.missing: list[str] = []
         self.refusal: str | None = None
+        self.authorizations: list[object] = []
+        self.weaken_security = False
+
+    def note(self, context: Any) -> None:
+        self.authorizations.append(dict(context.invocation_metadata()).get("authorization"))
+
+    async def Rollout(  # noqa: N802
+        self, request: router_pb2.RolloutRequest, context: Any
+    ) -> router_pb2.RolloutResponse:
+        self.weaken_security = request.weaken_security
+        weakens = ["router.api_keys: keys.yaml removed"] if request.weaken_security else []
+        return router_pb2.RolloutResponse(id="r", weakens=weakens)
 
     async def Status(self, request: Any, context: Any) -> router_pb2.StatusResponse:  # noqa: N802
+        self.note(context)
         blocks = router_pb2.BlockCounts(total=64, used=3, cached=2, leased=1)
         replica = router_pb2.ReplicaStatus(
             id="prefill#a",
@@ -85,16 +99,21 @@ class Admin(router_pb2_grpc.AdminServicer):
             start_s={"weights": 4.0, "check": 0.5},
         )
         router = router_pb2.ReplicaStatus(id="router#b", role="router", healthy=True, running=4)
-        return router_pb2.StatusResponse(replicas=[replica, router], missing=self.missing)
+        rollout = router_pb2.RolloutStatus(id="r", version="v", state="serving")
+        return router_pb2.StatusResponse(
+            replicas=[replica, router], missing=self.missing, rollout=rollout
+        )
 
     async def GiveRole(  # noqa: N802
         self, request: router_pb2.GiveRoleRequest, context: Any
     ) -> router_pb2.GiveRoleResponse:
+        self.note(context)
         if self.refusal is not None:
             await context.abort(grpc.StatusCode.NOT_FOUND, self.refusal)
         return router_pb2.GiveRoleResponse(before="prefill")
 
     async def Stop(self, request: Any, context: Any) -> router_pb2.StopResponse:  # noqa: N802
+        self.note(context)
         if self.refusal is not None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, self.refusal)
         return router_pb2.StopResponse()
@@ -380,3 +399,38 @@ def test_a_failing_start_is_one_line(
     flags = ["--port", "0", "--grpc-port", "0", "--dashboard-port", "0"]
     code, _, err = run(capsys, "serve", "--model", str(model), *flags)
     assert (code, err) == (2, "tandem: decode: the model has no weights\n")
+
+
+# --- operators' keys ---
+
+
+def test_commands_send_the_operators_key_of_this_user(
+    capsys: pytest.CaptureFixture[str],
+    router: Router,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TANDEM_OPERATOR_KEY", raising=False)
+    commands = (("status",), ("stop",), ("role", "prefill#a", "both"))
+    for command in commands:
+        assert run(capsys, *command, "--address", router.address)[0] == 0
+    stored = OperatorKey()
+    stored.write(router.address)
+    for command in commands:
+        assert run(capsys, *command, "--address", router.address)[0] == 0
+    stored.remove()
+    monkeypatch.setenv("TANDEM_OPERATOR_KEY", "a key of the environment")
+    assert run(capsys, "status", "--address", router.address)[0] == 0
+    expected = [None] * 3 + [f"Bearer {stored.key}"] * 3 + ["Bearer a key of the environment"]
+    assert router.admin.authorizations == expected
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_a_rollout_tells_what_it_weakens_where_it_is_told_to(
+    capsys: pytest.CaptureFixture[str], router: Router, said: bool
+) -> None:
+    flags = ("--weaken-security",) if said else ()
+    code, _, err = run(capsys, "rollout", *flags, "--address", router.address)
+    assert (code, router.admin.weaken_security) == (0, said)
+    assert err == ("weakens router.api_keys: keys.yaml removed\n" if said else "")

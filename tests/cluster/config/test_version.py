@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cluster.config.schema import load_config, parse_config
 from cluster.config.version import config_version
+from protos.wire.secret import made
 
 
 def test_the_same_settings_have_the_same_version_however_they_were_written() -> None:
@@ -41,3 +42,18 @@ def test_no_password_is_in_it() -> None:
     config = load_config()
     shared = replace(config, directory=replace(config.directory, url="redis://:secret@host"))
     assert config_version(shared) == config_version(config)
+
+
+def test_the_place_of_the_secret_does_not_count() -> None:
+    one, other = ({"security": {"secret_file": path}} for path in ("/tmp/a", "/tmp/b"))
+    assert config_version(parse_config(one)) == config_version(parse_config(other))
+    assert config_version(parse_config(one)) == config_version(parse_config({}))
+
+
+def test_a_dump_has_the_place_of_the_secret_alone(tmp_path) -> None:
+    path = made(tmp_path / "secret")
+    file = tmp_path / "tandem.yaml"
+    file.write_text(f"security: {{secret_file: {path}}}\n")
+    config = load_config(file)
+    assert config.to_dict()["security"] == {"secret_file": str(path)}
+    assert path.read_text().strip() not in str(config) + str(config.to_dict())

@@ -22,14 +22,16 @@ from cluster.config.schema import TandemConfig
 from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.launcher import stop_requested
 from cluster.deploy.reserved_ports import Ports, stop_command
 from cluster.deploy.signals import signals_delayed
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
+from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.sockets import listening_socket, reachable
 from cluster.telemetry.logging_setup import LineFormatter, configure_logging, level_from_environment
 from engine.errors import ConfigError
+from protos.wire.secret import ClusterSecret
 from tests.eventually import eventually, wait_until
 
 TRACEBACK = """The deployment failed to start 2 times in a row. Error:
@@ -237,7 +239,7 @@ def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    redis = EmbeddedRedis.start()
+    redis, seal = EmbeddedRedis.start(), RequestSeal(ClusterSecret(b"0123456789abcdef"), "run")
     directory = Directory.connect(replace(TandemConfig().directory, url=redis.url))
     try:
         os.kill(redis.pid, signal.SIGKILL)
@@ -245,9 +247,9 @@ async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
         with monkeypatch.context() as broken:
             broken.setattr(embedded_redis, "find_server", lambda: tmp_path / "missing")
             for _ in range(2):
-                assert not await stop_requested(directory, redis)
+                assert not await stop_requested(directory, redis, seal)
                 assert not redis.alive()
-        assert not await stop_requested(directory, redis)
+        assert not await stop_requested(directory, redis, seal)
         assert redis.alive()
     finally:
         await directory.close()

@@ -13,6 +13,7 @@ import pytest
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.config.deployment import DirectoryConfig, RayConfig, ShareConfig
 from cluster.config.schema import TandemConfig, load_config
+from cluster.config.security import SecurityConfig
 from cluster.deploy.resource_share import ResourceShare
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError
@@ -24,6 +25,9 @@ with warnings.catch_warnings():
     from cluster.deploy.serve_app import application, build, share_of_cluster
 
 
+SECURITY = SecurityConfig("/run/secret")
+
+
 def bound(application: Any) -> Any:
     """The deployment that an application is bound to."""
     return application._bound_deployment
@@ -31,7 +35,7 @@ def bound(application: Any) -> Any:
 
 def pools_of(router: Any) -> list[Any]:
     """The deployments that the router is bound to."""
-    return [bound(pool) for pool in router.init_args[1:]]
+    return [bound(pool) for pool in router.init_args[2:]]
 
 
 def settings(deployment: Any) -> Any:
@@ -65,9 +69,11 @@ def test_there_are_three_deployments_with_readable_names() -> None:
         prefill=PrefillConfig(replicas=2),
         decode=DecodeConfig(replicas=3),
         directory=DirectoryConfig(url="unix:///x"),
+        security=SECURITY,
     )
-    application = build(config, ResourceShare(threads=1, gpus=0.5, per_device=2))
-    router = bound(application)
+    share = ResourceShare(threads=1, gpus=0.5, per_device=2)
+    router = bound(build(config, share, "the hash of the operator's key"))
+    assert router.init_args[1] == "the hash of the operator's key"
     prefill, decode = pools_of(router)
     assert (router.name, prefill.name, decode.name) == ("router", "prefill", "decode")
     assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (1, 2, 3)
@@ -82,6 +88,7 @@ def test_one_pool_is_one_deployment_in_role_both() -> None:
         prefill=PrefillConfig(replicas=0),
         decode=DecodeConfig(replicas=2),
         directory=DirectoryConfig(url="unix:///x"),
+        security=SECURITY,
     )
     (decode,) = pools_of(bound(build(config, ResourceShare.of(2, cores=2, gpus=0))))
     assert (decode.name, decode.num_replicas, decode.init_args[1]) == ("decode", 2, "both")
@@ -90,6 +97,12 @@ def test_one_pool_is_one_deployment_in_role_both() -> None:
 def test_without_a_directory_nothing_is_built() -> None:
     with pytest.raises(ConfigError, match=r"directory\.url"):
         build(TandemConfig(), ResourceShare(threads=1, gpus=0, per_device=2))
+
+
+def test_without_a_secret_nothing_is_built() -> None:
+    config = TandemConfig(directory=DirectoryConfig(url="redis://x"))
+    with pytest.raises(ConfigError, match=r"security\.secret_file is not set; `tandem secret"):
+        build(config, ResourceShare(threads=1, gpus=0, per_device=2))
 
 
 def seen(application: Any) -> list[Any]:
@@ -108,7 +121,11 @@ def test_the_builder_gives_the_application_that_tandem_serve_runs(
 ) -> None:
     file = tmp_path / "tandem.yaml"
     file.write_text("prefill: {replicas: 2}\ndecode: {replicas: 3, max_batch: 8}\n")
-    overrides = {"directory.url": "redis://here:6379/0", "decode.replicas": 4}
+    overrides = {
+        "directory.url": "redis://here:6379/0",
+        "security.secret_file": "/run/secret",
+        "decode.replicas": 4,
+    }
     monkeypatch.setattr("cluster.deploy.serve_app.ray.cluster_resources", lambda: {"GPU": 6.0})
     monkeypatch.setattr("cluster.deploy.serve_app.os.cpu_count", lambda: 12)
     served = build(load_config(file, overrides), ResourceShare.of(6, cores=12, gpus=6))
@@ -126,6 +143,7 @@ def test_a_deployment_requests_its_own_share() -> None:
     own = ShareConfig(threads=3, gpus=0.5, per_device=2, resources={"tandem_decode": 1})
     config = TandemConfig(
         directory=DirectoryConfig(url="redis://x"),
+        security=SECURITY,
         ray=RayConfig(shares={"decode": own, "router": ShareConfig(threads=2)}, drain_s=90),
     )
     router = bound(build(config, ResourceShare(threads=1, gpus=1, per_device=1)))
@@ -144,6 +162,7 @@ def test_a_pool_that_scales_is_sized_by_serve_within_its_bounds() -> None:
     config = TandemConfig(
         decode=DecodeConfig(replicas=2),
         directory=DirectoryConfig(url="redis://x"),
+        security=SECURITY,
         scaling=ScalingConfig(decode=PoolBounds(1, 4)),
     )
     router = bound(build(config, ResourceShare(threads=1, gpus=0, per_device=2)))
@@ -171,7 +190,10 @@ def test_the_builder_waits_for_the_file_that_is_meant(
     file, text = tmp_path / "tandem.yaml", "decode: {replicas: 3}\n"
     arguments = {
         "config": str(file),
-        "overrides": {"directory.url": "redis://here:6379/0"},
+        "overrides": {
+            "directory.url": "redis://here:6379/0",
+            "security.secret_file": "/run/secret",
+        },
         "checksum": hashlib.sha256(text.strip().encode()).hexdigest(),
     }
     monkeypatch.setattr("cluster.deploy.serve_app.ray.cluster_resources", dict)

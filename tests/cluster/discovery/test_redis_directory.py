@@ -77,14 +77,18 @@ def test_a_bad_url_is_a_config_error(url: str | None) -> None:
 
 
 async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
-    assert not await directory.request_stop()  # nobody listens: refused
-    assert not await directory.listen_for_stop()
-    assert not await directory.stop_requested()
-    assert await directory.request_stop()
-    assert await directory.stop_requested()
-    assert await directory.listen_for_stop()
+    assert not await directory.request_stop("signed")  # nobody listens: refused
+    assert await directory.launcher() is None
+    assert await directory.listen_for_stop("a launcher") is None
+    assert await directory.launcher() == "a launcher"
+    assert await directory.request_stop("signed")
+    assert await directory.listen_for_stop("a launcher") == "signed"
+    await directory.drop_stop()
+    assert await directory.listen_for_stop("a launcher") is None
+    assert await directory.request_stop("signed")
     await directory.clear_stop()
-    assert not await directory.stop_requested()
+    assert await directory.launcher() is None
+    assert await directory.listen_for_stop("a launcher") is None
 
 
 async def test_a_removed_replica_stays_away_despite_a_late_heartbeat(directory: Directory) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from redis.asyncio import Redis
@@ -14,10 +15,13 @@ from redis.asyncio import Redis
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig
+from cluster.config.security import SecurityConfig
 from cluster.config.version import config_version
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import (
     RolloutRequest,
     Rollouts,
@@ -26,12 +30,16 @@ from cluster.discovery.rollout import (
     following,
     there,
 )
+from cluster.gateway.grpc_methods import Received
 from cluster.replica_record import ReplicaRecord
 from cluster.router.admin_service import AdminServicer
+from cluster.rpc.membership import Membership
+from cluster.tenants.api_keys import ApiKeys
 from decode_pool.config import DecodeConfig
 from engine.errors import ConfigError, Unavailable
 from prefill_pool.config import PrefillConfig
 from protos import router_pb2
+from protos.wire.secret import ClusterSecret
 from tests.cluster.discovery.test_version_handover import Roster, record
 
 
@@ -55,9 +63,14 @@ async def directory(redis, namespace):
 
 
 RUNNING = TandemConfig(
-    directory=DirectoryConfig(url="unix:///x"), router=RouterConfig(grpc_port=4711)
+    directory=DirectoryConfig(url="unix:///x"),
+    router=RouterConfig(grpc_port=4711),
+    security=SecurityConfig("/run/secret"),
 )
 OTHER = TandemConfig(decode=DecodeConfig(max_batch=7))
+SECRET = ClusterSecret(b"the secret of this cluster")
+MEMBERSHIP = Membership(SECRET)
+SEAL = RequestSeal(SECRET, "launcher")
 
 
 class Serve:
@@ -85,9 +98,10 @@ class Serve:
 
 async def rolled_out(directory, serve, config, prepare=lambda config: config):
     lines = []
-    rollouts = Rollouts(RUNNING, serve, prepare, lines.append)
-    await directory.listen_for_stop()
-    request = RolloutRequest("id", config if isinstance(config, str) else document_of(config))
+    rollouts = Rollouts(RUNNING, serve, prepare, lines.append, SEAL)
+    await directory.listen_for_stop(SEAL.launcher)
+    document = config if isinstance(config, str) else document_of(config)
+    request = RolloutRequest("id", document).signed(SEAL)
     assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)
     await rollouts.poll(directory)  # once only
@@ -129,52 +143,29 @@ async def test_a_fault_on_the_way_fails_it_and_brings_the_old_one_back(directory
     assert rollouts.config == RUNNING
 
 
+def received(message):
+    """The message as a server hands it over."""
+    return Received(type(message), message.SerializeToString())
+
+
 async def test_while_one_is_under_way_another_is_refused(directory) -> None:
-    admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
-    request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
-    await directory.listen_for_stop()
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, RUNNING, Anybody({}), MEMBERSHIP)
+    request = received(router_pb2.RolloutRequest(configuration=document_of(RUNNING)))
+    await directory.listen_for_stop(SEAL.launcher)
     context = Context()
     asked = await admin.Rollout(request, context)
     with pytest.raises(Aborted, match="another rollout is under way"):
         await admin.Rollout(request, context)
-    status = await admin.Status(router_pb2.StatusRequest(), context)
+    status = await admin.Status(received(router_pb2.StatusRequest()), context)
     assert (status.rollout.id, status.rollout.state) == (asked.id, "asked")
-    await Rollouts(RUNNING, Serve(directory), lambda config: config, print).poll(directory)
+    await Rollouts(RUNNING, Serve(directory), lambda config: config, print, SEAL).poll(directory)
     assert (await admin.Rollout(request, context)).id != asked.id
-
-
-@pytest.mark.parametrize(
-    ("peer", "allowed"),
-    [
-        ("ipv4:127.0.0.1:5", True),
-        ("ipv6:%5B::1%5D:5", True),
-        ("unix:", True),
-        ("ipv4:10.0.0.7:5", False),
-        ("ipv6:%5B2001:db8::1%5D:5", False),
-    ],
-)
-async def test_with_keys_only_calls_from_here_change_anything(directory, peer, allowed) -> None:
-    context = Context()
-    context.peer = lambda: peer
-    await directory.listen_for_stop()
-    admin = AdminServicer(HealthyReplicas(Roster()), directory, {}, guarded=True)
-    await admin.Status(router_pb2.StatusRequest(), context)
-    if allowed:
-        await admin.Stop(router_pb2.StopRequest(), context)
-        return
-    for call, request in (
-        (admin.Stop, router_pb2.StopRequest()),
-        (admin.Rollout, router_pb2.RolloutRequest(configuration=document_of(RUNNING))),
-        (admin.GiveRole, router_pb2.GiveRoleRequest(replica="p0", role="decode")),
-    ):
-        with pytest.raises(Aborted, match="own host only"):
-            await call(request, context)
 
 
 async def test_a_rollout_that_fetches_its_model_is_under_way(directory, redis, namespace) -> None:
     """Its state does not expire once the launcher has taken it, however long that takes."""
-    admin = AdminServicer(HealthyReplicas(Roster()), directory, {})
-    request = router_pb2.RolloutRequest(configuration=document_of(RUNNING))
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, RUNNING, Anybody({}), MEMBERSHIP)
+    request = received(router_pb2.RolloutRequest(configuration=document_of(RUNNING)))
     fetching, fetched = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -183,9 +174,9 @@ async def test_a_rollout_that_fetches_its_model_is_under_way(directory, redis, n
         assert fetched.wait(10)
         return config
 
-    await directory.listen_for_stop()
+    await directory.listen_for_stop(SEAL.launcher)
     await admin.Rollout(request, Context())
-    rollouts = Rollouts(RUNNING, Serve(directory), fetch, print)
+    rollouts = Rollouts(RUNNING, Serve(directory), fetch, print, SEAL)
     looking = asyncio.create_task(rollouts.poll(directory))
     await asyncio.wait_for(fetching.wait(), 10)
     async with Redis.from_url(redis.url) as client:
@@ -215,8 +206,18 @@ class Aborted(Exception):
     """What a call ends with."""
 
 
+class Anybody(ApiKeys):
+    """Everybody is an operator."""
+
+    def operator(self, authorization):
+        return "anybody"
+
+
 class Context:
     """A gRPC call, as far as a servicer needs it."""
+
+    def invocation_metadata(self):
+        return ()
 
     async def abort(self, code, details="", trailing_metadata=()):
         raise Aborted(details)
@@ -252,7 +253,7 @@ async def test_a_wrong_or_running_configuration_begins_no_rollout(directory) -> 
 async def test_without_a_launcher_no_rollout_can_be_requested(directory) -> None:
     assert not await directory.request_rollout("{}", RolloutState("id").to_json())
     assert await directory.take_rollout() is None
-    await directory.listen_for_stop()
+    await directory.listen_for_stop(SEAL.launcher)
     assert await directory.request_rollout("{}", RolloutState("id").to_json())
     await directory.clear_stop()
     assert await directory.take_rollout() is None
@@ -276,7 +277,7 @@ def test_a_version_is_there_with_all_its_replicas_and_a_router() -> None:
 def test_a_stored_state_reads_back() -> None:
     for state in (RolloutState("a"), RolloutState("a", "v", "failed", "why")):
         assert RolloutState.from_json(state.to_json()) == state
-    request = RolloutRequest("a", document_of(OTHER))
+    request = RolloutRequest("a", document_of(OTHER)).signed(SEAL)
     assert RolloutRequest.from_json(request.to_json()) == request
     for wrong in ("[]", "{}", '{"id": "a", "state": "odd"}', '{"id": "a", "more": 1}'):
         with pytest.raises(ValueError):
@@ -291,8 +292,82 @@ def test_addresses_of_clients_and_replicas_stay() -> None:
     assert config.ray.address == RUNNING.ray.address
 
 
+def test_a_rollout_keeps_the_secret_of_the_running_cluster() -> None:
+    asked = TandemConfig(security=SecurityConfig("/tmp/of-another"))
+    assert following(RUNNING, asked).security == RUNNING.security
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        RolloutRequest("id", document_of(OTHER)),
+        RolloutRequest("id", document_of(OTHER), signature="no hex"),
+        replace(RolloutRequest("id", document_of(OTHER)).signed(SEAL), operator="alice"),
+        replace(RolloutRequest("id", document_of(OTHER)).signed(SEAL), weaken_security=True),
+        RolloutRequest("id", document_of(OTHER)).signed(
+            RequestSeal(ClusterSecret(b"the secret of another"), "launcher")
+        ),
+        RolloutRequest("id", document_of(OTHER)).signed(RequestSeal(SECRET, "an earlier run")),
+        replace(RolloutRequest("id", "{}").signed(SEAL), configuration=document_of(OTHER)),
+        replace(RolloutRequest("other", document_of(OTHER)).signed(SEAL), id="id"),
+    ],
+)
+async def test_who_can_only_write_to_redis_rolls_nothing_out(directory, forged) -> None:
+    serve = Serve(directory)
+    rollouts = Rollouts(RUNNING, serve, lambda config: config, print, SEAL)
+    await directory.listen_for_stop(SEAL.launcher)
+    assert await directory.request_rollout(forged.to_json(), RolloutState("id").to_json())
+    await rollouts.poll(directory)
+    state = RolloutState.from_json(await directory.rollout_state())
+    assert (state.state, state.reason) == ("failed", "not asked for by a router of this run")
+    assert rollouts.config == RUNNING
+    assert not serve.begun
+
+
+async def test_a_rollout_that_is_written_to_redis_again_is_not_carried_out_again(directory) -> None:
+    serve = Serve(directory)
+    rollouts, _, _ = await rolled_out(directory, serve, OTHER)
+    request = RolloutRequest("id", document_of(OTHER)).signed(SEAL)
+    assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
+    await rollouts.poll(directory)
+    assert RolloutState.from_json(await directory.rollout_state()).state == "failed"
+    assert len(serve.begun) == 1
+
+
+async def test_a_stop_request_is_heard_with_the_secret_alone(directory) -> None:
+    stopped = partial(stop_requested, directory, None, SEAL)
+    assert not await stopped()
+    for forged in ("1", "", RequestSeal(SECRET, "an earlier run").of_stop()):
+        assert await directory.request_stop(forged)
+        assert not await stopped()
+        assert await directory.listen_for_stop(SEAL.launcher) is None
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, RUNNING, Anybody({}), MEMBERSHIP)
+    await admin.Stop(received(router_pb2.StopRequest()), Context())
+    assert await stopped()
+
+
 async def test_a_lost_directory_is_raised_to_the_caller(redis) -> None:
     gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"))
     with pytest.raises(Unavailable):
-        await Rollouts(RUNNING, Serve(gone), lambda c: c, print).poll(gone)
+        await Rollouts(RUNNING, Serve(gone), lambda c: c, print, SEAL).poll(gone)
     await gone.close()
+
+
+GUARDED = replace(RUNNING, router=replace(RUNNING.router, api_keys="/keys.yaml"))
+
+
+@pytest.mark.parametrize("said", [False, True])
+async def test_the_launcher_weakens_security_only_where_the_request_says_so(directory, said):
+    serve, lines = Serve(directory), []
+    rollouts = Rollouts(GUARDED, serve, lambda config: config, lines.append, SEAL)
+    await directory.listen_for_stop(SEAL.launcher)
+    request = RolloutRequest("id", document_of(OTHER), "alice", said).signed(SEAL)
+    assert RolloutRequest.from_json(request.to_json()) == request
+    assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
+    await rollouts.poll(directory)
+    state = RolloutState.from_json(await directory.rollout_state())
+    assert state.state == ("serving" if said else "failed")
+    if said:
+        assert lines[0] == "rollout by alice weakens router.api_keys: /keys.yaml removed"
+    else:
+        assert "--weaken-security" in state.reason and not serve.begun

@@ -12,12 +12,15 @@ from typing import Any
 
 import httpx
 
+from cluster.gateway.connections.limits import ConnectionLimits
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import start
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+JSON = "Content-Type: application/json"
+AS_JSON = {"Content-Type": "application/json"}
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -26,9 +29,12 @@ def metrics() -> tuple[bytes, str]:
 
 
 @asynccontextmanager
-async def front_end(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[int]:
+async def front_end(
+    generator: ScriptedGenerator, limits: ConnectionLimits | None = None, **options: Any
+) -> AsyncIterator[int]:
     """The port of a server over `generator`."""
-    server = await start(create_app(generator, metrics, **options), grace_s=1)
+    app = create_app(generator, metrics, **options)
+    server = await start(app, grace_s=1, limits=limits)
     try:
         yield server.port
     finally:
@@ -40,7 +46,7 @@ async def asking(generator: ScriptedGenerator, **options: Any) -> AsyncIterator[
     """A client of a server over `generator`."""
     async with (
         front_end(generator, **options) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=AS_JSON) as client,
     ):
         yield client
 
@@ -64,14 +70,15 @@ async def opened(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = json.dumps(body).encode()
     size = len(data) if length is None else length
-    head = f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: {size}\r\n\r\n"
     writer.write(head.encode() + data)
     await writer.drain()
     try:
         yield reader, writer
     finally:
         reset = struct.pack("ii", 1, 0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        with suppress(OSError, AttributeError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()

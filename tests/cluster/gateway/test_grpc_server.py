@@ -181,8 +181,10 @@ async def test_a_fault_shows_no_more_than_that(stub, generator, caplog):
 
 
 async def test_a_long_message_still_arrives(stub, generator):
-    found = await failure(stub, Request(text="a", model="é" * 20_000))
+    generator.error = errors.NotFound("é" * 20_000, field="é" * 20_000)
+    found = await failure(stub, Request(text="a"))
     assert found.code() is grpc.StatusCode.NOT_FOUND
+    assert len(found.details()) < 1000
 
 
 async def test_the_client_cancels(stub, generator):

@@ -202,6 +202,9 @@ async def test_other_paths_and_methods(client):
 
 async def test_health_and_metrics(client, generator):
     assert (await client.get("/healthz")).json() == {"status": "ok"}
+    generator.ill = ("decode#1",)
+    response = await client.get("/healthz")
+    assert (response.status_code, response.json()["unhealthy"]) == (200, ["decode#1"])
     generator.gone = ("prefill", "decode")
     response = await client.get("/healthz")
     assert response.status_code == 503
@@ -311,7 +314,7 @@ async def test_stopping_ends_streams_after_the_grace(generator, grace_s):
 
 def test_the_tenant_is_a_header():
     generator = ScriptedGenerator()
-    client = TestClient(create_app(generator, metrics))
+    client = TestClient(create_app(generator, metrics), "http://localhost")
     for headers in ({}, {"X-Tandem-Tenant": "acme.eu-1"}):
         assert client.post(CHAT, json=HELLO, headers=headers).status_code == 200
     assert [request.tenant for request in generator.requests] == ["default", "acme.eu-1"]

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from cluster.gateway.http_app import create_app
 from tests.cluster.gateway.http_listener import (
+    AS_JSON,
     CHAT,
     HELLO,
     TEXT,
@@ -23,6 +24,8 @@ from tests.cluster.gateway.http_listener import (
     opened,
 )
 from tests.cluster.scripted_generator import ScriptedGenerator
+
+LOCAL = "http://localhost"
 
 
 @pytest.fixture
@@ -40,7 +43,9 @@ async def client(generator) -> AsyncIterator[httpx.AsyncClient]:
 async def local(generator) -> AsyncIterator[httpx.AsyncClient]:
     """A client without sockets, for what no socket changes."""
     transport = httpx.ASGITransport(create_app(generator, metrics))
-    async with httpx.AsyncClient(transport=transport, base_url="http://local") as opened_client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url=LOCAL, headers=AS_JSON
+    ) as opened_client:
         yield opened_client
 
 
@@ -192,7 +197,7 @@ async def test_the_nearest_field_is_suggested(client):
 
 @pytest.mark.parametrize("field", ["model", "endpoint"])
 async def test_unknown_names(client, field):
-    error = error_of(await client.post(CHAT, json=HELLO | {field: "other" * 1000}), 404)
+    error = error_of(await client.post(CHAT, json=HELLO | {field: "other" * 100}), 404)
     assert error["param"] == field
     assert len(error["message"]) < 1000
 
@@ -253,7 +258,7 @@ bodies = st.builds(
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies | documents, st.sampled_from([CHAT, TEXT]))
 def test_no_body_makes_a_fault(body, path):
-    client = TestClient(create_app(ScriptedGenerator(), metrics))
+    client = TestClient(create_app(ScriptedGenerator(), metrics), LOCAL, headers=AS_JSON)
     response = client.post(path, content=json.dumps(body))
     assert response.status_code in (200, 400, 404), response.text
     if response.status_code != 200:
@@ -263,5 +268,5 @@ def test_no_body_makes_a_fault(body, path):
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_fault(content):
-    client = TestClient(create_app(ScriptedGenerator(), metrics))
+    client = TestClient(create_app(ScriptedGenerator(), metrics), LOCAL, headers=AS_JSON)
     assert client.post(CHAT, content=content).status_code == 400

@@ -39,7 +39,7 @@ class Cluster:
 
     def healthy(self, pool):
         names = [f"{pool}-{n}" for n in (0, 1)]
-        records = [ReplicaRecord(one, pool, one, 1, load=LOAD, calls=one) for one in names]
+        records = [ReplicaRecord(one, pool, one, 1, load=LOAD) for one in names]
         return [one for one in records if one.id not in self.gone]
 
     def stale(self):

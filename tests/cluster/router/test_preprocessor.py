@@ -1,13 +1,26 @@
 """The preprocessor: complete requests come out, wrong ones are refused by field."""
 
+import asyncio
 import math
+import threading
 
 import pytest
 
-from cluster.api import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, TextPrompt, TokenPrompt
+from cluster.api import (
+    ChatMessage,
+    ChatPrompt,
+    GenerateRequest,
+    ModelCard,
+    TextPrompt,
+    TokenPrompt,
+    limits,
+)
+from cluster.api.tokenizer_threads import TokenizerThreads
 from cluster.config.endpoints import EndpointConfig
+from cluster.router import preprocessor as module
 from cluster.router.preprocessor import Preprocessor
 from engine.errors import InvalidRequest, NotFound, PromptTooLong
+from engine.kv.prefix_digest import Chain
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import SamplingParams
 from tests import tiny
@@ -87,3 +100,78 @@ async def test_a_wrong_field_is_named(preprocessor, wrong, error, field, text):
     with pytest.raises(error, match=text) as refusal:
         await preprocessor.prepare(wrong, "id", None)
     assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(max_tokens=10**400),
+        SamplingParams(top_k=10**400),
+        SamplingParams(seed=10**400),
+        SamplingParams(temperature=10**400),
+        SamplingParams(logprobs=10**5000),
+        SamplingParams(stop_token_ids=(10**400,)),
+        SamplingParams(stop_token_ids=(1,) * 1025),
+        SamplingParams(logit_bias={10**400: 1.0}),
+        SamplingParams(logit_bias={1: 10**400}),
+    ],
+)
+async def test_no_number_is_too_large_to_be_refused(preprocessor, sampling):
+    with pytest.raises(InvalidRequest) as refusal:
+        await preprocessor.prepare(request("x", sampling), "id", None)
+    assert getattr(sampling, refusal.value.field) != getattr(SamplingParams(), refusal.value.field)
+    assert len(refusal.value.message) < 200
+
+
+async def test_choices_together_send_a_bounded_number_of_tokens(preprocessor, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_CHOICE_TOKENS", 100)
+    await preprocessor.prepare(request((1,) * 20, n=5), "id", None)
+    await preprocessor.prepare(request((1,) * 90), "id", None)
+    with pytest.raises(InvalidRequest, match="at most 4 choices") as refusal:
+        await preprocessor.prepare(request((1,) * 21, n=5), "id", None)
+    assert refusal.value.field == "n"
+
+
+async def test_an_answer_has_a_bounded_number_of_logprobs(preprocessor, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_NUMBERS", 100)
+
+    async def most(max_tokens, n):
+        sampling = SamplingParams(max_tokens=max_tokens, logprobs=4)
+        return (await preprocessor.prepare(request("x", sampling, n=n), "id", None)).sampling
+
+    assert (await most(20, 1)).max_tokens == 20
+    assert (await most(None, 2)).max_tokens == 10
+    with pytest.raises(InvalidRequest, match="max_tokens can be at most 10") as refusal:
+        await most(20, 2)
+    assert refusal.value.field == "logprobs"
+
+
+async def test_long_prompts_are_digested_on_a_thread(preprocessor, monkeypatch):
+    monkeypatch.setattr(module, "FEW_TOKENS", 10)
+    threads = []
+
+    class Recording(Chain):
+        def follow(self, tokens, count):
+            threads.append(threading.current_thread())
+            super().follow(tokens, count)
+
+    monkeypatch.setattr(preprocessor, "_new_chain", lambda tenant: Recording(tenant, "", 4))
+    for tokens in (10, 11):
+        prepared = await preprocessor.prepare(request((1,) * tokens), "id", None)
+        assert prepared.digests() == _digests(tokens)
+    assert [thread is threading.current_thread() for thread in threads] == [True, False]
+
+
+def _digests(tokens):
+    chain = Chain("default", "", 4)
+    chain.follow((1,) * tokens, tokens)
+    return chain.digests
+
+
+async def test_a_short_text_waits_for_no_long_one():
+    threads, go = TokenizerThreads(1), threading.Event()
+    long = [asyncio.create_task(threads.run(2**22, lambda: go.wait(60))) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert await threads.run(100, lambda: "tokens") == "tokens"
+    go.set()
+    assert all(await asyncio.gather(*long))

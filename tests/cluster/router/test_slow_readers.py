@@ -126,7 +126,8 @@ class Lines:
         self._socket = narrow_socket(port)
         self._loop = asyncio.get_running_loop()
         data = json.dumps(BODY | {"request_id": name}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: {len(data)}"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}"
+        head += "\r\nContent-Type: application/json"
         self._socket.send(head.encode() + b"\r\n\r\n" + data)
 
     async def read(self, count=1 << 16):

@@ -12,14 +12,16 @@ from bench.core.event_loop import new_loop, run
 from cluster.api.error_mapping import error_from_failure
 from cluster.rpc import server as call_server
 from cluster.rpc.client_stream import CallStreams
-from cluster.rpc.framing import PREFACE
-from cluster.rpc.server import CallServer, _RouterSession
+from cluster.rpc.server import _RouterSession
 from engine.errors import Overloaded, ReplicaLost, TandemError
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.inference_pb2 import Tokens
 from protos.prefill_pb2 import PrefillRequest
+from protos.wire.framing import Wire
+from tests.cluster.rpc.ports import CallPort
 from tests.eventually import eventually
+from tests.protos.wire.rig import OTHER_SECRET, connector
 
 
 class Taker:
@@ -70,11 +72,11 @@ class Steps:
 
 
 @asynccontextmanager
-async def rig() -> AsyncIterator[tuple[Steps, CallStreams, str, CallServer]]:
+async def rig() -> AsyncIterator[tuple[Steps, CallStreams, str, CallPort]]:
     steps = Steps()
-    server = CallServer({"decode": steps.serve})
-    address = await server.start("127.0.0.1")
-    streams = CallStreams()
+    server = CallPort({"decode": steps.serve})
+    address = await server.start()
+    streams = CallStreams(connector())
     try:
         yield steps, streams, address, server
     finally:
@@ -167,8 +169,8 @@ async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_n
         refused, again = Taker(), Taker()
         streams.to(address).begin(DecodeRequest(transfer="1"), refused)
         await eventually(lambda: isinstance(refused.error, ReplicaLost))
-        reborn = CallServer({"decode": steps.serve})
-        await reborn.start("127.0.0.1", int(address.rpartition(":")[2]))
+        reborn = CallPort({"decode": steps.serve})
+        await reborn.start(int(address.rpartition(":")[2]))
         streams.to(address).begin(DecodeRequest(transfer="1"), again)
         await eventually(lambda: again.ended)
         await reborn.stop()
@@ -184,8 +186,8 @@ async def test_a_fault_while_sending_fails_the_stream_and_no_other():
             queue.ready(broken)
             await asyncio.Event().wait()
 
-        server, taker = CallServer({"decode": serve}), Taker()
-        streams.to(await server.start("127.0.0.1")).begin(DecodeRequest(transfer="x"), taker)
+        server, taker = CallPort({"decode": serve}), Taker()
+        streams.to(await server.start()).begin(DecodeRequest(transfer="x"), taker)
         await eventually(lambda: taker.error is not None)
         assert isinstance(taker.error, ReplicaLost)
         await server.stop()
@@ -193,7 +195,7 @@ async def test_a_fault_while_sending_fails_the_stream_and_no_other():
 
 async def test_a_router_that_goes_away_ends_its_calls_alone():
     async with rig() as (steps, streams, address, _):
-        other, mine, theirs = CallStreams(), Taker(), Taker()
+        other, mine, theirs = CallStreams(connector()), Taker(), Taker()
         streams.to(address).begin(DecodeRequest(transfer="endless-mine"), mine)
         other.to(address).begin(DecodeRequest(transfer="endless-theirs"), theirs)
         await eventually(lambda: mine.ids and theirs.ids)
@@ -227,20 +229,64 @@ async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
         queue.put(CallEvent(tokens=Tokens(ids=[1], text="x" * (16 << 20))))
         served.set()
 
-    server = CallServer({"decode": serve})
-    host, port = (await server.start("127.0.0.1")).split(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 10)
+    server = CallPort({"decode": serve})
+    wire = Wire(lambda message: None, lambda reason: None)
+    await connector().connect(await server.start(), "calls", wire)
+    wire.pause()
     command = RouterMessage(commands=[Command(call=1, decode=DecodeRequest())])
-    message = command.SerializeToString()
-    writer.write(PREFACE + len(message).to_bytes(4, "big") + message)
+    wire.send(command.SerializeToString())
     await asyncio.wait_for(served.wait(), 5)
     # Its end is sent with the tokens, once the call is over.
-    await asyncio.wait_for(reader.readexactly(1 << 20), 5)
+    for _ in range(50):
+        await asyncio.sleep(0)
     assert not server.idle
-    while not server.idle:
-        await asyncio.wait_for(reader.read(1 << 20), 5)
-    writer.close()
+    wire.resume()
+    await eventually(lambda: server.idle)
+    wire.close()
     await server.stop()
+
+
+async def test_a_router_that_begins_a_call_twice_loses_its_connection():
+    async with rig() as (steps, _, address, server):
+        lost: list[str] = []
+        wire = Wire(lambda message: None, lost.append)
+        await connector().connect(address, "calls", wire)
+        command = Command(call=1, decode=DecodeRequest(transfer="endless"))
+        wire.send(RouterMessage(commands=[command, command]).SerializeToString())
+        await eventually(lambda: lost and not server.sessions)
+        await eventually(lambda: steps.freed == steps.begun)
+
+
+async def test_the_calls_of_one_router_are_bounded(monkeypatch):
+    monkeypatch.setattr(call_server, "_MOST_CALLS", 2)
+    async with rig() as (_, streams, address, _):
+        takers = [Taker() for _ in range(3)]
+        for taker in takers:
+            streams.to(address).begin(DecodeRequest(transfer="endless"), taker)
+        await eventually(lambda: takers[2].ended)
+        assert takers[2].events[-1].ended.failure.kind == "Overloaded"
+        assert not takers[0].ended and not takers[1].ended
+
+
+async def test_a_replica_hangs_up_on_what_it_cannot_read():
+    async with rig() as (_, _, address, server):
+        lost: list[str] = []
+        wire = Wire(lambda message: None, lost.append)
+        await connector().connect(address, "calls", wire)
+        wire.send(b"\xff\xff\xff")
+        await eventually(lambda: lost and not server.sessions)
+
+
+async def test_a_stranger_on_a_replicas_port_begins_no_call():
+    async with rig() as (steps, _, address, server):
+        strange, taker = CallStreams(connector(OTHER_SECRET)), Taker()
+        strange.to(address).begin(DecodeRequest(transfer="1"), taker)
+        await eventually(lambda: taker.error is not None)
+        assert isinstance(taker.error, ReplicaLost)
+        assert "did not prove the cluster's secret" in taker.error.message
+        await eventually(lambda: server.refused == ["closed"])
+        assert not steps.begun
+        await strange.close()
 
 
 async def test_a_call_that_does_not_end_delays_no_stop(monkeypatch):

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
-import grpc.aio
 import pytest
 
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.rpc import load_reports_server as report_server
 from cluster.rpc.load_reports_client import LoadReports
-from cluster.rpc.load_reports_server import ReportServicer
+from cluster.rpc.load_reports_server import LoadReporter
+from engine.errors import Unavailable
 from engine.loop_wakeup import LoopWakeup
-from protos import report_pb2, report_pb2_grpc
+from protos.report_pb2 import Report, ReportFrame
+from protos.wire.streams import StreamServer
 from tests.eventually import eventually
+from tests.protos.wire.rig import MOST_BYTES, OTHER_SECRET, connector, listening, stream_to
 
 
-class Frozen(report_pb2_grpc.ReportsServicer):
+class Frozen:
     """Reports once and then nothing, as a process that was stopped."""
 
-    async def Watch(self, request, context):  # noqa: N802
-        await context.write(report_pb2.Report(waiting=3))
-        await asyncio.Event().wait()
+    async def serve(self, stream):
+        await stream.write(ReportFrame(report=Report(waiting=3)).SerializeToString())
+        await stream.ended()
 
 
 class Members:
@@ -39,25 +42,23 @@ class Heard:
     def __init__(self):
         self.loads: list[ReplicaLoad] = []
         self.stale: list[str] = []
-        self.reports = LoadReports(lambda name, load: self.loads.append(load), self.stale.append)
+        self.reports = LoadReports(
+            connector(), lambda name, load: self.loads.append(load), self.stale.append
+        )
 
 
 @pytest.fixture
 async def serve():
-    servers = []
+    async with AsyncExitStack() as members:
 
-    async def start(servicer, name="r0"):
-        server = grpc.aio.server()
-        report_pb2_grpc.add_ReportsServicer_to_server(servicer, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        servers.append(server)
-        load = ReplicaLoad(blocks_total=9, block_size=16, running=7)
-        return ReplicaRecord(name, "decode", f"127.0.0.1:{port}", 1, load=load)
+        async def start(reporter, name="r0"):
+            streams = StreamServer(reporter.serve, MOST_BYTES)
+            wire = await members.enter_async_context(listening({"reports": streams.accept}))
+            members.push_async_callback(streams.stop)
+            load = ReplicaLoad(blocks_total=9, block_size=16, running=7)
+            return ReplicaRecord(name, "decode", wire.address, 1, load=load)
 
-    yield start
-    for server in servers:
-        await server.stop(0)
+        yield start
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ async def heard():
 
 async def test_a_router_hears_of_changes_without_asking(serve, heard):
     load = ReplicaLoad(waiting=1, prompt_tokens_due=50)
-    record = await serve(ReportServicer(lambda: load, LoopWakeup()))
+    record = await serve(LoadReporter(lambda: load, LoopWakeup()))
     pools = HealthyReplicas(Members(record), reports=heard.reports)
     assert pools.healthy("decode") == [record]
     heard.reports.follow([record])
@@ -90,7 +91,7 @@ async def test_a_router_hears_of_changes_without_asking(serve, heard):
 
 async def test_a_frozen_replica_is_given_nothing(serve, heard):
     record = await serve(Frozen())
-    lively = await serve(ReportServicer(ReplicaLoad, LoopWakeup()), "r1")
+    lively = await serve(LoadReporter(ReplicaLoad, LoopWakeup()), "r1")
     pools = HealthyReplicas(Members(record, lively), reports=heard.reports)
     heard.reports.follow([record, lively])
     await eventually(lambda: len(heard.loads) >= 2)
@@ -110,7 +111,7 @@ async def test_a_replica_that_never_reports_is_not_silent(serve, heard):
 
 
 async def test_only_members_are_followed_and_a_new_life_anew(serve, heard):
-    record = await serve(ReportServicer(ReplicaLoad, LoopWakeup()))
+    record = await serve(LoadReporter(ReplicaLoad, LoopWakeup()))
     router = ReplicaRecord("router-0", "router", "127.0.0.1:1", 1)
     heard.reports.follow([record, router])
     await eventually(lambda: heard.loads)
@@ -151,7 +152,7 @@ async def test_an_idle_replica_is_polled_seldom_and_changes_are_reported_at_once
 ):
     monkeypatch.setattr(report_server, "UNCHANGED_S", 60.0)
     state, wake = Looked(), Noted()
-    heard.reports.follow([await serve(ReportServicer(state, wake))])
+    heard.reports.follow([await serve(LoadReporter(state, wake))])
     await eventually(lambda: heard.loads)
     # It waits for the wake-up alone, and does not look again before.
     await eventually(lambda: wake.waits == [60.0])
@@ -172,6 +173,36 @@ async def test_what_comes_while_a_report_is_written_is_not_overlooked(serve, hea
         load, state.load = state(), ReplicaLoad(streams=1)
         return load
 
-    heard.reports.follow([await serve(ReportServicer(begun_meanwhile, LoopWakeup()))])
+    heard.reports.follow([await serve(LoadReporter(begun_meanwhile, LoopWakeup()))])
     await eventually(lambda: heard.loads and heard.loads[-1].streams == 1)
     assert heard.loads[0].streams == 0
+
+
+async def test_a_stranger_hears_no_report(serve):
+    record = await serve(LoadReporter(ReplicaLoad))
+    with pytest.raises(Unavailable):
+        async with stream_to(record.address, "reports", OTHER_SECRET):
+            pass
+
+
+async def test_a_member_that_says_something_hears_no_more(serve):
+    record = await serve(LoadReporter(ReplicaLoad))
+    async with stream_to(record.address, "reports") as stream:
+        assert ReportFrame.FromString(await stream.read()).HasField("report")
+        await stream.write(b"a request")
+        await asyncio.wait_for(stream.ended(), 5)
+
+
+@pytest.mark.parametrize("said", [b"\xff\xff\xff", bytes(100_000)])
+async def test_reports_that_cannot_be_read_are_asked_for_again(serve, heard, said):
+    class Garbles:
+        times = 0
+
+        async def serve(self, stream):
+            Garbles.times += 1
+            await stream.write(said)
+            await stream.ended()
+
+    heard.reports.follow([await serve(Garbles())])
+    await eventually(lambda: Garbles.times > 1)
+    assert not heard.loads

@@ -13,9 +13,10 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.config.schema import load_config
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
-from cluster.tenants.api_keys import FileKeys, hash_of
+from cluster.tenants.api_keys import FileKeys
+from cluster.tenants.hashed_keys import hash_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
-from engine.errors import ConfigError, Unauthenticated, Unavailable
+from engine.errors import ConfigError, PermissionDenied, Unauthenticated, Unavailable
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
@@ -81,12 +82,12 @@ async def test_a_key_of_the_command_is_accepted_until_it_is_removed(
         assert await status(hash_of(key)) == 401
         assert await command("list", *where) == 0
         listed = capsys.readouterr().out
-        assert listed.split() == [hash_of(key)[:12], "acme"] and key not in listed
+        assert listed.split() == [hash_of(key)[:12], "tenant", "acme"] and key not in listed
         assert await command("remove", hash_of(key)[:12], *where) == 0
         await eventually(lambda: known(keys, key) is None, 20)
         assert await status(key) == 401
     stored = (await directory.api_keys())[1]
-    assert stored == {}
+    assert stored == {"tenant": {}, "operator": {}, "metrics": {}}
 
 
 async def test_keys_stay_through_an_outage_and_where_redis_has_lost_them(keys, directory, server):
@@ -116,6 +117,30 @@ async def test_an_invalid_key_in_redis_is_ignored(keys, directory):
     await directory.add_api_key(hash_of("key-2"), "acme")
     await keys.poll()
     assert [known(keys, f"key-{n}") for n in (1, 2)] == [None, "acme"]
+
+
+async def test_keys_in_redis_have_rights_and_one_with_two_is_passed_over(directory):
+    await directory.add_api_key(hash_of("t"), "acme")
+    await directory.add_api_key(hash_of("o"), "alice", "operator")
+    await directory.add_api_key(hash_of("both"), "acme")
+    await directory.add_api_key(hash_of("both"), "alice", "operator")
+    keys = SharedKeys(directory, operators=[hash_of("local")])
+    await keys.poll()
+    assert [keys.operator(f"Bearer {key}") for key in ("o", "local")] == ["alice", "local"]
+    for key, refusal in (("t", PermissionDenied), ("both", Unauthenticated)):
+        with pytest.raises(refusal):
+            keys.operator(f"Bearer {key}")
+    assert known(keys, "both") is None
+    await directory.remove_api_key(hash_of("both"))
+    await directory.remove_api_key(hash_of("o"))
+    assert (await directory.api_keys())[1] == {
+        "tenant": {hash_of("t"): "acme"},
+        "operator": {},
+        "metrics": {},
+    }
+    await keys.poll()
+    with pytest.raises(Unauthenticated):
+        keys.operator("Bearer o")
 
 
 async def test_without_redis_a_router_does_not_begin(server, directory):

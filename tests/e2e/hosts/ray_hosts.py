@@ -63,17 +63,23 @@ class RayHosts:
         self._chart = objects(
             {
                 "application": dict(application),
-                "redis": {"url": f"redis://redis:{REDIS_PORT}/0"},
+                "redis": {"url": f"redis://redis:{REDIS_PORT}/0", "allowWithoutPassword": True},
+                "security": {"allowWithoutKeys": True},
+                "tls": {"enabled": False},
                 "ray": {"faultTolerance": {"enabled": True}},
                 "replacementSeconds": 180,
                 "drainSeconds": 60,
             }
         )
         self._token = secrets.token_hex(32)
+        self._operator_key = secrets.token_hex(32)
         self._late = folder / "late"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
-            (folder / name).write_text(text.replace("/etc/tandem/", f"{folder}/"))
+            own = text.replace("/etc/tandem/", f"{folder}/")
+            (folder / name).write_text(own.replace("/etc/tandem-secrets/", f"{folder}/"))
+        (folder / "cluster").mkdir(exist_ok=True)
+        (folder / "cluster" / "secret").write_text(secrets.token_hex(32))
 
     def start(self) -> None:
         """Start Redis, the head and the nodes of the pools, and wait until all are there."""
@@ -194,7 +200,7 @@ class RayHosts:
 
     async def replicas(self) -> list[ReplicaStatus]:
         """Who the router knows, and how they are."""
-        return list((await fetch_status(self.grpc)).replicas)
+        return list((await fetch_status(self.grpc, self._operator_key)).replicas)
 
     async def whole(self, timeout_s: float = 60) -> float:
         """Wait until the router has a healthy replica of each pool; returns how long it took."""
@@ -239,7 +245,7 @@ class RayHosts:
 
     async def _whole(self) -> bool:
         try:
-            status = await fetch_status(self.grpc)
+            status = await fetch_status(self.grpc, self._operator_key)
         except Unavailable:
             return False
         return not status.missing and all(entry.healthy for entry in status.replicas)
@@ -273,7 +279,7 @@ class RayHosts:
         health.mkdir(exist_ok=True)
         own |= {"TANDEM_HEALTH_DIR": str(health), "HOME": os.environ.get("HOME", "/tmp")}
         paths = {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
-        return own | paths | _KUBERAY
+        return own | paths | _KUBERAY | {"TANDEM_OPERATOR_KEY": self._operator_key}
 
 
 def _in_use(entry: ReplicaStatus) -> int:

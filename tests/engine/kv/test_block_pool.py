@@ -12,6 +12,13 @@ OWNERS = st.sampled_from(["a", "b", "c", "d"])
 DIGESTS = st.sampled_from([bytes([number]) for number in range(10)])
 
 
+TENANTS = st.sampled_from(["even", "odd"])
+
+
+def tenant_of(digest):
+    return "odd" if digest[0] % 2 else "even"
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Compares the pool with a plain model: owner to (blocks, phase), names, cached in order."""
 
@@ -79,7 +86,7 @@ class PoolMachine(RuleBasedStateMachine):
             with pytest.raises(ValueError, match=r"named|another name"):
                 self.pool.publish(owner, index, digest)
             return
-        self.pool.publish(owner, index, digest)
+        self.pool.publish(owner, index, digest, tenant_of(digest))
         if digest not in self.names and block not in self.condemned:
             self.names[digest] = block
 
@@ -100,6 +107,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.condemn(owner)
         self._forget(self.model.get(owner, []))
         self.condemned.update(self.model.get(owner, []))
+
+    @rule(tenant=TENANTS)
+    def purge(self, tenant):
+        gone = [block for digest, block in self.names.items() if tenant_of(digest) == tenant]
+        assert self.pool.purge(tenant) == len(gone)
+        self._forget(gone)
+        self.condemned.update(gone)
+        self.cached = [block for block in self.cached if block not in gone]
 
     @rule()
     def take_dirty(self):

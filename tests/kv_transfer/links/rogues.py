@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-import grpc
 import torch
 from torch.distributed import HashStore
 
+from engine.errors import Unavailable
 from kv_transfer.links import proto_convert as wire
+from kv_transfer.links.link_stream import MOST_LINK_BYTES, LinkStream
 from kv_transfer.receiver import Peer
 from kv_transfer.transports.loopback import LoopbackChannel
 from kv_transfer.transports.selection import PROCESS
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK, ChannelSpec
 from protos import kv_transfer_pb2 as pb
-from protos import kv_transfer_pb2_grpc
+from protos.wire.streams import FrameStream
 from tests.kv_transfer.rig import (
+    CONNECTOR,
     HOST,
     LAYOUT,
     QUICK,
     receiving,
+    serving_links,
 )
 
 CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
@@ -40,7 +43,7 @@ async def beat(send_heartbeat):
         await asyncio.sleep(0.1)
 
 
-class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
+class RogueSender:
     """Welcomes and offers as it should, then does what `play` says."""
 
     protocol = wire.PROTOCOL
@@ -49,19 +52,20 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
         self._play = play
         self.messages = asyncio.Queue()
 
-    async def Link(self, _, context):  # noqa: N802
-        hello = (await context.read()).hello
+    async def serve(self, stream):
+        messages = LinkStream(stream, pb.ReceiverMessage, pb.SenderMessage)
+        hello = (await messages.read()).hello
         assert hello.receiver == "d0"
         prefix = uuid.uuid4().hex
         welcome = pb.Welcome(sender="rogue", channel=prefix, transport="loopback")
         welcome.frame_bytes = hello.frame_bytes
         welcome.protocol = self.protocol
-        await context.write(wire.to_receiver(welcome=welcome))
+        await messages.write(wire.to_receiver(welcome=welcome))
         channel = await asyncio.to_thread(LoopbackChannel, channel_spec(prefix, SENDER_RANK))
-        reader = asyncio.create_task(self._read(context))
+        reader = asyncio.create_task(self._read(messages))
 
         async def send(**message):
-            await context.write(wire.to_receiver(**message))
+            await messages.write(wire.to_receiver(**message))
 
         try:
             await send(joined=pb.Joined())
@@ -72,8 +76,12 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
             reader.cancel()
             channel.close()
 
-    async def _read(self, context):
-        while (message := await context.read()) is not grpc.aio.EOF:
+    async def _read(self, messages):
+        with suppress(Unavailable):
+            await self._note(messages)
+
+    async def _note(self, messages):
+        while (message := await messages.read()) is not None:
             for kind, body in map(wire.content, wire.split(message)):
                 if kind not in ("heartbeat", "joined", "credit"):
                     self.messages.put_nowait((kind, body))
@@ -82,30 +90,30 @@ class RogueSender(kv_transfer_pb2_grpc.KvTransferServicer):
 @asynccontextmanager
 async def facing(play):
     """A receiver that faces the rogue: (start a transfer, receiver, its cache)."""
-    server = grpc.aio.server()
-    port = server.add_insecure_port(f"{HOST}:0")
-    kv_transfer_pb2_grpc.add_KvTransferServicer_to_server(RogueSender(play), server)
-    await server.start()
-    async with receiving(config=CONFIG) as (receiver, cache):
+    async with (
+        serving_links(RogueSender(play).serve) as server,
+        receiving(config=CONFIG) as (receiver, cache),
+    ):
 
         async def admit(offered):
             return [3, 4], 17
 
         async def receive():
-            return await receiver.receive(Peer("rogue", f"{HOST}:{port}"), "t", admit, 10)
+            return await receiver.receive(Peer("rogue", server.address), "t", admit, 10)
 
         try:
             yield receive, receiver, cache
         finally:
             await receiver.close()
-            await server.stop(0)
 
 
 @asynccontextmanager
 async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
     """A joined link, played by hand: (call, next message of a kind)."""
-    async with grpc.aio.insecure_channel(address) as grpc_channel:
-        call = kv_transfer_pb2_grpc.KvTransferStub(grpc_channel).Link()
+    stream = FrameStream(MOST_LINK_BYTES)
+    call = LinkStream(stream, pb.SenderMessage, pb.ReceiverMessage)
+    await CONNECTOR.connect(address, "link", stream.wire)
+    try:
         hello = pb.Hello(
             receiver="d0",
             generation=generation,
@@ -123,8 +131,11 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
         async def next_message(wanted):
             while True:
                 if not received:
-                    message = await call.read()
-                    assert message is not grpc.aio.EOF, f"the link ended before {wanted}"
+                    try:
+                        message = await call.read()
+                    except Unavailable as error:
+                        raise AssertionError(f"the link ended before {wanted}") from error
+                    assert message is not None
                     received.extend(wire.split(message))
                 kind, body = wire.content(received.pop(0))
                 if kind == wanted:
@@ -138,4 +149,6 @@ async def rogue_receiver(address, generation=1, protocol=wire.PROTOCOL):
             yield call, next_message
         finally:
             channel.close()
-            call.cancel()
+    finally:
+        stream.close()
+        await stream.ended()

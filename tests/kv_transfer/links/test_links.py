@@ -18,6 +18,7 @@ from kv_transfer.sender import OutgoingKv
 from kv_transfer.transports.loopback import LoopbackChannel
 from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import (
+    CONNECTOR,
     HOST,
     LAYOUT,
     QUICK,
@@ -192,7 +193,7 @@ async def test_an_idle_link_makes_way_for_another_and_a_busy_one_does_not():
 
 
 async def test_an_address_without_a_server_fails_the_transfer():
-    receiver = KvReceiver("d0", HOST, make_cache(), QUICK)
+    receiver = KvReceiver("d0", HOST, make_cache(), QUICK, CONNECTOR)
     with pytest.raises(TransferFailed, match=r"from p9"):
         await receiver.receive(Peer("p9", f"{HOST}:1"), "t", None, 5)
     await receiver.close()

@@ -1,8 +1,8 @@
-"""One connection between a router and a replica: messages in frames over TCP, and signs of life.
+"""A proved connection: messages in frames, and signs of life.
 
-Each side begins with `PREFACE`; a frame is its length in four bytes, big end first, and the
-message. An empty message says that its sender lives. A peer that is silent for several ticks is cut
-off, because a frozen or unreachable peer breaks no connection by itself.
+A frame is its length in four bytes, big end first, and the message. An empty message says that its
+sender lives. A peer that is silent for several ticks is cut off, because a frozen or unreachable
+peer breaks no connection by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-PREFACE = b"tandem calls 1\n"
+from engine.errors import Internal
+
 MOST_BYTES = 64 << 20
 # Counted in ticks of this process's loop, so that its own stalls are not taken for silence.
 TICK_S = 5.0
@@ -23,7 +24,8 @@ _ALIVE = bytes(_LENGTH)
 class Wire(asyncio.Protocol):
     """One end of a connection. `took` gets each message, `lost` once why the connection ended.
 
-    Both are called from the event loop and must not wait. `opened` is called before either.
+    Both are called from the event loop and must not wait. `opened` is called before either. A
+    message has at most `most_bytes`.
     """
 
     def __init__(
@@ -32,15 +34,17 @@ class Wire(asyncio.Protocol):
         lost: Callable[[str], None],
         opened: Callable[[], None] = lambda: None,
         tick_s: float = TICK_S,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._took = took
         self._lost = lost
         self._opened = opened
         self._tick_s = tick_s
+        self._most_bytes = most_bytes
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._greeted = False
         self._ended = False
+        self._leaving: asyncio.TimerHandle | None = None
         self._reason = "the connection ended"
         self._writable = asyncio.Event()
         self._writable.set()
@@ -50,8 +54,10 @@ class Wire(asyncio.Protocol):
         self._ticking: asyncio.TimerHandle | None = None
 
     def send(self, message: bytes) -> None:
-        """Send a message; nothing happens where the connection has ended."""
-        if self._transport is not None and not self._ended:
+        """Send a message, which is not empty; nothing happens where the connection has ended."""
+        if not message:
+            raise Internal("an empty message is a sign of life, and carries nothing")
+        if self._transport is not None and not self._ended and self._leaving is None:
             self._wrote = True
             self._transport.write(len(message).to_bytes(_LENGTH, "big") + message)
 
@@ -76,6 +82,18 @@ class Wire(asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
 
+    def leave(self, reason: str, linger_s: float) -> None:
+        """Let the other side read what was sent and hang up, at most for `linger_s`.
+
+        Its own messages are thrown away meanwhile. Idempotent.
+        """
+        if self._transport is None:
+            self.close(reason)
+        elif not self._ended and self._leaving is None:
+            self.resume()
+            loop = asyncio.get_running_loop()
+            self._leaving = loop.call_later(linger_s, self.close, reason)
+
     def close(self, reason: str = "the connection was closed") -> None:
         """End the connection at once; `lost` is called soon. Idempotent."""
         if not self._ended:
@@ -89,7 +107,6 @@ class Wire(asyncio.Protocol):
         if self._ended:
             self._transport.abort()
             return
-        self._transport.write(PREFACE)
         self._tick_later()
         self._opened()
 
@@ -98,8 +115,10 @@ class Wire(asyncio.Protocol):
         if exc is not None and not self._ended:
             self._reason = f"the connection broke: {exc}"
         self._ended = True
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for timer in (self._ticking, self._leaving):
+            if timer is not None:
+                timer.cancel()
+        self._buffer.clear()
         self._writable.set()
         self._lost(self._reason)
 
@@ -114,14 +133,15 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self._silent = 0
-        self._buffer += data
-        if not self._greeted and not self._greet():
+        if self._leaving is not None or self._ended:
             return
+        self._buffer += data
         begin, size = 0, len(self._buffer)
         while size - begin >= _LENGTH and not self._ended:
             length = int.from_bytes(self._buffer[begin : begin + _LENGTH], "big")
-            if length > MOST_BYTES:
-                self.close(f"a message of {length} bytes came, and {MOST_BYTES} are the most")
+            if length > self._most_bytes:
+                most = self._most_bytes
+                self.close(f"a message of {length} bytes came, and {most} are the most")
                 return
             stop = begin + _LENGTH + length
             if stop > size:
@@ -130,17 +150,6 @@ class Wire(asyncio.Protocol):
                 self._took(bytes(self._buffer[begin + _LENGTH : stop]))
             begin = stop
         del self._buffer[:begin]
-
-    def _greet(self) -> bool:
-        """Whether the other side has sent the preface."""
-        begin = bytes(self._buffer[: len(PREFACE)])
-        if not PREFACE.startswith(begin):
-            self.close("the other side speaks something else, or another version")
-            return False
-        self._greeted = len(begin) == len(PREFACE)
-        if self._greeted:
-            del self._buffer[: len(PREFACE)]
-        return self._greeted
 
     def _tick_later(self) -> None:
         loop = asyncio.get_running_loop()

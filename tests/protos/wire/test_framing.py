@@ -1,16 +1,15 @@
-"""The connection between a router and a replica: frames however they are cut, limits, silence."""
+"""A proved connection: frames however they are cut, limits, silence."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.rpc.framing import MOST_BYTES, PREFACE, SILENT_TICKS, Wire
-from cluster.rpc.server import CallServer
+from engine.errors import Internal
+from protos.wire.framing import MOST_BYTES, SILENT_TICKS, Wire
 from tests.eventually import eventually
 
 
@@ -34,10 +33,10 @@ class Transport(asyncio.Transport):
 class End:
     """One end over such a transport, and what it was told."""
 
-    def __init__(self, tick_s=1000.0):
+    def __init__(self, tick_s=1000.0, **more):
         self.took: list[bytes] = []
         self.lost: list[str] = []
-        self.wire = Wire(self.took.append, self.lost.append, tick_s=tick_s)
+        self.wire = Wire(self.took.append, self.lost.append, tick_s=tick_s, **more)
         self.transport = Transport(self.wire)
         self.wire.connection_made(self.transport)
 
@@ -54,7 +53,7 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(messages, data)
         for message in messages:
             sender.wire.send(message)
         stream = sender.transport.written
-        assert stream == PREFACE + framed(*messages)
+        assert stream == framed(*messages)
         # Signs of life in between are no messages.
         stream += bytes(4)
         while stream:
@@ -69,32 +68,50 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(messages, data)
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    ("sent", "reason"),
-    [
-        (b"GET / HTTP/1.1\r\n", "something else"),
-        (b"tandem calls 9\n", "another version"),
-        (PREFACE + (MOST_BYTES + 1).to_bytes(4, "big"), "the most"),
-    ],
-)
-async def test_a_peer_that_speaks_something_else_is_cut_off(sent, reason):
-    end = End()
-    end.wire.data_received(sent)
+@pytest.mark.parametrize("most", [MOST_BYTES, 100])
+async def test_a_peer_that_sends_too_large_a_message_is_cut_off_before_it_comes(most):
+    end = End(most_bytes=most)
+    end.wire.data_received((most + 1).to_bytes(4, "big"))
     assert end.transport.aborted
-    assert len(end.lost) == 1
-    assert reason in end.lost[0]
+    assert end.lost == [f"a message of {most + 1} bytes came, and {most} are the most"]
     assert not end.took
     end.wire.send(b"x")
     end.wire.close()
-    assert end.transport.written == PREFACE
+    assert not end.transport.written
     assert len(end.lost) == 1
+
+
+def test_an_empty_message_cannot_be_sent():
+    with pytest.raises(Internal):
+        Wire(lambda message: None, lambda reason: None).send(b"")
+
+
+async def test_an_end_that_leaves_takes_and_sends_nothing_more_and_waits_for_the_other():
+    end = End()
+    end.wire.send(b"last")
+    end.wire.leave("over", 1000)
+    end.wire.leave("over", 1000)
+    end.wire.send(b"more")
+    end.wire.data_received(framed(b"late"))
+    assert end.transport.written == framed(b"last")
+    assert not end.took
+    assert not end.lost
+    end.wire.connection_lost(None)
+    assert end.lost == ["the connection ended"]
+
+
+async def test_an_end_that_leaves_does_not_wait_for_ever():
+    end = End()
+    end.wire.leave("over", 0.01)
+    await eventually(lambda: end.lost == ["over"])
+    assert end.transport.aborted
 
 
 async def test_nothing_is_taken_after_the_end():
     took: list[bytes] = []
     wire = Wire(lambda message: (took.append(message), wire.close()), lambda reason: None)
     wire.connection_made(Transport(wire))
-    wire.data_received(PREFACE + framed(b"one", b"two"))
+    wire.data_received(framed(b"one", b"two"))
     assert took == [b"one"]
 
 
@@ -102,7 +119,7 @@ async def test_an_idle_end_says_that_it_lives_and_a_silent_one_is_cut_off():
     end = End(tick_s=0.01)
     await eventually(lambda: end.lost)
     assert "nothing was heard" in end.lost[0]
-    assert end.transport.written == PREFACE + bytes(4 * SILENT_TICKS)
+    assert end.transport.written == bytes(4 * SILENT_TICKS)
 
 
 async def test_a_peer_is_not_silent_while_this_side_reads_nothing():
@@ -132,24 +149,3 @@ async def test_a_sender_waits_while_the_other_side_takes_nothing():
     end.wire.connection_lost(OSError("reset"))
     await waiting
     assert end.lost == ["the connection broke: reset"]
-
-
-@asynccontextmanager
-async def connection(server: CallServer):
-    host, _, port = (await server.start("127.0.0.1")).rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        await server.stop()
-
-
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", PREFACE + framed(b"\xff\xff\xff")])
-async def test_a_replica_hangs_up_on_what_it_cannot_read(sent):
-    server = CallServer({})
-    async with connection(server) as (reader, writer):
-        writer.write(sent)
-        with suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 5) in (PREFACE, b"")
-        await eventually(lambda: not server.sessions)

@@ -1,0 +1,90 @@
+"""The bounds of a request, all in one place. `docs/reference/limits.md` is written from `LIMITS`.
+
+The front ends compare lengths with these bounds before they look at any item. So the cost of a
+refusal does not grow with the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import NamedTuple
+
+from engine.errors import InvalidRequest
+from engine.types.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_CHOICES = 128
+MAX_MESSAGES = 2048
+MAX_CONTENT_PARTS = 2048
+MAX_PROMPT_TOKENS = 2**20
+MAX_CHOICE_TOKENS = 2**21
+MAX_NAME_CHARACTERS = 512
+MAX_JSON_VALUES = 32_768
+# Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
+MAX_NUMBERS = 1_000_000
+
+
+class Limit(NamedTuple):
+    """A bound of one or several fields, and its reason."""
+
+    fields: str
+    most: int
+    unit: str
+    reason: str
+
+
+LIMITS = (
+    Limit("body, message", MAX_REQUEST_BYTES, "bytes", "gRPC's default"),
+    Limit("a JSON body", MAX_JSON_VALUES, "values besides token ids", "time to parse"),
+    Limit("`n` times prompts; texts of `Score`", MAX_CHOICES, "", "OpenAI's `n`"),
+    Limit("`n` times prompt", MAX_CHOICE_TOKENS, "tokens", "each choice sends the prompt"),
+    Limit("`prompt`, `token_ids`", MAX_PROMPT_TOKENS, "tokens", "and the model's context"),
+    Limit("`messages`", MAX_MESSAGES, "", "OpenAI's"),
+    Limit("text parts of all messages", MAX_CONTENT_PARTS, "", "as `messages`"),
+    Limit("`stop`", MAX_STOP_STRINGS, "strings", "each is searched for at each token"),
+    Limit("`stop[i]`", MAX_STOP_CHARACTERS, "characters", "as `stop`"),
+    Limit("`stop_token_ids`", MAX_STOP_TOKEN_IDS, "", "each choice sends them"),
+    Limit("`logit_bias`", MAX_LOGIT_BIAS, "entries", "each choice sends them"),
+    Limit("`logprobs`, `top_logprobs`, `top`", MAX_LOGPROBS, "", "OpenAI's"),
+    Limit("log-probabilities of an answer", MAX_NUMBERS, "", "30 MB of JSON"),
+    Limit("`model`, `endpoint`", MAX_NAME_CHARACTERS, "characters", "the log has them"),
+    Limit("`request_id`, `id`", 128, "characters", "the log has it"),
+    Limit("`tenant`", 64, "characters", "the log has it"),
+)
+
+
+def check_length(values: Sized, most: int, field: str, unit: str) -> None:
+    """Raise InvalidRequest, naming `field`, where there are more than `most` values."""
+    if len(values) > most:
+        message = f"{field} must have at most {most} {unit}, not {len(values)}"
+        raise InvalidRequest(message, field=field)
+
+
+def check_choice_tokens(choices: int, prompt_tokens: int) -> None:
+    """Raise InvalidRequest where the choices together send too many tokens to their replicas."""
+    if choices > 1 and choices * prompt_tokens > MAX_CHOICE_TOKENS:
+        most = MAX_CHOICE_TOKENS // prompt_tokens
+        raise InvalidRequest(
+            f"n: a prompt of {prompt_tokens} tokens can have at most {most} choices", field="n"
+        )
+
+
+def within_numbers(choices: int, logprobs: int, max_tokens: int | None) -> int:
+    """The most `max_tokens` whose log-probabilities one answer may have.
+
+    Raises InvalidRequest where the client asked for more.
+    """
+    most = max(1, MAX_NUMBERS // (choices * (1 + logprobs)))
+    if max_tokens is not None and max_tokens > most:
+        raise InvalidRequest(
+            f"the answer would have more than {MAX_NUMBERS} log-probabilities: "
+            f"with this n and logprobs, max_tokens can be at most {most}",
+            field="logprobs",
+        )
+    return most

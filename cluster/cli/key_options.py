@@ -1,0 +1,22 @@
+"""The options of `tandem keys`."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(keys: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `tandem keys`."""
+    keys.add_argument("action", choices=("add", "list", "remove"), help="what to do")
+    keys.add_argument(
+        "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
+    )
+    for flag, text in (
+        ("--operator", "add: a key for `status`, `role`, `rollout` and `stop`"),
+        ("--metrics", "add: a key for `/metrics` alone"),
+    ):
+        keys.add_argument(flag, metavar="NAME", help=text)
+    where = keys.add_mutually_exclusive_group(required=True)
+    where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
+    where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
+    where.add_argument("--config", metavar="FILE", help="where this configuration has them")

@@ -1,0 +1,34 @@
+"""The option that names the authority of a server's certificate."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.client.router_address import RouterAddress
+
+_VARIABLE = "TANDEM_TLS_CA"
+
+
+def add_tls(parser: argparse.ArgumentParser) -> None:
+    """Add `--tls-ca`."""
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help=f"use TLS, and trust this authority alone (PEM; default: {_VARIABLE})",
+    )
+
+
+def tls_ca(options: argparse.Namespace) -> str | None:
+    """The file that was given, or that of the environment."""
+    found: str | None = options.tls_ca or os.environ.get(_VARIABLE) or None
+    return found
+
+
+def router_address(options: argparse.Namespace) -> RouterAddress:
+    """The address of `--address`; raises ConfigError."""
+    from cluster.client.router_address import RouterAddress
+
+    return RouterAddress.at(options.address, tls_ca(options))

@@ -1,0 +1,1 @@
+"""A Ray of this machine alone: where its files are, how it is tuned, and its GCS kept alive."""

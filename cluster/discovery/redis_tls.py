@@ -1,0 +1,25 @@
+"""TLS to Redis: the server is verified always, and changed certificates are followed."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import redis.asyncio
+
+from cluster.config.tls import RedisTlsConfig
+from protos.wire.tls import Reloading, client_tls
+
+
+class _VerifiedConnection(redis.asyncio.SSLConnection):
+    """A connection that reads changed files before it connects; redis-py reads them once."""
+
+    def __init__(self, *, contexts: Reloading[ssl.SSLContext], **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context = contexts  # type: ignore[assignment]
+
+
+def verify(pool: Any, tls: RedisTlsConfig) -> None:
+    """Have all connections of a pool verify the server, whatever the address says."""
+    pool.connection_class = _VerifiedConnection
+    pool.connection_kwargs["contexts"] = client_tls(tls.authority, tls.identity)

@@ -1,0 +1,86 @@
+"""The parts of every public gRPC method: its handler, its caller's key, its errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from cluster.api.error_mapping import status_of
+from cluster.api.off_loop import off_loop
+from cluster.gateway.grpc_retry_info import detailed_trailers
+from cluster.telemetry.router_metrics import FRONT_END_ERRORS
+from engine.errors import Internal, InvalidRequest, TandemError
+from protos.status import one_line
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_M = TypeVar("_M", bound=Message)
+_T = TypeVar("_T")
+
+
+class Received(Generic[_M]):
+    """The message of a call, not parsed yet. Parsed by grpc.aio, it would hold the event loop."""
+
+    def __init__(self, kind: type[_M], message: bytes) -> None:
+        self._kind = kind
+        self._message = message
+
+    async def read(self) -> _M:
+        """The message; raises InvalidRequest where its bytes are none, or Overloaded."""
+        return await self.take(lambda found: found)
+
+    async def take(self, work: Callable[[_M], _T]) -> _T:
+        """What `work` makes of the message, on a thread where it is large; raises as `read`."""
+        return await off_loop(len(self._message), lambda: work(self._parse()))
+
+    def _parse(self) -> _M:
+        try:
+            return self._kind.FromString(self._message)
+        except DecodeError:
+            text = "the request is not a valid message; is its text UTF-8?"
+            raise InvalidRequest(text) from None
+
+
+def method_handler(
+    form: Callable[..., Any], answer: Callable[..., Any], kind: type[Message]
+) -> Any:
+    """A method's handler, which gets a Received of that kind of message."""
+    return form(
+        answer, request_deserializer=partial(Received, kind), response_serializer=_serialize
+    )
+
+
+def authorization_of(context: Context) -> str | None:
+    """The `authorization` of a call."""
+    found = dict(context.invocation_metadata() or ()).get("authorization")
+    return found if isinstance(found, str) else None
+
+
+@asynccontextmanager
+async def answering(context: Context) -> AsyncIterator[None]:
+    """Turn every exception into the status of the call."""
+    try:
+        yield
+        return
+    except TandemError as error:
+        failure = error
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        log.exception("a call ended in a fault")
+        failure = Internal("internal error")
+    FRONT_END_ERRORS.inc(front_end="grpc", error=type(failure).__name__)
+    code = status_of(failure).grpc
+    await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()

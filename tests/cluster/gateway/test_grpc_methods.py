@@ -1,0 +1,50 @@
+"""Messages that cannot be parsed get a status of the client's, whatever the service."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import pytest
+
+from cluster.api.off_loop import MEDIUM_BYTES
+from cluster.gateway.grpc_methods import Received, answering, method_handler
+from protos import router_pb2
+from protos.status import CLASS_TRAILER
+
+ADMIN = "tandem.internal.v1.Admin"
+
+
+async def answer(request: Received[router_pb2.RolloutRequest], context):
+    """Answers with the length of the text that came."""
+    async with answering(context):
+        message = await request.read()
+        return router_pb2.RolloutResponse(id=str(len(message.configuration)))
+
+
+@pytest.fixture
+async def channel():
+    server = grpc.aio.server()
+    form = grpc.unary_unary_rpc_method_handler
+    methods = {"Rollout": method_handler(form, answer, router_pb2.RolloutRequest)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ADMIN, methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as opened:
+        yield opened
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("message", [b"\xff", b"\x0a\x05a", b"\xff" * (MEDIUM_BYTES + 1)])
+async def test_wrong_bytes_are_an_invalid_argument(channel, message):
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await channel.unary_unary(f"/{ADMIN}/Rollout")(message)
+    assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failed.value.details() == "the request is not a valid message; is its text UTF-8?"
+    assert (CLASS_TRAILER, "InvalidRequest") in tuple(failed.value.trailing_metadata())
+
+
+@pytest.mark.parametrize("size", [0, 100, MEDIUM_BYTES + 1])
+async def test_a_message_of_any_size_arrives(channel, size):
+    message = router_pb2.RolloutRequest(configuration="a" * size).SerializeToString()
+    answer = await channel.unary_unary(f"/{ADMIN}/Rollout")(message)
+    assert router_pb2.RolloutResponse.FromString(answer).id == str(size)

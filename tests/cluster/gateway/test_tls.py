@@ -1,0 +1,241 @@
+"""The front ends over TLS: what is refused and counted, and a renewal under a running stream."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from cluster.api import Tokens
+from cluster.client import Client, RouterAddress
+from cluster.gateway import grpc_server, uvicorn_server
+from cluster.gateway.http_app import create_app
+from cluster.gateway.uvicorn_server import HttpTls
+from engine.errors import Unavailable
+from protos.wire.certificates import ServerCertificate
+from protos.wire.tls import Reloading, front_end_tls
+from tests.certificates import Certificates, serial
+from tests.cluster.gateway.http_listener import TEXT, metrics
+from tests.cluster.scripted_generator import ScriptedGenerator
+from tests.eventually import eventually
+
+STREAM = {"prompt": "hello", "stream": True}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest.fixture
+def generator() -> ScriptedGenerator:
+    return ScriptedGenerator(endless=True, pause_s=0.01)
+
+
+class _Door:
+    """An HTTP front end with TLS, and what it refused."""
+
+    def __init__(self, tls: Reloading[ServerCertificate], **bounds: Any) -> None:
+        self.refused: list[str] = []
+        self.port = 0
+        self.tls = HttpTls(lambda: tls.get().context, self.refused.append, **bounds)
+
+
+@asynccontextmanager
+async def http_front_end(
+    generator: ScriptedGenerator, tls: Reloading[ServerCertificate], **bounds: Any
+) -> AsyncIterator[_Door]:
+    door = _Door(tls, **bounds)
+    server = await uvicorn_server.start(create_app(generator, metrics), grace_s=1, tls=door.tls)
+    door.port = server.port
+    try:
+        yield door
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def grpc_front_end(
+    generator: ScriptedGenerator, tls: Reloading[ServerCertificate]
+) -> AsyncIterator[str]:
+    server = await grpc_server.start(generator, tls=tls)
+    try:
+        yield f"localhost:{server.port}"
+    finally:
+        await server.stop(0)
+
+
+async def shown(port: int, context: ssl.SSLContext) -> object:
+    """The serial number of the certificate that a new connection gets."""
+
+    def shake() -> object:
+        with (
+            socket.create_connection(("localhost", port), 5) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+        ):
+            return serial(encrypted.getpeercert())
+
+    return await asyncio.to_thread(shake)
+
+
+async def said(port: int, text: bytes) -> bytes:
+    """What a plain connection gets that says this."""
+
+    def speak() -> bytes:
+        with socket.create_connection(("localhost", port), 5) as plain:
+            plain.sendall(text)
+            plain.shutdown(socket.SHUT_WR)
+            return plain.recv(1 << 16)
+
+    return await asyncio.to_thread(speak)
+
+
+async def test_http_answers_over_tls(own: Certificates) -> None:
+    generator = ScriptedGenerator()
+    async with http_front_end(generator, front_end_tls(own.issue().identity)) as door:
+        async with httpx.AsyncClient(verify=own.trusting()) as client:
+            for _ in range(2):  # on one connection
+                reply = await client.post(f"https://localhost:{door.port}{TEXT}", json=STREAM)
+                assert reply.text.count("data: ") == 5
+        address = f"wss://localhost:{door.port}/v1/stream"
+        async with connect(address, ssl=own.trusting()) as connection:
+            assert await connection.ping()
+    assert door.refused == []
+
+
+async def test_a_plain_connection_is_refused_and_counted(own: Certificates) -> None:
+    async with http_front_end(ScriptedGenerator(), front_end_tls(own.issue().identity)) as door:
+        assert b"HTTP" not in await said(door.port, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        await eventually(lambda: door.refused == ["tls"])
+
+
+async def test_clients_refuse_a_foreign_an_expired_and_a_misnamed_certificate(
+    own: Certificates, tmp_path: Path
+) -> None:
+    """The front end hears of it, and counts."""
+    tls = front_end_tls(own.issue().identity, poll_s=0)
+    async with http_front_end(ScriptedGenerator(), tls) as door:
+        foreign = Certificates(tmp_path, "foreign").trusting()
+        with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
+            await shown(door.port, foreign)
+        own.issue("elsewhere.test")
+        with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+            await shown(door.port, own.trusting())
+        await eventually(lambda: door.refused == ["tls", "tls"])
+
+
+async def test_a_silent_client_is_cut_off_and_one_too_many_takes_the_oldest_place(
+    own: Certificates,
+) -> None:
+    tls = front_end_tls(own.issue().identity)
+    async with http_front_end(ScriptedGenerator(), tls, timeout_s=0.5, most=2) as door:
+        silent = [socket.create_connection(("localhost", door.port)) for _ in range(3)]
+        await eventually(lambda: door.refused == ["too_many"])
+        await eventually(lambda: door.refused == ["too_many", "timeout", "timeout"])
+        for one in silent:
+            one.settimeout(5)
+            assert await asyncio.to_thread(one.recv, 1) == b""
+            one.close()
+        await shown(door.port, own.trusting())
+        with socket.create_connection(("localhost", door.port)):
+            pass
+        await eventually(lambda: door.refused[3:] == ["closed"])
+
+
+async def test_refusals_leave_no_traceback(
+    own: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, faults = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    async with http_front_end(ScriptedGenerator(), front_end_tls(own.issue().identity)) as door:
+        for text in (b"\x16\x03\x01", b"\x00" * 100, b"GET / HTTP/1.0\r\n\r\n", b""):
+            await said(door.port, text)
+        await eventually(lambda: len(door.refused) == 4)
+    assert not faults
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_an_http_stream_goes_on_while_new_connections_get_the_renewed_certificate(
+    own: Certificates, generator: ScriptedGenerator
+) -> None:
+    tls = front_end_tls(own.issue().identity, poll_s=0)
+    async with http_front_end(generator, tls) as door:
+        url = f"https://localhost:{door.port}{TEXT}"
+        async with (
+            httpx.AsyncClient(verify=own.trusting()) as client,
+            client.stream("POST", url, json=STREAM) as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert (await anext(lines)).startswith("data: ")
+            before = await shown(door.port, own.trusting())
+            own.issue()
+            assert await shown(door.port, own.trusting()) != before
+            for _ in range(20):
+                await anext(lines)
+        assert door.refused == []
+
+
+async def tokens_of(client: Client) -> AsyncIterator[Tokens]:
+    async for event in client.generate("hello", ignore_eos=True):
+        if isinstance(event, Tokens):
+            yield event
+
+
+async def test_a_grpc_stream_goes_on_while_new_connections_get_the_renewed_certificate(
+    own: Certificates, generator: ScriptedGenerator
+) -> None:
+    tls = front_end_tls(own.issue().identity, poll_s=0)
+    async with grpc_front_end(generator, tls) as address:
+        port = int(address.rpartition(":")[2])
+        async with Client(RouterAddress.at(address, own.authority)) as client:
+            tokens = tokens_of(client)
+            assert (await anext(tokens)).index == 0
+            before = await shown(port, own.trusting())
+            own.issue()
+            assert await shown(port, own.trusting()) != before
+            for index in range(1, 20):
+                assert (await anext(tokens)).index == index
+            await tokens.aclose()  # type: ignore[attr-defined]
+
+
+async def test_grpc_refuses_plain_connections_and_clients_refuse_wrong_certificates(
+    own: Certificates, tmp_path: Path
+) -> None:
+    foreign = Certificates(tmp_path, "foreign")
+    async with grpc_front_end(
+        ScriptedGenerator(), front_end_tls(own.issue("localhost").identity)
+    ) as address:
+        misnamed = address.replace("localhost", "127.0.0.1")
+        wrong = (
+            RouterAddress.at(f"grpc://{address}", own.authority),
+            RouterAddress.at(address, foreign.authority),
+            RouterAddress.at(misnamed, own.authority),
+        )
+        for one in wrong:
+            async with Client(one) as client:
+                with pytest.raises(Unavailable):
+                    await client.model()
+        async with Client(RouterAddress.at(address, own.authority)) as client:
+            assert (await client.model()).name == "demo"
+
+
+@pytest.mark.parametrize("names", [("*.tandem.test",), ("tandem.test",), ("127.0.0.1",)])
+async def test_the_launcher_trusts_exactly_the_certificate_that_it_configured(
+    own: Certificates, names: tuple[str, ...]
+) -> None:
+    tls = front_end_tls(own.issue(*names).identity)
+    other = front_end_tls(own.issue(*names, file="other").identity)
+    async with grpc_front_end(ScriptedGenerator(), tls) as address:
+        async with Client(RouterAddress.of_own(address, tls.get())) as client:
+            assert (await client.model()).name == "demo"
+        async with Client(RouterAddress.of_own(address, other.get())) as client:
+            with pytest.raises(Unavailable):
+                await client.model()
