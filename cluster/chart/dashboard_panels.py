@@ -49,6 +49,7 @@ PANELS = (
         "percentunit",
         (quantile(router.TTFT_OF_BUDGET, 0.95, "endpoint"),),
     ),
+    Panel("Wait at the socket", "s", (quantile(router.ARRIVAL_LAG, 0.5, "front_end", legend=""),)),
     Panel("Where the time goes, mean", "s", (mean(router.STAGE, "stage", legend=""),)),
     Panel(
         "Time per token",
