@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -54,6 +54,7 @@ class AdminServicer:
 
     Each call needs an operator's key. Without one it gets Unauthenticated or PermissionDenied, and
     nothing else is read of it.
+    `latest` adds the newest load to a record, because the directory learns of it once a second.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class AdminServicer:
         keys: ApiKeys,
         membership: Membership,
         canaries: CanaryRouting | None = None,
+        latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
     ) -> None:
+        self._latest = latest or pools.latest
         self._membership = membership
         self._config = config
         self._keys = keys
@@ -92,7 +95,7 @@ class AdminServicer:
         async with answering(context):
             self._operator(context)
             await request.read()
-            replicas = [self._describe(record) for record in self._pools.members()]
+            replicas = [self._describe(self._latest(record)) for record in self._pools.members()]
             canaries = [_canary(state) for state in self._canaries.states()]
             return router_pb2.StatusResponse(
                 replicas=replicas,
