@@ -26,7 +26,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
-	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router \
+	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-streams \
 	bench-transfer bench-report soak-transfer clean
 
 help:  ## list the targets
@@ -138,6 +138,15 @@ bench-claims: $(VENV)/.installed  ## measure common claims about serving
 
 bench-router: $(VENV)/.installed  ## measure one router process: messages, tokens, first tokens
 	$(BIN)/python -m bench.router.main --results bench/results $(ARGS)
+
+bench-overload: $(VENV)/.installed  ## five times the capacity over gRPC and HTTP; ARGS="--seconds 300 --factor 5"
+	$(BIN)/python -m bench.compare.overload $(ARGS)
+
+bench-refusals: $(VENV)/.installed  ## what a refusal costs the router's event loop
+	$(BIN)/python -m bench.router.refusals --results bench/results $(ARGS)
+
+bench-streams: $(VENV)/.installed  ## 2,000 open streams on one router; ARGS="--streams 2000 --minutes 10"
+	$(BIN)/python -m bench.router.open_streams --results bench/results $(ARGS)
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
 	$(BIN)/python -m bench.transfer.main $(ARGS)

@@ -7,18 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ControlRequest(_message.Message):
-    __slots__ = ("take_role",)
+    __slots__ = ("take_role", "purge")
     TAKE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
     take_role: TakeRoleRequest
-    def __init__(self, take_role: _Optional[_Union[TakeRoleRequest, _Mapping]] = ...) -> None: ...
+    purge: PurgeTenant
+    def __init__(self, take_role: _Optional[_Union[TakeRoleRequest, _Mapping]] = ..., purge: _Optional[_Union[PurgeTenant, _Mapping]] = ...) -> None: ...
 
 class ControlAnswer(_message.Message):
-    __slots__ = ("took_role", "failure")
+    __slots__ = ("took_role", "purged", "failure")
     TOOK_ROLE_FIELD_NUMBER: _ClassVar[int]
+    PURGED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     took_role: TakeRoleResponse
+    purged: PurgedBlocks
     failure: _calls_pb2.Failure
-    def __init__(self, took_role: _Optional[_Union[TakeRoleResponse, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, took_role: _Optional[_Union[TakeRoleResponse, _Mapping]] = ..., purged: _Optional[_Union[PurgedBlocks, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ...) -> None: ...
 
 class TakeRoleRequest(_message.Message):
     __slots__ = ("role",)
@@ -31,3 +35,15 @@ class TakeRoleResponse(_message.Message):
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     before: str
     def __init__(self, before: _Optional[str] = ...) -> None: ...
+
+class PurgeTenant(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class PurgedBlocks(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    def __init__(self, blocks: _Optional[int] = ...) -> None: ...

@@ -146,3 +146,31 @@ class GiveRoleResponse(_message.Message):
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     before: str
     def __init__(self, before: _Optional[str] = ...) -> None: ...
+
+class PurgeRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class PurgeResponse(_message.Message):
+    __slots__ = ("blocks", "failed")
+    class BlocksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class FailedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.ScalarMap[str, int]
+    failed: _containers.ScalarMap[str, str]
+    def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ...) -> None: ...

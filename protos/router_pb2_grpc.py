@@ -54,6 +54,11 @@ class AdminStub(object):
                 request_serializer=protos_dot_router__pb2.GiveRoleRequest.SerializeToString,
                 response_deserializer=protos_dot_router__pb2.GiveRoleResponse.FromString,
                 _registered_method=True)
+        self.Purge = channel.unary_unary(
+                '/tandem.internal.v1.Admin/Purge',
+                request_serializer=protos_dot_router__pb2.PurgeRequest.SerializeToString,
+                response_deserializer=protos_dot_router__pb2.PurgeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -86,6 +91,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Purge(self, request, context):
+        """Hides the cached blocks of a tenant on every replica, and has them overwritten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +120,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GiveRole,
                     request_deserializer=protos_dot_router__pb2.GiveRoleRequest.FromString,
                     response_serializer=protos_dot_router__pb2.GiveRoleResponse.SerializeToString,
+            ),
+            'Purge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Purge,
+                    request_deserializer=protos_dot_router__pb2.PurgeRequest.FromString,
+                    response_serializer=protos_dot_router__pb2.PurgeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +235,33 @@ class Admin(object):
             '/tandem.internal.v1.Admin/GiveRole',
             protos_dot_router__pb2.GiveRoleRequest.SerializeToString,
             protos_dot_router__pb2.GiveRoleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Purge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.internal.v1.Admin/Purge',
+            protos_dot_router__pb2.PurgeRequest.SerializeToString,
+            protos_dot_router__pb2.PurgeResponse.FromString,
             options,
             channel_credentials,
             insecure,

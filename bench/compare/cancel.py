@@ -1,7 +1,9 @@
 """Measures how fast a cancel frees the pools, and the delay of prompts behind cancelled ones.
 
-    python -m bench.compare.cancel [--rounds 20] [--long 10] [--streams 4]
+    python -m bench.compare.cancel [--rounds 20] [--long 10] [--streams 4] [--closed 12]
 
+First, on the fresh server, many streams are closed at once, and the time is taken from their close
+until no replica has a request.
 Each round sends long prompts to `tandem serve`. It cancels all of them once the prefill replica has
 them, and sends a short prompt at once. The client has one connection for each request.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +34,7 @@ from cluster.client.admin_client import fetch_status
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 
 _SHORT_TOKENS, _LONG_TOKENS = 32, 1500
+_CLOSED_TOKENS = 64
 _DEADLINE_S = 120.0
 _FOR_EVER_S = 3600.0
 _POLL_S = 0.005
@@ -40,11 +44,15 @@ _GOAL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CancelFigures:
-    """First tokens in seconds; cancels by the bound in seconds that they took at most."""
+    """First tokens in seconds; cancels by the bound in seconds that they took at most.
+
+    `closed` are the seconds from the close of all streams until all replicas were idle.
+    """
 
     alone: list[float]
     behind: list[float]
     cancels: dict[float, float]
+    closed: list[float]
 
 
 def main() -> None:
@@ -53,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--long", type=int, default=10, help="long prompts in each round")
     parser.add_argument("--streams", type=int, default=4, help="streams that run beside")
+    parser.add_argument("--closed", type=int, default=12, help="streams that are closed at once")
     add_paths(parser)
     options = parser.parse_args()
     paths = prepare(options)
@@ -64,13 +73,14 @@ def main() -> None:
     rows = [
         _row("first token of a short prompt, alone", measured.alone),
         _row(f"the same behind {options.long} cancelled ones", measured.behind),
+        _row(f"from the close of {options.closed} streams until all is idle", measured.closed),
     ]
     print(table(("ms", "median", "p99", "most", "of"), rows))
     ratio = statistics.median(measured.behind) / statistics.median(measured.alone)
     print(f"\nratio of the medians: {ratio:.2f}")
     print(cancels_in_words(measured.cancels))
     machine = describe_machine()
-    conditions = {name: getattr(options, name) for name in ("rounds", "long", "streams")}
+    conditions = {name: getattr(options, name) for name in ("rounds", "long", "streams", "closed")}
     keep(options.results, "cancel", machine, [as_series(measured, machine, conditions)])
 
 
@@ -106,6 +116,11 @@ def as_series(
         "behind ten cancelled prompts: TTFT p50": value_of(1000 * behind, "ms", rounds, "requests"),
         "behind over alone: TTFT p50": value_of(behind / alone, "x", 1, "runs"),
     }
+    if measured.closed:
+        times = [*measured.closed, measured.closed[0]]
+        cuts = statistics.quantiles(times, n=100, method="inclusive")
+        p99_ms, n = 1000 * cuts[98], len(measured.closed)
+        figures["closed at once: until idle p99"] = value_of(p99_ms, "ms", n, "rounds")
     count = int(max(measured.cancels.values(), default=0))
     if count:
         within = measured.cancels[_GOAL_S] / count
@@ -124,6 +139,10 @@ def as_series(
 async def _measure(
     options: argparse.Namespace, service: Service, server: ServerTarget
 ) -> CancelFigures:
+    closed = [
+        await _closed_s(service, server, options.closed, f"closed/{number}")
+        for number in range(options.rounds)
+    ]
     others = [
         asyncio.create_task(_stream_for_ever(server, number)) for number in range(options.streams)
     ]
@@ -134,7 +153,21 @@ async def _measure(
         behind.append(await _first_token_s(server, f"behind/{number}"))
     await _go_away(others)
     await asyncio.sleep(1.0)
-    return CancelFigures(alone[1:], behind[1:], await _cancels(server))
+    return CancelFigures(alone[1:], behind[1:], await _cancels(server), closed)
+
+
+async def _closed_s(service: Service, server: ServerTarget, count: int, name: str) -> float:
+    """Seconds from the close of so many running streams until no replica has a request."""
+    requests = [_request(server, _CLOSED_TOKENS, 1000, f"{name}/{one}") for one in range(count)]
+    tasks = [asyncio.create_task(send_request(server.target, one, _DEADLINE_S)) for one in requests]
+    async with asyncio.timeout(_DEADLINE_S):
+        while await _busy(service, "decode") < count:  # noqa: ASYNC110 - it polls the router
+            await asyncio.sleep(_POLL_S)
+        began = time.perf_counter()
+        await _go_away(tasks)
+        while await _busy(service, "prefill", "decode"):  # noqa: ASYNC110 - it polls the router
+            await asyncio.sleep(_POLL_S)
+    return time.perf_counter() - began
 
 
 async def _stream_for_ever(server: ServerTarget, number: int) -> None:
@@ -156,7 +189,7 @@ async def _abandon(service: Service, server: ServerTarget, count: int, name: str
     requests = [_request(server, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
     tasks = [asyncio.create_task(send_request(server.target, one, _DEADLINE_S)) for one in requests]
     async with asyncio.timeout(_DEADLINE_S):
-        while await _on_prefill(service) < count:  # noqa: ASYNC110 - it polls the router
+        while await _busy(service, "prefill") < count:  # noqa: ASYNC110 - it polls the router
             await asyncio.sleep(_POLL_S)
     await _go_away(tasks)
 
@@ -167,9 +200,10 @@ async def _go_away(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _on_prefill(service: Service) -> int:
+async def _busy(service: Service, *roles: str) -> int:
+    """The requests on the replicas of these roles, as they reported to the router."""
     status = await fetch_status(f"127.0.0.1:{service.grpc_port}")
-    return sum(one.waiting + one.running for one in status.replicas if one.role == "prefill")
+    return sum(one.waiting + one.running for one in status.replicas if one.role in roles)
 
 
 async def _cancels(server: ServerTarget) -> dict[float, float]:

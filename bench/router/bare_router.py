@@ -15,6 +15,7 @@ from bench.core.event_loop import run
 from cluster.config.endpoints import EndpointConfig, FlushConfig
 from cluster.config.schema import TandemConfig, located
 from cluster.config.security import SecurityConfig
+from cluster.config.tenant_limits import TenantConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.gc_tuning import settle
 from cluster.router.server import RouterServer
@@ -27,6 +28,8 @@ _ANY = EndpointConfig(max_output_tokens=1_000_000, ttft_budget_ms=60_000, itl_bu
 ENDPOINTS = {
     "each": replace(_ANY, stream="tokens"),
     "coalesced": replace(_ANY, flush=FlushConfig(40, 24)),
+    # Nearly all requests are refused, if the replicas are slow.
+    "tight": replace(_ANY, ttft_budget_ms=500),
 }
 
 
@@ -52,10 +55,11 @@ def config_for(url: str, model: str) -> TandemConfig:
     return replace(
         base,
         model=replace(base.model, path=model),
-        router=replace(base.router, http_port=0, grpc_port=0, max_requests=4096),
+        router=replace(base.router, http_port=0, grpc_port=0, max_requests=4096, max_waiting=4096),
         prefill=replace(base.prefill, local_prefill_tokens=0),
         decode=replace(base.decode, max_batch=4096),
         endpoints=ENDPOINTS,
+        tenants={"default": TenantConfig(max_concurrent=4096)},
         directory=replace(base.directory, url=url),
         security=SecurityConfig(secret_file=str(Path(model) / _SECRET)),
     )

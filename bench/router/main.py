@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc.aio
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
-from bench.router.bare_router import endless_model
 from bench.router.figures import FirstTokenRow, Percentiles, Throughput, as_series, report
+from bench.router.site import Site, process_of, site_of
 from bench.router.stream_load import (
     Streams,
     StreamSpec,
@@ -49,24 +45,6 @@ _PROBE = StreamSpec("coalesced", 5, _COALESCED, 1 + _COALESCED)
 _ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The processes, and the front ends of the router and of the prefill replica."""
-
-    router: int
-    decode: int
-    front_ends: dict[str, str]
-    prefill: dict[str, str]
-
-    def streams(self, front_end: str) -> Streams:
-        """A client of that front end of the router."""
-        return streams_to(front_end, self.front_ends[front_end])
-
-    def direct(self, front_end: str) -> Streams:
-        """A client of that front end of the prefill replica itself."""
-        return streams_to(front_end, self.prefill[front_end])
-
-
 def main() -> None:
     """Measure everything and print it."""
     options = _parse()
@@ -75,7 +53,7 @@ def main() -> None:
         return
     redis = EmbeddedRedis.start()
     try:
-        with _site(redis.url, options.prefill_ms) as site:
+        with site_of(redis.url, options.prefill_ms) as site:
             results = asyncio.run(_measure(site, options))
     finally:
         redis.stop()
@@ -106,40 +84,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
     parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-@contextmanager
-def _site(url: str, prefill_ms: float) -> Iterator[Site]:
-    module, took = "bench.router.fake_replicas", str(prefill_ms / 1000)
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        model = endless_model(Path(folder))
-        _, read = stack.enter_context(_process(module, url, "prefill", model, took))
-        decode, read_decode = stack.enter_context(_process(module, url, "decode", model, took))
-        prefill, _ = read(), read_decode()
-        with _process("bench.router.bare_router", url, model) as (router, read):
-            yield Site(router.pid, decode.pid, read(), prefill)
-
-
-@contextmanager
-def _process(
-    module: str, *arguments: str
-) -> Iterator[tuple[subprocess.Popen[str], Callable[[], dict[str, str]]]]:
-    """Start a process that ends with its standard input; yields the lines that it prints."""
-    command = [sys.executable, "-m", module, *arguments]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-    assert process.stdin is not None and process.stdout is not None
-    lines = process.stdout
-    try:
-        yield process, lambda: json.loads(lines.readline())
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 async def _measure(
@@ -187,7 +131,7 @@ async def _first_tokens(
 ) -> FirstTokenRow:
     """First tokens by each way in turn, beside open streams."""
     loads = [front_end, site.front_ends[front_end], str(streams), str(options.step_ms)]
-    with _process("bench.router.main", "--load", *loads) as (load, read):
+    with process_of("bench.router.main", "--load", *loads) as (load, read):
         os.setpriority(os.PRIO_PROCESS, load.pid, options.load_nice)
         await asyncio.to_thread(read)
         routed, direct = site.streams(front_end), site.direct(front_end)

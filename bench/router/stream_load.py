@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -114,9 +115,9 @@ class SseStreams:
 
     async def run(self, spec: StreamSpec, taken: Taken) -> None:
         """See Streams."""
-        reader, writer = await asyncio.open_connection(*self._where)
+        reader, writer = await self.open()
         try:
-            writer.write(_post(spec))
+            writer.write(self.request(spec))
             while piece := await reader.read(1 << 16):
                 taken.pieces.append(piece)
                 if taken.first_s is None and b"data: " in piece:
@@ -125,6 +126,25 @@ class SseStreams:
                     break
         finally:
             writer.transport.abort()
+
+    async def open(
+        self, limit: int = 1 << 16, window: int | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection that buffers twice `limit` bytes; the system has `window` bytes for it."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        if window is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, self._where)
+        except BaseException:
+            sock.close()
+            raise
+        return await asyncio.open_connection(sock=sock, limit=limit)
+
+    def request(self, spec: StreamSpec) -> bytes:
+        """The bytes of a stream's request."""
+        return _post(spec)
 
     def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
         """See Streams."""

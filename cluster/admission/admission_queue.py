@@ -15,7 +15,8 @@ from typing import get_args
 
 from cluster.admission.assigner import Assigner
 from cluster.admission.assignment import Assignment, FirstTokenTiming
-from cluster.admission.policy import decided_by
+from cluster.admission.early_refusal import ArrivingRequest
+from cluster.admission.policy import Reason, decided_by
 from cluster.admission.queue_position import QueuePositionNotifier, Tell
 from cluster.admission.unserved_demand import UnservedDemand
 from cluster.admission.waiting_queue import WaitingQueue, WaitingRequest, need_of
@@ -36,6 +37,8 @@ _POLL_S = 0.025
 _SOONEST_POLL_S = 0.005
 # Bound: requests that one poll decides about, unless they must be decided by now.
 _AT_ONE_POLL = 32
+# Bound: how old the plan of a request may be that waits behind others for the same thing.
+_PLAN_HOLDS_S = 0.1
 
 
 class AdmissionQueue:
@@ -91,6 +94,15 @@ class AdmissionQueue:
         """Requests of the batch lane that have waited long for decode capacity."""
         waiting = ((o.request.arrived_s, o.reason) for o in self._waiting if o.request.batch)
         return UnservedDemand().count(waiting, now)["decode"]
+
+    def refuse_early(self, arrival: ArrivingRequest) -> None:
+        """Raise Refused for a request that arrives behind more than it can wait for.
+
+        The check costs little: the request is not tokenised and not planned.
+        """
+        refused = self.assigner.refuse_early(arrival, self._clock())
+        if refused is not None:
+            raise refused
 
     async def enter(self, request: PlacementRequest, tell: Tell | None = None) -> list[Assignment]:
         """Wait for admission; returns one assignment for each choice, to be released.
@@ -190,11 +202,16 @@ class AdmissionQueue:
         self._timer = None
         now = self._polled_s = self._clock()
         polled, ahead_s = 0, 0.0
-        in_order = self._waiting.in_order()
+        in_order, blocked = self._waiting.in_order(), set[Reason | None]()
         for waiting in in_order:
             if polled >= _AT_ONE_POLL and now < decided_by(waiting.request):
                 continue
+            if waiting.reason in blocked and not _is_due(waiting, now):
+                ahead_s += waiting.alone_s or 0.0
+                continue
             ahead_s += self._decide(waiting, now, ahead_s)
+            if not (waiting.decided or waiting.capped):
+                blocked.add(waiting.reason)
             if waiting.capped:
                 continue
             polled += 1
@@ -226,3 +243,9 @@ class AdmissionQueue:
         waiting.decide(outcome)
         self.assigner.settle(waiting)
         return 0.0
+
+
+def _is_due(waiting: WaitingRequest, now: float) -> bool:
+    """Whether a request must be decided again, though one before it waits for the same thing."""
+    old = now - waiting.planned_s >= _PLAN_HOLDS_S
+    return old or now >= min(waiting.assign_by_s, decided_by(waiting.request))

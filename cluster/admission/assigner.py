@@ -7,8 +7,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
+from cluster.admission.early_refusal import ArrivingRequest, SizeEstimate
 from cluster.admission.offered_load import OfferedLoad
-from cluster.admission.policy import Admission, Admit, Reason, Refuse, Verdict, Wait, decided_by
+from cluster.admission.policy import (
+    Admission,
+    Admit,
+    Reason,
+    Refuse,
+    Verdict,
+    Wait,
+    assign_by,
+    decided_by,
+)
 from cluster.admission.refusals import RefusalLog, Refused
 from cluster.admission.unserved_demand import UnservedDemand
 from cluster.admission.waiting_queue import Outcome, WaitingQueue, WaitingRequest
@@ -51,6 +61,7 @@ class Assigner:
         self._clock = clock
         self._refusals = RefusalLog()
         self._offered = OfferedLoad()
+        self._sizes = SizeEstimate()
 
     def decide(
         self, waiting: WaitingRequest, now: float, ahead_s: float, *, may_wait: bool = True
@@ -126,6 +137,19 @@ class Assigner:
         verdict = self.policy.refuse(reason, request, forecast, now, replicas=replicas)
         return self._refused(request, verdict, now)
 
+    def refuse_early(self, arrival: ArrivingRequest, now: float) -> Refused | None:
+        """The refusal of a request that arrives behind too much work; None: it is to be planned."""
+        tokens = self._sizes.tokens(arrival.size)
+        before = self._waiting.work_before(arrival.tenant, tokens)
+        ahead = self._sizes.ahead(arrival.size, *before, now)
+        replicas = max(1, len(self._pools.healthy("prefill")))
+        verdict = self.policy.refuse_early(arrival, ahead, now, replicas=replicas)
+        if verdict is None:
+            return None
+        self._refusals.note(verdict, now)
+        self.unserved.refused(verdict.reason, now)
+        return Refused.by(verdict, now - arrival.arrived_s)
+
     def settle(self, waiting: WaitingRequest) -> None:
         """Use up the promised retry of a request that is decided or gone. Idempotent."""
         if waiting.promised:
@@ -173,6 +197,9 @@ class Assigner:
         request, forecast, own_device = waiting.request, plan.forecast, plan.pair.own_device
         waiting.feasible = forecast.feasible
         waiting.tokens_left = request.prompt_tokens - plan.pair.cached_tokens
+        waiting.planned_s = now
+        waiting.assign_by_s = assign_by(request, forecast, self.policy.margin_s(request.budget_s))
+        self._sizes.learn(request, waiting.tokens_left, forecast, now, own=own_device)
         # A prompt that is computed on a device of its own does not delay the waiting requests.
         self._note_work(waiting, 0.0 if own_device else forecast.alone_s / replicas, now)
         verdict = self.policy.judge(
@@ -195,7 +222,12 @@ class Assigner:
         if isinstance(verdict, Refuse):
             return self._refused(waiting.request, verdict, now)
         waiting.waits_for(verdict.reason)
+        slot = verdict.reason in ("decode_batch", "itl")
+        waiting.slot_s = self._sizes.interval_s / self._decoders() if slot else 0.0
         return None
+
+    def _decoders(self) -> int:
+        return max(1, len(self._pools.healthy("decode")))
 
     def _still_capped(self, waiting: WaitingRequest, now: float) -> bool:
         """Whether the request still waits for its own tenant, and need not be planned again."""

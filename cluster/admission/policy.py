@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.admission.early_refusal import ArrivingRequest, WorkAhead
 from cluster.admission.retry_schedule import SOONEST_S, RetrySchedule
 from cluster.placement.types import Forecast, PlacementRequest
 
@@ -212,15 +213,30 @@ class Admission:
             each_s = forecast.alone_s / replicas
         return (max(first_s, SOONEST_S) if reason is not None else 0.0) + before * each_s
 
+    def refuse_early(
+        self, arrival: ArrivingRequest, ahead: WorkAhead, now: float, *, replicas: int = 1
+    ) -> Refuse | None:
+        """Refuse a request at its arrival behind work that is too much; None: judge its plan."""
+        if arrival.batch or self._retries.is_due(arrival.key, now):
+            return None
+        wait_s, seconds = ahead.placed_s, ahead.alone_s / replicas
+        slots = ahead.too_many(decided_by(arrival), now)
+        if slots:
+            wait_s, seconds = max(wait_s, ahead.interval_s), max(seconds, ahead.interval_s)
+        elif not ahead.too_long(arrival, now, _WORTH_A_WAIT):
+            return None
+        slack_s = max(0.0, arrival.budget_s - self.margin_s(arrival.budget_s) - ahead.alone_s)
+        earliest_s = now + max(wait_s, SOONEST_S)
+        at_s = self._retries.promise(arrival.key, seconds, slack_s, earliest_s, now)
+        return Refuse("decode_batch" if slots else "ttft", at_s - now)
+
     def _early(
         self, request: PlacementRequest, forecast: Forecast, now: float, ahead_s: float
     ) -> Reason | None:
         """The reason to assign a feasible request later, so that shorter ones can still pass."""
         if ahead_s == 0.0 and forecast.work_s <= _SHALLOW * request.budget_s:
             return None
-        # The last moment at which the request could be in time, on a replica that is idle by then.
-        last_s = forecast.deadline_s - self.margin_s(request.budget_s) - forecast.alone_s
-        if now < min(decided_by(request), last_s):
+        if now < assign_by(request, forecast, self.margin_s(request.budget_s)):
             return "ttft"
         end_s = request.arrived_s + forecast.ttft_s + ahead_s
         return None if end_s <= forecast.deadline_s else "ttft"
@@ -243,7 +259,12 @@ class Admission:
         return "ttft" if self._retries.late(begin_s, seconds, now) > _LATE_PROMISES else None
 
 
-def decided_by(request: PlacementRequest) -> float:
+def assign_by(request: PlacementRequest, forecast: Forecast, margin_s: float) -> float:
+    """When a request that waits must be assigned, or decided."""
+    return min(decided_by(request), forecast.deadline_s - margin_s - forecast.alone_s)
+
+
+def decided_by(request: PlacementRequest | ArrivingRequest) -> float:
     """The latest time of a decision about a request (monotonic seconds); never for batch."""
     if request.batch:
         return float("inf")

@@ -13,8 +13,10 @@ weighted by the share of retries that came lately.
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import takewhile
 
 # Bound: the least time after which a retry is worth a request.
 SOONEST_S = 0.05
@@ -56,12 +58,16 @@ class RetrySchedule:
 
     def __init__(self) -> None:
         self.return_rate = 1.0
-        self._retries: list[_PromisedRetry] = []  # in the order of their times
+        # In the order of their times: those that may come, and those that did not come in time.
+        self._retries: list[_PromisedRetry] = []
+        self._missed: deque[_PromisedRetry] = deque()
+        # Seconds of work in `_retries`, by whether the retry is claimed.
+        self._work_s = {False: 0.0, True: 0.0}
         self._by_key: dict[Hashable, list[_PromisedRetry]] = {}
         self._end_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._retries)
+        return len(self._retries) + len(self._missed)
 
     def promise(
         self, key: Hashable, seconds: float, slack_s: float, earliest_s: float, now: float
@@ -78,9 +84,9 @@ class RetrySchedule:
         # Behind the last retry, but not behind retries that are known by now not to come.
         latest_s = earliest_s + _SPACING * (seconds + self._standing_s(key))
         at_s = min(max(self._end_s, earliest_s), latest_s)
-        if len(self._retries) < _MOST:
+        if len(self) < _MOST:
             retry = _PromisedRetry(key, at_s, seconds, slack_s)
-            insort(self._retries, retry, key=lambda one: one.at_s)
+            self._enter(retry)
             self._by_key.setdefault(key, []).append(retry)
             self._end_s = at_s + _SPACING * seconds * min(1.0, _MORE * self.return_rate)
         return at_s
@@ -93,10 +99,18 @@ class RetrySchedule:
         self._expire(now)
         for retry in self._by_key.get(key, ()):
             if retry.at_s - EARLY_S <= now and not retry.claimed:
+                self._leave(retry)
                 retry.claimed = True
+                self._enter(retry)
                 self._learn(1.0)
                 return True
         return False
+
+    def is_due(self, key: Hashable, now: float) -> bool:
+        """Whether `claim` would be True."""
+        self._expire(now)
+        retries = self._by_key.get(key, ())
+        return any(retry.at_s - EARLY_S <= now and not retry.claimed for retry in retries)
 
     def settle(self, key: Hashable) -> None:
         """Use up the time of a claimed retry, because its request is decided or gone."""
@@ -115,8 +129,6 @@ class RetrySchedule:
         for retry in self._retries:
             if with_s <= retry.at_s:
                 break
-            if retry.missed and not retry.claimed:
-                continue
             without_s, with_s = max(without_s, retry.at_s), max(with_s, retry.at_s)
             late += without_s <= retry.at_s + _SHARED * retry.slack_s < with_s
             took_s = retry.seconds * (1.0 if retry.claimed else self.return_rate)
@@ -125,28 +137,46 @@ class RetrySchedule:
 
     def _standing_s(self, key: Hashable) -> float:
         """The most seconds of work that the other promised retries may bring."""
+        work_s = dict(self._work_s)
+        for retry in self._by_key.get(key, ()):
+            if retry.claimed or not retry.missed:
+                work_s[retry.claimed] -= retry.seconds
         share = min(1.0, _MOST_MORE * self.return_rate)
-        return sum(
-            retry.seconds * (1.0 if retry.claimed else share)
-            for retry in self._retries
-            if retry.key != key and (retry.claimed or not retry.missed)
-        )
+        return max(0.0, work_s[True]) + share * max(0.0, work_s[False])
 
     def _expire(self, now: float) -> None:
-        gone = []
-        for retry in self._retries:
-            if retry.at_s + _NO_SHOW_S >= now:
-                break
-            if not retry.missed and not retry.claimed:
-                retry.missed = True
-                self._learn(0.0)
-            if retry.at_s + (_CLAIMED_S if retry.claimed else LATE_S) < now:
-                gone.append(retry)
-        for retry in gone:
-            self._drop(retry)
+        for retry in self._begun(now):
+            if retry.claimed:
+                if retry.at_s + _CLAIMED_S < now:
+                    self._drop(retry)
+                continue
+            self._leave(retry)
+            retry.missed = True
+            self._missed.append(retry)
+            self._learn(0.0)
+        while self._missed and self._missed[0].at_s + LATE_S < now:
+            self._drop(self._missed[0])
+
+    def _begun(self, now: float) -> list[_PromisedRetry]:
+        """The retries that are late by now: all claimed ones, and those that did not come."""
+        return list(takewhile(lambda retry: retry.at_s + _NO_SHOW_S < now, self._retries))
+
+    def _enter(self, retry: _PromisedRetry) -> None:
+        insort(self._retries, retry, key=lambda one: one.at_s)
+        self._work_s[retry.claimed] += retry.seconds
+
+    def _leave(self, retry: _PromisedRetry) -> None:
+        """Take a retry out of the list that it is in."""
+        if retry.missed and not retry.claimed:
+            self._missed.remove(retry)
+            return
+        self._retries.remove(retry)
+        self._work_s[retry.claimed] -= retry.seconds
+        if not self._retries:
+            self._work_s = {False: 0.0, True: 0.0}  # without the rounding of many sums
 
     def _drop(self, retry: _PromisedRetry) -> None:
-        self._retries.remove(retry)
+        self._leave(retry)
         retries = self._by_key[retry.key]
         retries.remove(retry)
         if not retries:

@@ -6,9 +6,11 @@ that was served least, then the shortest prompt. In the batch lane the oldest re
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 from cluster.admission.assignment import Assignment
 from cluster.admission.policy import Reason
@@ -18,6 +20,8 @@ from cluster.tenants.need import Need
 from engine.errors import TandemError
 from engine.types.urgency import Urgency
 
+# The position in the queue; the arrival makes it unique.
+Order = tuple[bool, bool, float, int, float]
 # How a wait ends: the assignments of all choices, or the error that the client gets.
 Outcome = list[Assignment] | TandemError
 
@@ -30,7 +34,8 @@ class WaitingRequest:
     request was refused before and told to come now. `arrival` counts requests. `on_decided` is
     called once. `alone_s` are the seconds of all prefill replicas for it, None until one is there
     to predict them. A `feasible` request would be in time if it were assigned now, and would make
-    no other one late.
+    no other one late. It was last planned at `planned_s`, and must be assigned by `assign_by_s`.
+    While it waits for a batch slot, `slot_s` are the seconds until the pool has one for it.
     """
 
     request: PlacementRequest
@@ -42,6 +47,9 @@ class WaitingRequest:
     reason: Reason | None = None
     alone_s: float | None = None
     feasible: bool = True
+    planned_s: float = float("-inf")
+    assign_by_s: float = float("-inf")
+    slot_s: float = 0.0
     outcome: Outcome | None = None
 
     @property
@@ -90,26 +98,26 @@ class WaitingQueue:
 
     def __init__(self, served: Callable[[str], float]) -> None:
         self._served = served
-        self._requests: list[WaitingRequest] = []
+        # In order, as it was when `in_order` was last called.
+        self._ranked: list[tuple[Order, WaitingRequest]] = []
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._ranked)
 
     def __iter__(self) -> Iterator[WaitingRequest]:
-        return iter(self._requests)
+        return (request for _, request in self._ranked)
 
     def add(self, request: WaitingRequest) -> None:
         """Put a request in the queue."""
-        self._requests.append(request)
+        insort(self._ranked, (self._order(request), request), key=itemgetter(0))
 
     def remove(self, request: WaitingRequest) -> None:
         """Take a request out of the queue, if it is there."""
-        if request in self._requests:
-            self._requests.remove(request)
+        self._ranked = [entry for entry in self._ranked if entry[1] is not request]
 
     def drop_decided(self) -> None:
         """Take out the requests that were decided."""
-        self._requests = [one for one in self._requests if not one.decided]
+        self._ranked = [entry for entry in self._ranked if not entry[1].decided]
 
     def gives_way(self, newcomer: WaitingRequest) -> WaitingRequest | None:
         """The request that should leave a full queue to this newcomer, if there is one.
@@ -118,7 +126,7 @@ class WaitingQueue:
         stochastic fairness queueing (McKenney, 1990). A promised retry never leaves for a request
         of its own lane, because it would be promised the same again, for ever.
         """
-        others = [one for one in self._requests if not one.decided]
+        others = [one for one in self if not one.decided]
         if not newcomer.request.batch and (batch := [o for o in others if o.request.batch]):
             return max(batch, key=self._order)
         lane = newcomer.request.batch
@@ -133,26 +141,42 @@ class WaitingQueue:
 
     def in_order(self) -> list[WaitingRequest]:
         """All waiting requests, the first one first."""
-        return sorted(self._requests, key=self._order)
+        self._ranked = sorted(((self._order(one), one) for one in self), key=itemgetter(0))
+        return list(self)
 
     def any_before(self, newcomer: WaitingRequest) -> bool:
         """Whether a request goes first: of a tenant that was served less, or earlier batch work."""
         request, served = newcomer.request, self._served(newcomer.request.tenant)
         return not newcomer.promised and any(
             other.request.batch if request.batch else self._served(other.request.tenant) < served
-            for other in self._requests
+            for other in self
             if request.batch or not other.request.batch
         )
 
     def ahead_s(self, newcomer: WaitingRequest) -> float:
         """Seconds of computing of the requests that go before the newcomer."""
         order = self._order(newcomer)
-        return sum(other.alone_s or 0.0 for other in self._requests if self._order(other) < order)
+        return sum(other.alone_s or 0.0 for other in self if self._order(other) < order)
+
+    def work_before(self, tenant: str, tokens: int) -> tuple[float, float]:
+        """The seconds of computing, and of waiting for slots, before a newcomer of so many tokens.
+
+        The order is that of the last poll. The newcomer is no promised retry, and not of the batch
+        lane.
+        """
+        place: Order = (False, True, self._served(tenant), tokens, float("inf"))
+        alone_s = slots_s = 0.0
+        for order, other in self._ranked:
+            if order > place:
+                break
+            alone_s += other.alone_s or 0.0
+            slots_s += other.slot_s
+        return alone_s, slots_s
 
     @property
     def alone_s(self) -> float:
         """Seconds that all prefill replicas together take for the prompts that wait."""
-        return sum(one.alone_s or 0.0 for one in self._requests)
+        return sum(one.alone_s or 0.0 for one in self)
 
     @property
     def least_urgency(self) -> Urgency:
@@ -162,12 +186,12 @@ class WaitingQueue:
         """
         urgencies = (
             Urgency.PRESSED if one.feasible else Urgency.URGENT
-            for one in self._requests
+            for one in self
             if one.reason == "ttft" and not (one.request.batch or one.decided)
         )
         return max(urgencies, default=Urgency.PROMPTS)
 
-    def _order(self, waiting: WaitingRequest) -> tuple[bool, bool, float, int, int]:
+    def _order(self, waiting: WaitingRequest) -> Order:
         request = waiting.request
         if request.batch:
             return True, not waiting.promised, 0.0, 0, waiting.arrival

@@ -67,7 +67,7 @@ class GenerateRequest:
 
     Requests of one `tenant` may share cached KV. `progress` requests Progress events; an endpoint
     with `stream: progress` sends them in any case. A ScorePrompt takes 1 for `n` and for
-    `max_tokens`.
+    `max_tokens`. It arrived at `arrived_s` (monotonic); None: when the router gets it.
     """
 
     prompt: Prompt
@@ -78,6 +78,7 @@ class GenerateRequest:
     endpoint: str = ""
     tenant: str = DEFAULT_TENANT
     progress: bool = False
+    arrived_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

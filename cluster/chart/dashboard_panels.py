@@ -17,6 +17,7 @@ from cluster.chart.dashboard_queries import (
 from cluster.chart.metric_catalogue import RAY_PREFIX, all_metrics, unit
 from cluster.telemetry import replica_metrics as replica
 from cluster.telemetry import router_metrics as router
+from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from decode_pool import metrics as decode
 from engine import metrics as engine
 from engine.telemetry import Counter, Gauge, Histogram, Metric
@@ -49,6 +50,7 @@ PANELS = (
         "percentunit",
         (quantile(router.TTFT_OF_BUDGET, 0.95, "endpoint"),),
     ),
+    Panel("Wait at the socket", "s", (quantile(router.ARRIVAL_LAG, 0.5, "front_end", legend=""),)),
     Panel("Where the time goes, mean", "s", (mean(router.STAGE, "stage", legend=""),)),
     Panel(
         "Time per token",
@@ -90,6 +92,11 @@ PANELS = (
         "Errors of the front ends",
         "reqps",
         (per_second(router.FRONT_END_ERRORS, "front_end", "error"),),
+    ),
+    Panel(
+        "Connections refused",
+        "reqps",
+        (per_second(REFUSED_CONNECTIONS, "door", "reason"),),
     ),
     Panel(
         "In the routers",

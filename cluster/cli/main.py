@@ -1,4 +1,4 @@
-"""The command `tandem`: serve, rollout, chat, generate, batch, status, role, stop, keys, bench.
+"""The command `tandem`, with a sub-command for each task.
 
 Errors are one line on stderr and exit code 2; `status` exits with 1 when something is unwell.
 Each command imports the heavy modules that it needs.
@@ -11,8 +11,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from cluster.cli.command_parser import CommandParser, VersionAction
 from cluster.cli.sampling_options import add_sampling, sampling_of
 from cluster.cli.tls_options import add_tls, router_address
 from engine.errors import TandemError, Unavailable
@@ -163,6 +164,13 @@ def _role(options: argparse.Namespace) -> int:
     return 0
 
 
+def _purge(options: argparse.Namespace) -> int:
+    from cluster.cli.purge import run
+
+    with _router_at(options.address):
+        return run(options)
+
+
 class _router_at:  # noqa: N801
     """Adds to an Unavailable the address that was tried."""
 
@@ -181,31 +189,16 @@ def _status_line() -> TextIO | None:
     return sys.stderr if sys.stderr.isatty() else None
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports an error in the arguments in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-class _Version(argparse.Action):
-    """Looks the version up only if `--version` is given."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"tandem {version('tandem-serve')}")
-        parser.exit()
-
-
 def build_parser() -> argparse.ArgumentParser:
     """All commands with their arguments."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="tandem",
         description="Serve a language model from a prefill pool and a decode pool.",
         epilog="TANDEM_LOG=debug|info|warning|error sets what is logged, in replicas too.",
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version", action=VersionAction, nargs=0, help="print the version and exit"
+    )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
     chat = _add_client(commands, "chat", _chat, "Talk with the model.")
@@ -227,6 +220,8 @@ def build_parser() -> argparse.ArgumentParser:
     rollout.add_argument("--model", metavar="PATH", help="folder of the model")
     text = "allow fewer keys, certificates or limits on who may call, and print what that is"
     rollout.add_argument("--weaken-security", action="store_true", help=text)
+    purge = _add_client(commands, "purge", _purge, "Purge the cached KV of a tenant.")
+    purge.add_argument("tenant", metavar="TENANT", help="whose cached KV is hidden and overwritten")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
     text = "Make the secret of a cluster on several hosts (security.secret_file)."

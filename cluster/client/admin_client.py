@@ -53,6 +53,15 @@ async def request_role(address: Address, replica: str, role: str, key: str | Non
     return str((await _call("GiveRole", request, address, key, 2 * _TIMEOUT_S)).before)
 
 
+async def request_purge(
+    address: Address, tenant: str, key: str | None = None
+) -> router_pb2.PurgeResponse:
+    """Purge a tenant's cached blocks on every replica; raises a TandemError."""
+    request = router_pb2.PurgeRequest(tenant=tenant)
+    answer: router_pb2.PurgeResponse = await _call("Purge", request, address, key, 2 * _TIMEOUT_S)
+    return answer
+
+
 def _as_number(address: Address) -> RouterAddress:
     """The address to call, see `dialled`; the certificate's name stays that of the host."""
     known = address if isinstance(address, RouterAddress) else RouterAddress.at(address)

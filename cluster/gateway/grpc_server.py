@@ -21,6 +21,7 @@ from cluster.api.proto_convert import event_to_proto, model_to_proto, request_fr
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id
+from cluster.gateway.arrival_probes import GrpcArrivals
 from cluster.gateway.grpc_methods import (
     Context,
     Received,
@@ -47,11 +48,20 @@ Add = Callable[[grpc.aio.Server], None]
 
 
 class InferenceGateway(inference_pb2_grpc.InferenceServicer):
-    """Answers `tandem.v1.Inference`. A call whose client reads nothing for `stall_s` ends."""
+    """Answers `tandem.v1.Inference`. A call whose client reads nothing for `stall_s` ends.
+
+    `arrived` says when a call that begins now came to the socket (monotonic).
+    """
 
     def __init__(
-        self, generator: Generator, *, stall_s: float = STALL_S, keys: ApiKeys | None = None
+        self,
+        generator: Generator,
+        *,
+        stall_s: float = STALL_S,
+        keys: ApiKeys | None = None,
+        arrived: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._arrived = arrived
         self._keys = keys
         self._generator = generator
         self._stall_s = stall_s
@@ -74,10 +84,10 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with answering(context):
+            arrived_s = self._arrived()
             wanted = await request.take(request_from_proto)
             tenant = identify(self._keys, authorization_of(context), wanted.tenant)
-            if tenant != wanted.tenant:
-                wanted = replace(wanted, tenant=tenant)
+            wanted = replace(wanted, tenant=tenant, arrived_s=arrived_s)
             events = self._generator.generate(wanted)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:
@@ -145,8 +155,10 @@ class GrpcServer:
         port: int,
         health_status: health.aio.HealthServicer,
         follower: asyncio.Task[None],
+        arrivals: GrpcArrivals,
     ) -> None:
         self.port = port
+        self._arrivals = arrivals
         self._server = server
         self._health = health_status
         self._follower = follower
@@ -154,6 +166,7 @@ class GrpcServer:
     async def stop(self, grace_s: float = 5.0) -> None:
         """Turn unhealthy, refuse new calls, end running calls after `grace_s`."""
         await end([self._follower])
+        await self._arrivals.stop()
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
@@ -176,7 +189,9 @@ async def start(
     TLS alone.
     """
     server = grpc.aio.server(options=_options(max_message_bytes, reuse_port))
-    gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys)
+    arrivals = GrpcArrivals()
+    arrived = arrivals.probe.arrived
+    gateway = InferenceGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
     server.add_generic_rpc_handlers((gateway.handlers(),))
     health_status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
@@ -187,13 +202,16 @@ async def start(
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME), server)
     try:
         bound = _bind(server, host, port, tls)
+        arrivals.add_to(server)
         await _set_health(generator, health_status, names)
         await server.start()
     except BaseException:
+        await arrivals.stop()
         await server.stop(0)
         raise
+    arrivals.start()
     follower = asyncio.create_task(_follow_health(generator, health_status, names))
-    return GrpcServer(server, bound, health_status, follower)
+    return GrpcServer(server, bound, health_status, follower, arrivals)
 
 
 def _bind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -53,18 +54,25 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
+    arrived: Callable[[], float] = time.monotonic,
     rules: BrowserRules | None = None,
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
 
     `rules` say which pages may call; without them, pages of this server by its usual names.
 
+    `arrived` says when a request that is read now came to the socket (monotonic).
     Its `state.drain` ends the WebSockets, each when its generations have ended.
     """
     gateway = HttpGateway(
-        generator, metrics, max_body_bytes=max_body_bytes, stall_s=stall_s, keys=keys
+        generator,
+        metrics,
+        max_body_bytes=max_body_bytes,
+        stall_s=stall_s,
+        keys=keys,
+        arrived=arrived,
     )
-    sockets = SocketGateway(generator, stall_s=stall_s, keys=keys)
+    sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
@@ -96,7 +104,9 @@ class HttpGateway:
         max_body_bytes: int,
         stall_s: float,
         keys: ApiKeys | None = None,
+        arrived: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._arrived = arrived
         self._keys = keys
         self._generator = generator
         self._metrics = metrics
@@ -106,19 +116,21 @@ class HttpGateway:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        tenant = self._tenant(request)
+        arrived_s, tenant = self._arrived(), self._tenant(request)
         name = _request_id(request)
-        call = await self._read(request, lambda body: ChatRequest.read(body).call(name, tenant))
+        call = await self._read(
+            request, lambda body: ChatRequest.read(body).call(name, tenant, arrived_s)
+        )
         return await self._reply(request, CHAT, call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        tenant = self._tenant(request)
+        arrived_s, tenant = self._arrived(), self._tenant(request)
         name = _request_id(request)
 
         def take(body: object) -> tuple[CompletionRequest, OpenAICall]:
             found = CompletionRequest.read(body)
-            return found, found.call(name, tenant)
+            return found, found.call(name, tenant, arrived_s)
 
         completion, call = await self._read(request, take)
         if not completion.echo:

@@ -90,8 +90,13 @@ class _Request(BaseModel):
         except ValidationError as error:
             raise _first(error) from None
 
-    def call(self, request_id: str, tenant: str = DEFAULT_TENANT) -> OpenAICall:
-        """The call of `tenant`; `request_id` is used if the request has no id."""
+    def call(
+        self, request_id: str, tenant: str = DEFAULT_TENANT, arrived_s: float | None = None
+    ) -> OpenAICall:
+        """The call of `tenant`; `request_id` is used if the request has no id.
+
+        `arrived_s` is as in GenerateRequest.
+        """
         name = check_request_id(self.request_id) or request_id
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
@@ -100,14 +105,16 @@ class _Request(BaseModel):
         if self.progress and not self.stream:
             raise InvalidRequest("progress is allowed with stream only", field="progress")
         return OpenAICall(
-            requests=self._requests(name, tenant),
+            requests=self._requests(name, tenant, arrived_s),
             request_id=name,
             stream=self.stream,
             include_usage=(self.stream_options or {}).get("include_usage", False),
             token_ids=self.return_token_ids,
         )
 
-    def _requests(self, name: str, tenant: str) -> tuple[GenerateRequest, ...]:
+    def _requests(
+        self, name: str, tenant: str, arrived_s: float | None
+    ) -> tuple[GenerateRequest, ...]:
         """One request for each prompt, numbered where there are several."""
         prompts = self._prompts()
         total = len(prompts) * check_choices(self.n)
@@ -125,6 +132,7 @@ class _Request(BaseModel):
             endpoint=check_name(self.endpoint, "endpoint"),
             tenant=check_tenant(tenant),
             progress=self.progress,
+            arrived_s=arrived_s,
         )
         if len(prompts) == 1:
             return (request,)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from starlette.responses import Response
@@ -22,6 +24,7 @@ from cluster.api.error_mapping import http_error
 from cluster.api.event_streams import StallWatch, closing, end, merge, unless
 from cluster.api.off_loop import off_loop, write_event
 from cluster.gateway.openai_chunks import Json
+from cluster.gateway.openai_requests import OpenAICall
 from cluster.gateway.sse import dump, dump_large
 from cluster.gateway.websocket_messages import (
     CANCEL,
@@ -58,8 +61,14 @@ class SocketGateway:
     """Answers `/v1/stream`. A socket whose client reads nothing for `stall_s` is closed."""
 
     def __init__(
-        self, generator: Generator, *, stall_s: float, keys: ApiKeys | None = None
+        self,
+        generator: Generator,
+        *,
+        stall_s: float,
+        keys: ApiKeys | None = None,
+        arrived: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._arrived = arrived
         self._generator = generator
         self._stall_s = stall_s
         self._keys = keys
@@ -100,6 +109,12 @@ class SocketGateway:
     def generator(self) -> Generator:
         """The generator of the tokens."""
         return self._generator
+
+    def streams(self, call: OpenAICall) -> list[AsyncIterator[Event]]:
+        """The events of each request of a call that came now."""
+        arrived_s = self._arrived()
+        requests = (replace(request, arrived_s=arrived_s) for request in call.requests)
+        return [self._generator.generate(request) for request in requests]
 
     @property
     def stall_s(self) -> float:
@@ -199,7 +214,7 @@ class _SocketSession:
         request_id = uuid.uuid4().hex
         call = await off_loop(size, lambda: read_call(kind, document, request_id, tenant))
         messages = Messages(name, kind, call, self._gateway.generator)
-        streams = [self._gateway.generator.generate(request) for request in call.requests]
+        streams = self._gateway.streams(call)
         self._cancels[name] = asyncio.Event()
         task = asyncio.create_task(self._run(name, messages, merge(streams)))
         self._tasks.add(task)

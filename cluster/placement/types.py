@@ -20,6 +20,7 @@ class PlacementRequest:
     - `batch`: the request is of the batch lane.
     - `key`: the same value when its `tenant` sends the request again.
     - `request_id`: for logs.
+    - `size`: the characters of its text, by which it is judged before it is tokenised.
     - `scored_from`: the first prompt token that is scored. Such a request needs no decode replica.
     """
 
@@ -35,6 +36,7 @@ class PlacementRequest:
     tenant: str = "default"
     request_id: str = ""
     scored_from: int | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

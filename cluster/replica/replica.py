@@ -146,6 +146,17 @@ class Replica:
             await self.heartbeat.beat()
         return before
 
+    def purge(self, tenant: str) -> int:
+        """Hide the cached blocks of a tenant, and have them overwritten; returns their number.
+
+        Blocks of running requests are overwritten when these requests have ended.
+        """
+        found = self.parts.blocks.purge(tenant)
+        log.info("a tenant's blocks were purged", extra={"replica": self.id, "blocks": found})
+        # A round of a loop begins with overwriting.
+        self.parts.prefill.loop.wakeup.set()
+        return found
+
     async def wait_for_version(self, timeout_s: float) -> None:
         """Wait, where another version serves, until this version is complete."""
         if not self._draining:
@@ -192,7 +203,7 @@ class Replica:
         """Answer routers and register; then compute the prefixes to be cached, beside requests."""
         wakeup = self.parts.prefill.loop.wakeup
         reporter = LoadReporter(self._status.state, wakeup)
-        control, sender = ControlServer(self.take_role), self.parts.prefill.sender
+        control, sender = ControlServer(self.take_role, self.purge), self.parts.prefill.sender
         await self.servers.start(control, reporter, sender)
         await join_directory(self.heartbeat.directory, self.heartbeat.record)
         self.heartbeat.start()

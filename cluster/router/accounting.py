@@ -22,7 +22,7 @@ from protos.status import one_line
 
 @dataclass(slots=True)
 class RequestAccount:
-    """One request: the tenant it counts for, its route, and when it began (monotonic).
+    """One request: the tenant it counts for, its route, and when it arrived (monotonic).
 
     `ttft_s` is the time to the first token of its first choice that has one.
     """
@@ -60,7 +60,8 @@ class RequestAccounting:
         """The account of a new request, which counts for `tenant`."""
         labels = self._labels.of(request, tenant)
         route = self._canaries.route(self._endpoint_of(request), tenant, request_id)
-        return RequestAccount(request_id, tenant, labels, route)
+        began_s = time.monotonic() if request.arrived_s is None else request.arrived_s
+        return RequestAccount(request_id, tenant, labels, route, began_s)
 
     def turned_away(self, account: RequestAccount, error: TandemError) -> None:
         """Count a request that never began. It belongs to no arm of a canary."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
 import grpc
 
+from cluster.api.validation import check_tenant
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
 from cluster.config.weakenings import weakenings
@@ -35,9 +36,9 @@ from cluster.gateway.grpc_methods import (
 from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary_routing import CanaryRouting, CanaryState
 from cluster.rpc.membership import Membership
-from cluster.rpc.role_control import check_flip, request_role, working_role
+from cluster.rpc.role_control import check_flip, request_purge, request_role, working_role
 from cluster.tenants.api_keys import ApiKeys
-from engine.errors import Unavailable
+from engine.errors import TandemError, Unavailable
 from protos import router_pb2
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class AdminServicer:
 
     Each call needs an operator's key. Without one it gets Unauthenticated or PermissionDenied, and
     nothing else is read of it.
+    `latest` adds the newest load to a record, because the directory learns of it once a second.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class AdminServicer:
         keys: ApiKeys,
         membership: Membership,
         canaries: CanaryRouting | None = None,
+        latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
     ) -> None:
+        self._latest = latest or pools.latest
         self._membership = membership
         self._config = config
         self._keys = keys
@@ -80,6 +84,7 @@ class AdminServicer:
             "Stop": method_handler(form, self.Stop, router_pb2.StopRequest),
             "Rollout": method_handler(form, self.Rollout, router_pb2.RolloutRequest),
             "GiveRole": method_handler(form, self.GiveRole, router_pb2.GiveRoleRequest),
+            "Purge": method_handler(form, self.Purge, router_pb2.PurgeRequest),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -90,7 +95,7 @@ class AdminServicer:
         async with answering(context):
             self._operator(context)
             await request.read()
-            replicas = [self._describe(record) for record in self._pools.members()]
+            replicas = [self._describe(self._latest(record)) for record in self._pools.members()]
             canaries = [_canary(state) for state in self._canaries.states()]
             return router_pb2.StatusResponse(
                 replicas=replicas,
@@ -165,6 +170,29 @@ class AdminServicer:
             flipped = {"replica": wanted.replica, "role": role}
             log.warning("role given by an operator", extra={"operator": operator} | flipped)
             return router_pb2.GiveRoleResponse(before=before)
+
+    async def Purge(  # noqa: N802
+        self, request: Received[router_pb2.PurgeRequest], context: Context
+    ) -> router_pb2.PurgeResponse:
+        """Purge a tenant's cached blocks on every replica, and name those that did not answer."""
+        async with answering(context):
+            operator = self._operator(context)
+            tenant = check_tenant((await request.read()).tenant)
+            replicas = [one for one in self._pools.members() if one.role != "router"]
+            connector = self._membership.connector()
+            answers = await asyncio.gather(
+                *(request_purge(connector, one, tenant) for one in replicas), return_exceptions=True
+            )
+            log.warning("tenant purged", extra={"operator": operator, "purged": tenant})
+            response = router_pb2.PurgeResponse()
+            for replica, answer in zip(replicas, answers, strict=True):
+                if isinstance(answer, int):
+                    response.blocks[replica.id] = answer
+                elif isinstance(answer, TandemError):
+                    response.failed[replica.id] = answer.message
+                else:
+                    raise answer
+            return response
 
     def _operator(self, context: Context) -> str:
         """The operator of a call, by the key; the caller's address counts for nothing."""

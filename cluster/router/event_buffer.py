@@ -7,6 +7,7 @@ choice the last one counts.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import deque
 from dataclasses import dataclass
 
@@ -15,28 +16,32 @@ from engine.errors import TandemError
 from engine.types.sequence import FinishReason, SampledToken
 
 HEARTBEAT_S = 10.0
+# Bound: the texts of so many events are kept apart. Each by itself takes ten times its length.
+_TEXTS = 64
 
 
 @dataclass(slots=True)
 class _TokenRun:
-    """The merged tokens of several events of one choice."""
+    """The merged tokens of several events of one choice, in some ten bytes for each token."""
 
     choice: int
     index: int
-    ids: list[int]
+    ids: array[int]
     texts: list[str]
     sampled: list[SampledToken]
     finish_reason: FinishReason | None
 
     def add(self, tokens: Tokens) -> None:
-        self.ids += tokens.ids
+        self.ids.extend(tokens.ids)
         self.texts.append(tokens.text)
+        if len(self.texts) > _TEXTS:
+            self.texts = ["".join(self.texts)]
         self.sampled += tokens.sampled
         self.finish_reason = tokens.finish_reason
 
     @classmethod
     def of(cls, tokens: Tokens) -> _TokenRun:
-        ids, sampled = list(tokens.ids), list(tokens.sampled)
+        ids, sampled = array("q", tokens.ids), list(tokens.sampled)
         reason = tokens.finish_reason
         return cls(tokens.choice, tokens.index, ids, [tokens.text], sampled, reason)
 

@@ -8,6 +8,7 @@ from typing import Self
 from cluster.config.router import RouterConfig
 from cluster.config.tls import CertificateConfig
 from cluster.gateway import grpc_server, http_app, uvicorn_server
+from cluster.gateway.arrival_probes import SocketArrivals
 from cluster.gateway.browser_access import BrowserRules
 from cluster.gateway.connections.limits import ConnectionLimits, most_connections
 from cluster.gateway.connections.refusals import RefusalCount
@@ -28,12 +29,18 @@ class FrontEnds:
     """Both servers while they listen; other hosts reach them at `*_address`."""
 
     def __init__(
-        self, grpc: GrpcServer, http: HttpServer, grpc_address: str, http_address: str
+        self,
+        grpc: GrpcServer,
+        http: HttpServer,
+        arrivals: SocketArrivals,
+        grpc_address: str,
+        http_address: str,
     ) -> None:
         self.grpc_address = grpc_address
         self.http_address = http_address
         self._grpc = grpc
         self._http = http
+        self._arrivals = arrivals
 
     @classmethod
     async def open(
@@ -61,11 +68,13 @@ class FrontEnds:
             tls=tls,
             also=[(SERVICE, lambda server: server.add_generic_rpc_handlers((admin.handlers(),)))],
         )
+        arrivals = await SocketArrivals.start()
         app = http_app.create_app(
             router,
             metrics=lambda: (metrics.text(), CONTENT_TYPE),
             max_body_bytes=config.max_message_bytes,
             keys=keys,
+            arrived=arrivals.probe.arrived,
             rules=BrowserRules.of(config.hosts, config.origins, config.host),
         )
         refused = RefusalCount("http").add
@@ -80,9 +89,10 @@ class FrontEnds:
             limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
-        return cls(grpc, http, *addresses)
+        return cls(grpc, http, arrivals, *addresses)
 
     async def close(self, grace_s: float) -> None:
         """Take no new requests, and let running requests end within `grace_s`."""
+        await self._arrivals.stop()
         http_grace_s = max(grace_s, _LEAST_GRACE_S)
         await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.arrival import retry_key, size_of
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, GenerateRequest, Started, Summary
 from cluster.api.gather import together
@@ -61,14 +62,14 @@ class RequestPhases:
         self, request: GenerateRequest, account: RequestAccount, events: EventBuffer
     ) -> Summary:
         """Serve a request; its events go to `events`. Raises a TandemError."""
-        began_s, timeout_s = time.monotonic(), self._timeout_s
+        timeout_s = self._timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 prepared = await self._prepare(request, account.request_id)
                 if prepared.delivery.at_end:
                     events.keep_text()
                 seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                wanted = placement_request(prepared, began_s, account.tenant)
+                wanted = placement_request(prepared, account.began_s, account.tenant, request)
                 tell = events.put if prepared.delivery.progress else None
                 assignments = await self._admission.enter(wanted, tell)
                 metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
@@ -162,7 +163,9 @@ def _wire_tokens(prepared: PreparedRequest) -> int:
     return len(prepared.prompt_ids) + lists + sum(map(len, sampling.stop)) // 4
 
 
-def placement_request(prepared: PreparedRequest, arrived_s: float, tenant: str) -> PlacementRequest:
+def placement_request(
+    prepared: PreparedRequest, arrived_s: float, tenant: str, request: GenerateRequest
+) -> PlacementRequest:
     """The request as admission and placement see it. It arrived at `arrived_s`.
 
     The request counts for `tenant`.
@@ -176,8 +179,9 @@ def placement_request(prepared: PreparedRequest, arrived_s: float, tenant: str) 
         budget_s=prepared.ttft_budget_s,
         itl_s=prepared.itl_s,
         batch=prepared.lane == "batch",
-        key=hash((prepared.tenant, prepared.prompt_ids)),
+        key=retry_key(request),
         tenant=tenant,
         request_id=prepared.request_id,
         scored_from=prepared.scored_from,
+        size=size_of(request.prompt),
     )

@@ -183,10 +183,9 @@ class Preprocessor:
         """The name of the endpoint that a request goes to, configured or not."""
         return endpoint_of(request, self._endpoints, self._card.endpoints[0])
 
-    def in_batch_lane(self, request: GenerateRequest) -> bool:
-        """Whether the request goes to the batch lane of a configured endpoint."""
-        endpoint = self._endpoints.get(self.endpoint_of(request))
-        return endpoint is not None and endpoint.lane == "batch"
+    def configured(self, request: GenerateRequest) -> EndpointConfig | None:
+        """The endpoint that a request goes to; None where it is not configured."""
+        return self._endpoints.get(self.endpoint_of(request))
 
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
         if request.model and request.model != self._card.name:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cluster.admission.admission_queue import AdmissionQueue
+from cluster.admission.arrival import arrival_of
+from cluster.admission.refusals import Refused
 from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import (
     Event,
@@ -158,6 +160,7 @@ class Router:
         request_id = request.request_id or secrets.token_hex(12)
         account = self._accounting.open(request, request_id, self._counts_for(request.tenant))
         try:
+            self._refuse_early(request, account)
             running = self._take_on(request, account)
         except TandemError as error:
             self._accounting.turned_away(account, error)
@@ -196,6 +199,20 @@ class Router:
         """The tenant for caps and metrics: without API keys all requests count for `default`."""
         return DEFAULT_TENANT if self._config.api_keys is None else tenant
 
+    def _refuse_early(self, request: GenerateRequest, account: RequestAccount) -> None:
+        """Raise Refused where no wait can help the request; this is decided without its tokens."""
+        endpoint = self._preprocessor.configured(request)
+        if endpoint is None:
+            return
+        arrival = arrival_of(request, endpoint, account.tenant, account.began_s)
+        if arrival is None:
+            return
+        try:
+            self._admission.refuse_early(arrival)
+        except Refused as refused:
+            metrics.REFUSED.inc(reason=refused.reason, **account.labels)
+            raise
+
     def _take_on(self, request: GenerateRequest, account: RequestAccount) -> _RunningRequest:
         """Begin the request, within the router's bound; raises a TandemError."""
         if self._closes_s is not None:
@@ -205,7 +222,9 @@ class Router:
         if key in self._running:
             name = account.request_id
             raise InvalidRequest(f"request_id {name!r} is running already", field="request_id")
-        most = most_of(self._config.max_requests, batch=self._preprocessor.in_batch_lane(request))
+        endpoint = self._preprocessor.configured(request)
+        batch = endpoint is not None and endpoint.lane == "batch"
+        most = most_of(self._config.max_requests, batch=batch)
         if request.n > most:
             raise InvalidRequest(f"n is {request.n}: at most {most} choices run here", field="n")
         if self._choices + request.n > most:

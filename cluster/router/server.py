@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import get_args
 
 from cluster.autoscaling.load_signals import LoadLimits
@@ -206,6 +207,7 @@ class RouterServer:
             self._operators,
             self._membership,
             self._canaries,
+            self._latest,
         )
         front_ends = await FrontEnds.open(
             config.router,
@@ -258,6 +260,12 @@ class RouterServer:
             self._wake,
         )
         self._autoscaling.add(asyncio.create_task(runner.run(), name=f"autoscaling by {self.id}"))
+
+    def _latest(self, record: ReplicaRecord) -> ReplicaRecord:
+        """The record with the newest load that is known here."""
+        if record.id == self.id:
+            return replace(record, load=self.router.load())
+        return self.pools.latest(record)
 
     def _load(self) -> ReplicaLoad:
         """The load for a heartbeat; also sets the gauges, because Ray forgets idle gauges."""

@@ -1,4 +1,4 @@
-"""Requests to a running replica: changes of its role."""
+"""Requests to a running replica: changes of its role, and purges of a tenant's cached blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from google.protobuf.message import DecodeError
 from cluster.api.error_mapping import error_from_failure
 from cluster.replica_record import Pool, ReplicaRecord, ReplicaRole
 from engine.errors import Internal, InvalidRequest, NotFound, TandemError, Unavailable
-from protos.replica_pb2 import ControlAnswer, ControlRequest, TakeRoleRequest, TakeRoleResponse
+from protos.replica_pb2 import (
+    ControlAnswer,
+    ControlRequest,
+    PurgedBlocks,
+    PurgeTenant,
+    TakeRoleRequest,
+    TakeRoleResponse,
+)
 from protos.status import failure_to_proto
 from protos.wire.client import Connector
 from protos.wire.streams import FrameStream
@@ -25,13 +32,18 @@ _TIMEOUT_S = 5.0
 MOST_BYTES = 1 << 16
 
 TakeRole = Callable[[ReplicaRole], Awaitable[ReplicaRole]]
+Purge = Callable[[str], int]
 
 
 class ControlServer:
-    """Answers the requests to a replica; `take_role` returns the role before."""
+    """Answers the requests to a replica.
 
-    def __init__(self, take_role: TakeRole) -> None:
+    `take_role` returns the role before, and `purge` the number of a tenant's cached blocks.
+    """
+
+    def __init__(self, take_role: TakeRole, purge: Purge) -> None:
         self._take_role = take_role
+        self._purge = purge
 
     async def serve(self, stream: FrameStream) -> None:
         """Answer one request."""
@@ -49,7 +61,10 @@ class ControlServer:
 
     async def _answer(self, request: ControlRequest) -> ControlAnswer:
         """Carry out the request; raises a TandemError."""
-        if request.WhichOneof("command") != "take_role":
+        command = request.WhichOneof("command")
+        if command == "purge":
+            return ControlAnswer(purged=PurgedBlocks(blocks=self._purge(request.purge.tenant)))
+        if command != "take_role":
             raise InvalidRequest("this replica does not know the request")
         before = await self._take_role(working_role(request.take_role.role))
         return ControlAnswer(took_role=TakeRoleResponse(before=before))
@@ -88,6 +103,12 @@ async def request_role(connector: Connector, record: ReplicaRecord, role: Replic
     """Give a replica a role; returns the role before. Raises a TandemError."""
     request = ControlRequest(take_role=TakeRoleRequest(role=role))
     return str((await request_control(connector, record, request)).took_role.before)
+
+
+async def request_purge(connector: Connector, record: ReplicaRecord, tenant: str) -> int:
+    """Purge a tenant's cached blocks; returns their number. Raises a TandemError."""
+    request = ControlRequest(purge=PurgeTenant(tenant=tenant))
+    return int((await request_control(connector, record, request)).purged.blocks)
 
 
 async def request_control(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from engine.telemetry import Metric, Sink
 
+log = logging.getLogger(__name__)
+
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+
+
+# Bound: how long a recording for Ray waits, which exports every few seconds.
+_FLUSH_S = 0.5
 
 
 class PrometheusBackend:
@@ -44,11 +52,21 @@ class PrometheusBackend:
 class RayBackend:
     """Sends the metrics through Ray. `api` is the module `ray.util.metrics`, given by the caller.
 
-    Ray exports them from each node with its own prefix: `ray_tandem_…`.
+    Ray exports them from each node with its own prefix: `ray_tandem_…`. A recording costs Ray some
+    20 µs, so counters are added up here, and gauges keep their last value, until `flush`. A thread
+    of the backend flushes every `flush_s`.
     """
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Any, flush_s: float = _FLUSH_S) -> None:
         self._api = api
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[Sink, tuple[str, ...]], float] = {}
+        self._values: dict[tuple[Sink, tuple[str, ...]], float] = {}
+        self._ended = threading.Event()
+        flusher = threading.Thread(
+            target=self._flush_often, args=(flush_s,), name="ray metrics", daemon=True
+        )
+        flusher.start()
 
     def attach(self, metric: Metric) -> Sink:
         """Declare the metric to Ray; see engine.telemetry.Backend."""
@@ -60,12 +78,47 @@ class RayBackend:
             return lambda value, labels: histogram.observe(value, _tags(names, labels))
         if metric.kind == "gauge":
             gauge = self._api.Gauge(metric.name, metric.description, tag_keys=names)
-            return lambda value, labels: gauge.set(value, _tags(names, labels))
+            return self._last(lambda value, labels: gauge.set(value, _tags(names, labels)))
         # Ray adds the suffix itself.
         name = metric.name.removesuffix("_total")
         counter = self._api.Counter(name, metric.description, tag_keys=names)
-        # Ray refuses an increment of zero.
-        return lambda value, labels: counter.inc(value, _tags(names, labels)) if value > 0 else None
+        return self._sum(lambda value, labels: counter.inc(value, _tags(names, labels)))
+
+    def flush(self) -> None:
+        """Give Ray what was recorded since the last flush."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            values, self._values = self._values, {}
+        for (record, labels), value in (*counts.items(), *values.items()):
+            record(value, labels)
+
+    def close(self) -> None:
+        """Flush a last time, and no more. Idempotent."""
+        self._ended.set()
+        self.flush()
+
+    def _sum(self, record: Sink) -> Sink:
+        def add(value: float, labels: tuple[str, ...]) -> None:
+            if value > 0:  # Ray refuses an increment of zero
+                key = record, labels
+                with self._lock:
+                    self._counts[key] = self._counts.get(key, 0.0) + value
+
+        return add
+
+    def _last(self, record: Sink) -> Sink:
+        def keep(value: float, labels: tuple[str, ...]) -> None:
+            with self._lock:
+                self._values[record, labels] = value
+
+        return keep
+
+    def _flush_often(self, flush_s: float) -> None:
+        while not self._ended.wait(flush_s):
+            try:
+                self.flush()
+            except Exception:
+                log.exception("metrics could not be given to Ray")
 
 
 def _children(metric: Any) -> Callable[[tuple[str, ...]], Any]:

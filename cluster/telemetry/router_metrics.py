@@ -25,6 +25,12 @@ FAILOVERS = Counter(
     "Choices that went on on other replicas, because a replica or KV on its way was lost.",
     ("reason",),
 )
+ARRIVAL_LAG = Histogram(
+    "tandem_arrival_lag_seconds",
+    "How long requests wait at the socket of a front end (`grpc`, `http`) before the router reads "
+    "them, by a probe that the router sends to itself. The wait counts in all other times.",
+    ("front_end",),
+)
 RUNNING = Gauge("tandem_router_running_requests", "Requests in this router now.")
 WAITING = Gauge("tandem_router_waiting_requests", "Requests that wait in this router.")
 ARM_REQUESTS = Counter(

@@ -151,9 +151,11 @@ def test_ray_gets_tags_and_names_without_the_suffix_it_adds(counter: Counter) ->
     telemetry.install(backend)
     try:
         counter.inc(0, role="prefill")
-        counter.inc(3, role="prefill")
+        counter.inc(1, role="prefill")
+        counter.inc(2, role="prefill")
     finally:
         telemetry.uninstall(backend)
+        backend.close()
     made = next(metric for metric in FakeRayApi.made if metric.name == "tandem_test_requests")
     assert made.options == {"tag_keys": ("role",)}
     assert made.calls == [(3, {"role": "prefill"})]

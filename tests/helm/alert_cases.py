@@ -64,6 +64,17 @@ def queue_wait(seconds: tuple[float, float], lane: str = "interactive") -> Sampl
     }
 
 
+def arrival_lag(seconds: float) -> Samples:
+    """Probes of the gRPC front end that all waited so long."""
+    bounds = ("0.05", "0.1", "0.25", "+Inf")
+    return {
+        name(
+            "tandem_arrival_lag_seconds_bucket", front_end="grpc", le=bound, WorkerId="a1"
+        ): rising((240.0 if seconds <= float(bound) else 0.0, 30))
+        for bound in bounds
+    }
+
+
 def outcomes(**per_minute: float) -> Samples:
     where = {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
     return {
@@ -116,6 +127,7 @@ CASES = (
         also=("TandemFirstTokensNearBudget",),
     ),
     Case("TandemQueueWaitRising", queue_wait((0.05, 0.3)), queue_wait((0.01, 0.06)), CHAT),
+    Case("TandemArrivingLate", arrival_lag(0.2), arrival_lag(0.05), {"front_end": "grpc"}),
     Case(
         "TandemRefusing",
         workers("tandem_refused_total", rising((6, 30)), endpoint="chat", reason="ttft"),

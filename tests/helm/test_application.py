@@ -41,7 +41,7 @@ def deployments(found: Any, folder: Path) -> dict[str, Any]:
     file.write_text(one(found, "ConfigMap", "tandem-config")["data"]["tandem.yaml"])
     arguments = served(found)["applications"][0]["args"] | {"config": str(file)}
     router = call_builder(application, arguments)._bound_deployment
-    pools = [pool._bound_deployment for pool in router.init_args[1:]]
+    pools = [pool._bound_deployment for pool in router.init_args[2:]]
     return {made.name: made for made in (router, *pools)}
 
 

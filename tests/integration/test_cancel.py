@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -14,15 +15,17 @@ from websockets.asyncio.client import connect
 
 from cluster.api import Tokens
 from cluster.client import Client
+from cluster.client.admin_client import fetch_status
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
 from tests.eventually import eventually
-from tests.integration.local import LocalCluster, cluster
+from tests.integration.local import OPERATOR_KEY, LocalCluster, cluster
 
 LONG = 10
 CHUNK = 64
 PROMPT = 1500
+STREAMS = 12
 
 
 class Computed:
@@ -201,3 +204,40 @@ async def test_streams_whose_connections_close_end_on_both_pools_and_are_timed(c
             assert len(times.seen) == 3
     finally:
         telemetry.uninstall(times)
+
+
+async def test_twelve_streams_that_are_closed_at_once_are_gone_and_are_shown_as_gone(config):
+    """The status shows what the replicas report, not what the directory heard a second ago."""
+    slow = replace(config.directory, lease_s=60.0, heartbeat_s=20.0)
+    config = replace(config, directory=slow, kv=replace(config.kv, blocks=1200))
+    async with cluster(config) as local:
+        streams = [asyncio.create_task(ask_long_answer(local, number)) for number in range(STREAMS)]
+        await eventually(lambda: local.decode[0].load().running == STREAMS)
+        await eventually_shown(local, STREAMS)
+        closed_s = time.monotonic()
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        await eventually(lambda: not left(local, "closed"))
+        # 250 ms are promised; a loaded machine gets more, but no heartbeat could come meanwhile.
+        assert time.monotonic() - closed_s < 5.0
+        await eventually_shown(local, 0)
+        assert time.monotonic() - closed_s < 10.0
+
+
+async def eventually_shown(local: LocalCluster, running: int) -> None:
+    """Wait until `tandem status` would show so many requests on the replicas and the router."""
+    async with asyncio.timeout(15.0):
+        while True:
+            status = await fetch_status(local.router.grpc_address, OPERATOR_KEY)
+            shown = {one.role: one.running + one.waiting for one in status.replicas}
+            if shown == {"prefill": 0, "decode": running, "router": running}:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def ask_long_answer(local: LocalCluster, number: int) -> None:
+    async for _ in local.client.generate(
+        [number + 1] * 8, max_tokens=900, ignore_eos=True, request_id=f"closed-{number}"
+    ):
+        pass

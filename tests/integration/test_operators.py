@@ -13,6 +13,7 @@ import yaml
 
 from cluster.client.admin_client import (
     fetch_status,
+    request_purge,
     request_role,
     request_rollout,
     request_stop,
@@ -28,6 +29,7 @@ CALLS = {
     "status": lambda address, key: fetch_status(address, key),
     "stop": lambda address, key: request_stop(address, key),
     "role": lambda address, key: request_role(address, "nobody", "decode", key),
+    "purge": lambda address, key: request_purge(address, "acme", key),
     "rollout": lambda address, key: request_rollout(address, "no JSON", key=key),
 }
 

@@ -9,11 +9,13 @@ import httpx
 import pytest
 import torch
 
+from cluster.client.admin_client import request_purge
 from cluster.telemetry import router_metrics
 from decode_pool import metrics as decode_metrics
 from engine import metrics as engine_metrics
 from engine.telemetry import install, uninstall
-from tests.integration.local import cluster
+from tests.eventually import eventually
+from tests.integration.local import OPERATOR_KEY, cluster, in_use
 
 NEW_TOKENS = 40
 PROMPT = [number * 7 % 256 for number in range(100)]
@@ -107,6 +109,22 @@ async def test_no_tenant_shares_with_another(config, model):
         assert foreign.prefill_replica == "prefill-0"
         _, own = await ask(local, turn, tenant="a")
         assert own.cached_tokens > len(PROMPT)
+
+
+async def test_a_purge_takes_the_cached_kv_of_one_tenant_and_overwrites_it(config):
+    async with cluster(config) as local:
+        kept = {name: (await ask(local, PROMPT, tenant=name))[0] for name in ("a", "b")}
+        await local.idle()
+        answer = await request_purge(local.router.grpc_address, "a", OPERATOR_KEY)
+        assert dict(answer.blocks) == {"prefill-0": 6, "decode-0": answer.blocks["decode-0"]}
+        assert answer.blocks["decode-0"] >= 6 and not answer.failed
+        await eventually(lambda: not any(in_use(replica) for replica in local.replicas))
+        cache = local.prefill[0].parts.model.engine.cache
+        used = sum(bool(cache.layers[0][:, block].any()) for block in range(cache.blocks))
+        assert used == 7  # those of b, with the last one of its prompt
+        for name, cached in (("a", 0), ("b", 96)):
+            tokens, summary = await ask(local, PROMPT, tenant=name)
+            assert (tokens, summary.cached_tokens) == (kept[name], cached)
 
 
 @pytest.mark.parametrize("off", ["cache", "local"])

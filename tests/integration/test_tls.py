@@ -17,7 +17,7 @@ from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import request_role
 from engine.errors import Unavailable
 from tests.certificates import Certificates, serial
-from tests.integration.local import cluster
+from tests.integration.local import OPERATOR_KEY, cluster
 from tests.metrics_page import recorded
 
 PROMPT = [number * 7 % 256 for number in range(60)]
@@ -54,8 +54,12 @@ async def answer(client: Client) -> list[int]:
 
 
 async def test_the_answers_are_the_same_with_and_without_tls(
-    config: TandemConfig, encrypted: TandemConfig, own: Certificates
+    config: TandemConfig,
+    encrypted: TandemConfig,
+    own: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TANDEM_OPERATOR_KEY", OPERATOR_KEY)
     async with cluster(config) as local:
         plain = await answer(local.client)
     async with cluster(encrypted) as local:

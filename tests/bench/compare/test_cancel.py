@@ -26,11 +26,13 @@ def test_without_cancels_nothing_is_claimed() -> None:
 
 def test_a_run_gives_every_figure_that_a_goal_needs():
     machine = {"commit": "c", "date": "2026-01-02"}
-    measured = CancelFigures([0.030, 0.034, 0.038], [0.034, 0.034, 0.050], {0.025: 99, 0.25: 100})
+    measured = CancelFigures(
+        [0.030, 0.034, 0.038], [0.034, 0.034, 0.050], {0.025: 99, 0.25: 100}, [0.05]
+    )
     figures = as_series(measured, machine, {"rounds": 3}).figures
     needed = {one.figure for goal in GOALS for one in goal.sources if one.benchmark == "cancel"}
     assert needed <= figures.keys()
     assert figures["behind over alone: TTFT p50"].value == 1.0
     assert figures["cancels: 99 of 100 within"].value == 25
-    without = as_series(CancelFigures([0.03], [0.04], {}), machine, {}).figures
+    without = as_series(CancelFigures([0.03], [0.04], {}, []), machine, {}).figures
     assert not any(name.startswith("cancels") for name in without)

@@ -117,3 +117,22 @@ def test_no_time_is_early_none_is_past_and_all_end(steps):
         assert 0 <= retries.return_rate <= 1
     assert retries.late(now + 10_000, 10.0, now + 10_000) == 0
     assert len(retries) == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("pcs"), st.integers(0, 5), st.floats(0, 0.8)), max_size=60)
+)
+def test_the_sums_of_work_are_those_of_the_retries(steps):
+    retries, now = RetrySchedule(), 0.0
+    for what, key, passed_s in steps:
+        now += passed_s
+        if what == "p":
+            retries.promise(key, 0.1 * key, 0.5, now + 0.3, now)
+        elif what == "c":
+            assert retries.is_due(key, now) == retries.claim(key, now)
+        else:
+            retries.settle(key)
+        for claimed in (False, True):
+            work_s = sum(one.seconds for one in retries._retries if one.claimed is claimed)
+            assert retries._work_s[claimed] == pytest.approx(work_s, abs=1e-9)
+        assert len(retries) == sum(map(len, retries._by_key.values()))

@@ -33,6 +33,9 @@ def test_which_goes_first():
     assert [queue.ahead_s(one) for one in order] == [0, 1, 2, 3, 4, 5, 6]
     assert queue.alone_s == len(order)
     assert [queue.any_before(one) for one in order] == [False] * 4 + [True] * 3
+    # A newcomer goes behind equals, by its tokens and the service of its tenant.
+    assert queue.work_before("default", 9) == (1, 0) and queue.work_before("default", 10) == (2, 0)
+    assert queue.work_before("had much", 99) == (5, 0)
     order[1].decide([])
     queue.drop_decided()
     queue.remove(order[1])

@@ -23,7 +23,9 @@ def own(tmp_path: Path) -> Certificates:
 def loaded(folder: Path, tls: object, **directory: str) -> TandemConfig:
     path = folder / "tandem.yaml"
     path.write_text(yaml.safe_dump({"tls": tls, "directory": directory}))
-    return load_config(path)
+    config = load_config(path)
+    config.tls.check()
+    return config
 
 
 def test_without_the_section_nothing_is_encrypted() -> None:

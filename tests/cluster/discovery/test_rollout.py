@@ -342,7 +342,7 @@ async def test_a_stop_request_is_heard_with_the_secret_alone(directory) -> None:
         assert not await stopped()
         assert await directory.listen_for_stop(SEAL.launcher) is None
     admin = AdminServicer(HealthyReplicas(Roster()), directory, RUNNING, Anybody({}), MEMBERSHIP)
-    await admin.Stop(router_pb2.StopRequest(), Context())
+    await admin.Stop(received(router_pb2.StopRequest()), Context())
     assert await stopped()
 
 

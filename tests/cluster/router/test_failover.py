@@ -9,6 +9,7 @@ import pytest
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.assignment import Assignment
+from cluster.api import GenerateRequest, TokenPrompt
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.router import failover
@@ -81,7 +82,9 @@ class Rig:
         self.assignment = None
 
     async def start(self):
-        ask = placement_request(self.state.prepared, time.monotonic(), "default")
+        ask = placement_request(
+            self.state.prepared, time.monotonic(), "default", GenerateRequest(TokenPrompt((1, 2)))
+        )
         (self.assignment,) = await self.admission.enter(ask)
         running = self.failover.run(
             self.state, self.assignment, self.emitted.append, lambda first: None

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc import role_control
-from cluster.rpc.role_control import MOST_BYTES, ControlServer, request_role
+from cluster.rpc.role_control import MOST_BYTES, ControlServer, request_purge, request_role
 from engine.errors import InvalidRequest, NotFound, TandemError, Unavailable
 from protos.replica_pb2 import ControlAnswer, ControlRequest
 from protos.wire.streams import StreamServer
@@ -29,12 +29,18 @@ class Roles:
         self.taken.append(role)
         return "decode"
 
+    def purge(self, tenant):
+        if self.error is not None:
+            raise self.error
+        self.taken.append(tenant)
+        return 3
+
 
 @asynccontextmanager
 async def controlled(serve=None):
     """A replica: (its roles, its record)."""
     roles = Roles()
-    streams = StreamServer(serve or ControlServer(roles.take).serve, MOST_BYTES)
+    streams = StreamServer(serve or ControlServer(roles.take, roles.purge).serve, MOST_BYTES)
     async with listening({"control": streams.accept}) as wire:
         try:
             yield roles, ReplicaRecord("r0", "decode", wire.address, 1)
@@ -48,8 +54,16 @@ async def test_a_member_changes_a_role():
         assert roles.taken == ["prefill"]
 
 
+async def test_a_member_purges_a_tenant():
+    async with controlled() as (roles, record):
+        assert await request_purge(connector(), record, "acme") == 3
+        assert roles.taken == ["acme"]
+
+
 async def test_a_stranger_changes_no_role_and_learns_nothing():
     async with controlled() as (roles, record):
+        with pytest.raises(Unavailable, match="did not prove the cluster's secret"):
+            await request_purge(connector(OTHER_SECRET), record, "acme")
         with pytest.raises(Unavailable, match="did not prove the cluster's secret"):
             await request_role(connector(OTHER_SECRET), record, "prefill")
         assert not roles.taken

@@ -1,0 +1,68 @@
+"""The processes of a router without a model: two fake replicas, and the router before them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.router.bare_router import endless_model
+from bench.router.stream_load import Streams, streams_to
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The processes, and the front ends of the router and of the prefill replica."""
+
+    router: int
+    decode: int
+    front_ends: dict[str, str]
+    prefill: dict[str, str]
+
+    def streams(self, front_end: str) -> Streams:
+        """A client of that front end of the router."""
+        return streams_to(front_end, self.front_ends[front_end])
+
+    def direct(self, front_end: str) -> Streams:
+        """A client of that front end of the prefill replica itself."""
+        return streams_to(front_end, self.prefill[front_end])
+
+
+@contextmanager
+def site_of(url: str, prefill_ms: float) -> Iterator[Site]:
+    """Start the processes; a first token takes `prefill_ms`. `url` is that of a directory."""
+    module, took = "bench.router.fake_replicas", str(prefill_ms / 1000)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        model = endless_model(Path(folder))
+        _, read = stack.enter_context(process_of(module, url, "prefill", model, took))
+        decode, read_decode = stack.enter_context(process_of(module, url, "decode", model, took))
+        prefill, _ = read(), read_decode()
+        with process_of("bench.router.bare_router", url, model) as (router, read):
+            yield Site(router.pid, decode.pid, read(), prefill)
+
+
+@contextmanager
+def process_of(
+    module: str, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], dict[str, str]]]]:
+    """Start a process that ends with its standard input; yields the lines that it prints."""
+    command = [sys.executable, "-m", module, *arguments]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    lines = process.stdout
+    try:
+        yield process, lambda: json.loads(lines.readline())
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,211 @@
+"""Sends a fuzzed request to one listening port, and says what came of it in a word.
+
+A word begins with `bad:` where the server must not answer so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import random
+import ssl
+from collections.abc import Callable
+
+import grpc
+import grpc.aio
+
+from protos import inference_pb2 as wire
+from tests.fuzz.values import fuzzed_body, fuzzed_message, mutated
+
+# A request that is served longer than this is cancelled by its client.
+ANSWER_S = 10.0
+_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/healthz", "/metrics", "/nope")
+_BAD_CODES = (
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.UNAVAILABLE,
+)
+
+
+async def _read_all(reader: asyncio.StreamReader, most: int = 1 << 22) -> bytes:
+    found = b""
+    while len(found) < most:
+        piece = await reader.read(1 << 16)
+        if not piece:
+            break
+        found += piece
+    return found
+
+
+class HttpDoor:
+    """HTTP/1.1 by hand: valid requests with fuzzed bodies, and requests that are no HTTP."""
+
+    name = "http"
+
+    def __init__(self, host: str, port: int, key: str = "", tls: ssl.SSLContext | None = None):
+        self._where = host, port
+        self._tls = tls
+        self._head = f"Host: {host}:{port}\r\nConnection: close\r\n"
+        if key:
+            self._head += f"Authorization: Bearer {key}\r\n"
+
+    async def send(self, rng: random.Random) -> str:
+        """One request on a connection of its own."""
+        data = self._request(rng)
+        if rng.random() < 0.15:
+            data = mutated(rng, data)
+        reader, writer = await asyncio.open_connection(*self._where, ssl=self._tls)
+        try:
+            writer.write(data)
+            if rng.random() < 0.05:
+                return "left"
+            if rng.random() < 0.5:
+                writer.write_eof() if self._tls is None else None
+            return _http_word(await _read_all(reader))
+        except (ConnectionError, BrokenPipeError):
+            return "closed"
+        finally:
+            writer.transport.abort()
+
+    def _request(self, rng: random.Random) -> bytes:
+        chat = rng.random() < 0.5
+        path = _PATHS[chat] if rng.random() < 0.9 else rng.choice(_PATHS)
+        method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "HEAD", "BREW"])
+        body = fuzzed_body(rng, chat=chat)
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
+        if rng.random() < 0.05:
+            head += f"X-{rng.getrandbits(32)}: {'a' * rng.choice([10, 5000, 200_000])}\r\n"
+        if rng.random() < 0.1:
+            pieces = [body[: len(body) // 2], body[len(body) // 2 :]]
+            coded = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces if one)
+            return f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + coded + b"0\r\n\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _http_word(answer: bytes) -> str:
+    line = answer.partition(b"\r\n")[0].split(b" ")
+    if len(line) < 2 or not line[0].startswith(b"HTTP/"):
+        return "closed"
+    status = line[1].decode(errors="replace")
+    if b"Traceback" in answer or b"internal error" in answer:
+        return f"bad:{status} {answer[-300:]!r}"
+    return f"bad:{answer[:600]!r}" if status.startswith("5") else status
+
+
+class GrpcDoor:
+    """The public gRPC service, with messages as bytes."""
+
+    name = "grpc"
+
+    def __init__(self, channel: grpc.aio.Channel, key: str = ""):
+        def raw(path: str, kind: Callable[..., object]) -> object:
+            identity: Callable[[bytes], bytes] = bytes
+            return kind(path, request_serializer=identity, response_deserializer=identity)
+
+        base = "/tandem.v1.Inference/"
+        self._generate = raw(f"{base}Generate", channel.unary_stream)
+        self._unary = {
+            wire.ScoreRequest: raw(f"{base}Score", channel.unary_unary),
+            wire.CancelRequest: raw(f"{base}Cancel", channel.unary_unary),
+            wire.GetModelRequest: raw(f"{base}GetModel", channel.unary_unary),
+        }
+        self._admin = [
+            raw(f"/tandem.internal.v1.Admin/{name}", channel.unary_unary)
+            for name in ("Status", "GiveRole", "Rollout", "Purge", "Nope")
+        ]
+        self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
+
+    async def send(self, rng: random.Random) -> str:
+        """One call."""
+        try:
+            drawn = rng.random()
+            if drawn < 0.7:
+                data = fuzzed_message(rng, wire.GenerateRequest)
+                call = self._generate(data, metadata=self._metadata, timeout=ANSWER_S)
+                async for _ in call:
+                    if rng.random() < 0.02:
+                        call.cancel()
+            elif drawn < 0.9:
+                kind = rng.choice(list(self._unary))
+                data = fuzzed_message(rng, kind)
+                await self._unary[kind](data, metadata=self._metadata, timeout=ANSWER_S)
+            else:
+                method = rng.choice(self._admin)
+                await method(rng.randbytes(30), metadata=self._metadata, timeout=ANSWER_S)
+            return "OK"
+        except grpc.aio.AioRpcError as error:
+            word = error.code().name
+            said = error.details() or ""
+            if error.code() in _BAD_CODES or "Traceback" in said or "Exception" in said:
+                return f"bad:{word} {said[:300]}"
+            return word
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+            return "CANCELLED"
+
+
+class SocketDoor:
+    """The WebSocket: a handshake, then frames with fuzzed messages, or mutated frames."""
+
+    name = "websocket"
+
+    def __init__(self, host: str, port: int, key: str = "", tls: ssl.SSLContext | None = None):
+        self._where = host, port
+        self._tls = tls
+        self._key = f"Authorization: Bearer {key}\r\n" if key else ""
+
+    async def send(self, rng: random.Random) -> str:
+        """A connection with a few messages."""
+        reader, writer = await asyncio.open_connection(*self._where, ssl=self._tls)
+        host, port = self._where
+        nonce = base64.b64encode(os.urandom(16)).decode()
+        head = (
+            f"GET /v1/stream HTTP/1.1\r\nHost: {host}:{port}\r\n{self._key}"
+            f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            f"Sec-WebSocket-Key: {nonce}\r\n\r\n"
+        )
+        try:
+            writer.write(head.encode())
+            answer = await reader.readuntil(b"\r\n\r\n")
+            if b" 101 " not in answer:
+                return _http_word(answer)
+            for _ in range(rng.randint(1, 4)):
+                frame = _frame(rng, self._message(rng))
+                writer.write(mutated(rng, frame) if rng.random() < 0.2 else frame)
+            writer.write(_frame(rng, b"\x03\xe8", opcode=8))
+            said = await _read_all(reader)
+            broken = b"Traceback" in said or b"internal error" in said or b"internal_error" in said
+            return f"bad:{said[-300:]!r}" if broken else "ended"
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return "closed"
+        finally:
+            writer.transport.abort()
+
+    def _message(self, rng: random.Random) -> bytes:
+        chat = rng.random() < 0.5
+        body = fuzzed_body(rng, chat=chat)
+        kind = rng.choice(["chat", "completion", "cancel", "chat" if chat else "completion"])
+        if rng.random() < 0.9 and body.startswith(b"{"):
+            name = rng.choice(["a", "b", str(rng.getrandbits(16))])
+            body = f'{{"type": "{kind}", "id": "{name}", '.encode() + body[1:]
+        return body
+
+
+def _frame(rng: random.Random, payload: bytes, opcode: int | None = None) -> bytes:
+    """A masked frame; its opcode is text's, but for a few."""
+    if opcode is None:
+        opcode = 1 if rng.random() < 0.95 else rng.randrange(16)
+    mask = rng.randbytes(4)
+    size = len(payload)
+    if size < 126:
+        head = bytes([0x80 | opcode, 0x80 | size])
+    elif size < 1 << 16:
+        head = bytes([0x80 | opcode, 0x80 | 126]) + size.to_bytes(2, "big")
+    else:
+        head = bytes([0x80 | opcode, 0x80 | 127]) + size.to_bytes(8, "big")
+    repeated = (mask * (size // 4 + 1))[:size]
+    coded = (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big")
+    return head + mask + coded

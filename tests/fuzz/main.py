@@ -1,0 +1,117 @@
+"""`make fuzz`: many fuzzed requests to every port of a cluster, and what must hold of it.
+
+No 5xx, no INTERNAL, no traceback, no process lost, no bystander's stream paused for more than a
+second, and a log that does not grow with the requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from cluster.client import Client
+from tests.fuzz.doors import GrpcDoor, HttpDoor, SocketDoor
+from tests.fuzz.run import Door, Found, fuzz
+
+_START_S = 120.0
+
+
+@dataclass
+class Serving:
+    """The cluster under test: its addresses, its process, and the file with its log."""
+
+    addresses: dict[str, Any]
+    process: subprocess.Popen[str]
+    log: Path
+
+
+@contextmanager
+def serving() -> Iterator[Serving]:
+    """A cluster of the tiny model in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fuzz.serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, log.read_text()[-3000:]
+            yield Serving(json.loads(line), process, log)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def attack(cluster: Serving, requests: int, seed: int) -> Found:
+    """Fuzz all doors of the cluster."""
+    host, _, port = cluster.addresses["http"].rpartition(":")
+
+    async def bystander() -> Client:
+        return Client(cluster.addresses["grpc"])
+
+    async with grpc.aio.insecure_channel(cluster.addresses["grpc"]) as channel:
+        doors: list[Door] = [
+            HttpDoor(host, int(port)),
+            GrpcDoor(channel),
+            SocketDoor(host, int(port)),
+        ]
+        return await fuzz(doors, requests, seed, bystander)
+
+
+def faults(cluster: Serving, found: Found, requests: int) -> list[str]:
+    """What must not be, in words."""
+    text = cluster.log.read_text()
+    wrong = list(found.bad)
+    if cluster.process.poll() is not None:
+        wrong.append(f"the server ended with {cluster.process.returncode}")
+    if "Traceback" in text:
+        wrong.append(f"a traceback in the log: {text[text.index('Traceback') :][:2000]}")
+    wrong += [line for line in text.splitlines() if " error " in line][:20]
+    if found.longest_pause_s > 1.0:
+        wrong.append(f"the bystander's stream paused for {found.longest_pause_s:.2f} s")
+    return wrong
+
+
+def main() -> None:
+    """Run, print what came of it, and end with 1 if something must not be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    chosen = parser.parse_args()
+    with serving() as cluster:
+        began_s = time.monotonic()
+        found = asyncio.run(attack(cluster, chosen.requests, chosen.seed))
+        took_s = time.monotonic() - began_s
+        wrong = faults(cluster, found, chosen.requests)
+        lines = len(cluster.log.read_text().splitlines())
+    print(f"seed {chosen.seed}: {chosen.requests} requests in {took_s:.0f} s, {lines} log lines")
+    print(found.table())
+    print("\n".join(wrong[:40]) or "nothing that must not be")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Sends fuzzed requests to all doors at once, while a bystander streams and times its gaps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cluster.api import Tokens
+from cluster.client import Client
+from tests.fuzz.doors import ANSWER_S
+
+# A request that neither ends nor fails in this time hangs.
+_HANGS_S = 60.0
+
+
+class Door(Protocol):
+    """Sends one fuzzed request and says what came of it."""
+
+    name: str
+
+    async def send(self, rng: random.Random) -> str:
+        """See `tests/fuzz/doors.py`."""
+        ...
+
+
+@dataclass
+class Found:
+    """What came of a run: counts of words by door, what must not be, and the bystander's pause."""
+
+    words: dict[str, Counter[str]] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+    longest_pause_s: float = 0.0
+    bystander_tokens: int = 0
+
+    def table(self) -> str:
+        """The counts, a line for each door."""
+        lines = [
+            f"{door}: " + ", ".join(f"{word} {count}" for word, count in words.most_common(12))
+            for door, words in self.words.items()
+        ]
+        pause = f"bystander: {self.bystander_tokens} tokens, pause {self.longest_pause_s:.2f} s"
+        return "\n".join([*lines, pause])
+
+
+async def fuzz(
+    doors: Sequence[Door],
+    requests: int,
+    seed: int,
+    stream: Callable[[], Awaitable[Client]],
+    at_once: int = 8,
+) -> Found:
+    """Send so many requests, in turn to each door. `stream` makes the bystander's client."""
+    found = Found({door.name: Counter() for door in doors})
+    numbers = iter(range(requests))
+    ended = asyncio.Event()
+    client = await stream()
+    watching = asyncio.create_task(_watch(client, found, ended))
+    await asyncio.gather(*(_send(doors, numbers, seed, found) for _ in range(at_once)))
+    ended.set()
+    await watching
+    await client.close()
+    return found
+
+
+async def _send(doors: Sequence[Door], numbers: object, seed: int, found: Found) -> None:
+    for number in numbers:  # type: ignore[attr-defined]
+        door = doors[number % len(doors)]
+        try:
+            async with asyncio.timeout(_HANGS_S):
+                word = await door.send(random.Random(f"{seed}/{number}"))
+        except TimeoutError:
+            word = "bad:it hangs"
+        except OSError as error:
+            word = f"bad:{error}"
+        if word.startswith("bad:"):
+            found.bad.append(f"{door.name} {seed}/{number}: {word}")
+            word = "bad"
+        found.words[door.name][word] += 1
+
+
+async def _watch(client: Client, found: Found, ended: asyncio.Event) -> None:
+    """Stream one answer after the other, and note the longest time between two tokens."""
+    while not ended.is_set():
+        last = None
+        async for event in client.generate(
+            "Once upon a time", max_tokens=200, ignore_eos=True, timeout_s=20 * ANSWER_S
+        ):
+            if isinstance(event, Tokens):
+                now = time.monotonic()
+                if last is not None:
+                    found.longest_pause_s = max(found.longest_pause_s, now - last)
+                last = now
+                found.bystander_tokens += len(event.tokens)

@@ -1,0 +1,58 @@
+"""A cluster of the tiny model in a process of its own, until its standard input ends.
+
+The first line that it prints has the addresses as JSON; its log goes to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from cluster.config.endpoints import EndpointConfig
+from cluster.config.schema import TandemConfig
+from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.telemetry.logging_setup import configure_logging
+from tests import tiny
+from tests.integration.local import cluster
+
+
+async def _serve(config: TandemConfig) -> None:
+    async with cluster(config) as local:
+        inside = [replica.address for replica in local.replicas]
+        router = local.router
+        addresses = {"grpc": router.grpc_address, "http": router.http_address, "inside": inside}
+        print(json.dumps(addresses), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+def main() -> None:
+    """Serve."""
+    torch.set_num_threads(1)
+    configure_logging()
+    redis = EmbeddedRedis.start()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            tiny.make(Path(folder))
+            base = TandemConfig()
+            patient = EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)
+            config = replace(
+                base,
+                model=replace(base.model, path=folder, name="demo", dtype="float32"),
+                kv=replace(base.kv, blocks=800),
+                router=replace(base.router, http_port=0, grpc_port=0),
+                endpoints={"chat": patient},
+                directory=replace(base.directory, url=redis.url),
+            )
+            asyncio.run(_serve(config))
+    finally:
+        redis.stop()
+
+
+if __name__ == "__main__":
+    main()
