@@ -41,8 +41,12 @@ def local_environment(
     With `open_metrics` it shows metrics to all users of the host. Ray reads the variables when it
     is imported.
     """
-    return _ALWAYS | ({} if open_metrics else _NO_METRICS) | {
-        "RAY_TMPDIR": str(folder),
-        "RAY_gcs_storage_path": str(gcs),
-        "RAY_gcs_rpc_server_reconnect_timeout_s": str(round(drain_s) + _RECONNECT_S),
-    }
+    return (
+        _ALWAYS
+        | ({} if open_metrics else _NO_METRICS)
+        | {
+            "RAY_TMPDIR": str(folder),
+            "RAY_gcs_storage_path": str(gcs),
+            "RAY_gcs_rpc_server_reconnect_timeout_s": str(round(drain_s) + _RECONNECT_S),
+        }
+    )
