@@ -135,7 +135,10 @@ class Launcher:
         if self._local:
             self._folder = RayFolder.open()
             variables = local_environment(
-                self._folder.path, self._folder.gcs, self._config.ray.drain_s
+                self._folder.path,
+                self._folder.gcs,
+                self._config.ray.drain_s,
+                open_metrics=self._config.router.api_keys is None,
             )
             for key, value in variables.items():
                 os.environ.setdefault(key, value)

@@ -52,9 +52,23 @@ class Serving:
 
     def hosts(self) -> set[str]:
         """The addresses on which any of its processes listens."""
-        found = _listening()
-        held = [_sockets(Path(f"/proc/{pid}")) for pid in {self.process.pid, *self.below()}]
-        return {found[inode][0] for inodes in held for inode in inodes & found.keys()}
+        return {address.rpartition(":")[0] for address in self.ports()}
+
+    def ports(self) -> set[str]:
+        """Each host:port on which any of its processes listens."""
+        held = self._held()
+        return {f"{at}:{port}" for inode, (at, port) in _listening().items() if inode in held}
+
+    def unix_sockets(self) -> set[str]:
+        """The paths of its Unix sockets. Abstract ones begin with @."""
+        lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+        held, rows = self._held(), [line.split(maxsplit=7) for line in lines]
+        return {row[7] for row in rows if len(row) == 8 and row[6] in held}
+
+    def _held(self) -> set[str]:
+        """The inodes of the sockets of its processes."""
+        pids = {self.process.pid, *self.below()}
+        return set().union(*(_sockets(Path(f"/proc/{pid}")) for pid in pids))
 
     def below(self) -> set[int]:
         """The processes that it started, and theirs."""

@@ -24,15 +24,29 @@ _ALWAYS = {
     "RAY_gcs_storage": "rocksdb",  # in memory its state dies with it
     **QUIET_RAY,
 }
+# Ray's pages of metrics ask for no key, and the page of replicas names tenants.
+_NO_METRICS = {
+    "RAY_enable_metrics_collection": "0",
+    # Ray knows no switch for these two. It logs that it cannot listen, and goes on.
+    "DASHBOARD_METRIC_PORT": "-1",
+    "AUTOSCALER_METRIC_PORT": "-1",
+}
 
 
-def local_environment(folder: Path, gcs: Path, drain_s: float) -> Mapping[str, str]:
+def local_environment(
+    folder: Path, gcs: Path, drain_s: float, *, open_metrics: bool = True
+) -> Mapping[str, str]:
     """The variables of a local Ray, which keeps sessions in `folder` and its GCS's state in `gcs`.
 
-    Ray reads them when it is imported.
+    With `open_metrics` it shows metrics to all users of the host. Ray reads the variables when it
+    is imported.
     """
-    return _ALWAYS | {
-        "RAY_TMPDIR": str(folder),
-        "RAY_gcs_storage_path": str(gcs),
-        "RAY_gcs_rpc_server_reconnect_timeout_s": str(round(drain_s) + _RECONNECT_S),
-    }
+    return (
+        _ALWAYS
+        | ({} if open_metrics else _NO_METRICS)
+        | {
+            "RAY_TMPDIR": str(folder),
+            "RAY_gcs_storage_path": str(gcs),
+            "RAY_gcs_rpc_server_reconnect_timeout_s": str(round(drain_s) + _RECONNECT_S),
+        }
+    )

@@ -88,3 +88,11 @@ def test_rays_processes_wait_for_a_gcs_as_long_as_a_drain() -> None:
     variables = local_environment(Path("/f"), Path("/f/gcs"), drain_s=600.0)
     assert float(variables["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 600
     assert variables["RAY_gcs_storage_path"] == "/f/gcs"
+
+
+def test_rays_metrics_are_closed_on_request() -> None:
+    variables = local_environment(Path("/f"), Path("/f/gcs"), 30.0, open_metrics=False)
+    assert variables["RAY_enable_metrics_collection"] == "0"
+    ports = {"DASHBOARD_METRIC_PORT", "AUTOSCALER_METRIC_PORT"}
+    assert {variables[name] for name in ports} == {"-1"}
+    assert not ports & local_environment(Path("/f"), Path("/f/gcs"), 30.0).keys()

@@ -19,14 +19,16 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from cluster.client.admin_client import fetch_status
+from cluster.client.router_address import RouterAddress
 from cluster.deploy.embedded_redis import find_server
 from engine.errors import Unavailable
-from protos.router_pb2 import ReplicaStatus
+from protos.router_pb2 import ReplicaStatus, StatusResponse
 from tests.e2e.hosts import slow_proxy
 from tests.e2e.hosts.namespaces import Host, Switch
 from tests.eventually import eventually, wait_until
@@ -54,7 +56,8 @@ _KUBERAY_WORKER = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 class RayHosts:
     """The hosts, and Ray on them; `deploy` puts the application there.
 
-    `nodes` are the processes that stay as long as the host's node does.
+    `nodes` are the processes that stay as long as the host's node does. `authority` is the file of
+    the authority of the front ends, where they have TLS.
     """
 
     def __init__(self, switch: Switch, folder: Path, application: Mapping[str, Any]) -> None:
@@ -75,11 +78,13 @@ class RayHosts:
         self._operator_key = secrets.token_hex(32)
         self._late = folder / "late"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.authority: str | None = None
         for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
             own = text.replace("/etc/tandem/", f"{folder}/")
             (folder / name).write_text(own.replace("/etc/tandem-secrets/", f"{folder}/"))
-        (folder / "cluster").mkdir(exist_ok=True)
-        (folder / "cluster" / "secret").write_text(secrets.token_hex(32))
+        self.secret_file = folder / "cluster" / "secret"
+        self.secret_file.parent.mkdir(exist_ok=True)
+        self.secret_file.write_text(secrets.token_hex(32))
 
     def start(self) -> None:
         """Start Redis, the head and the nodes of the pools, and wait until all are there."""
@@ -141,9 +146,10 @@ class RayHosts:
     def _group(self, name: str) -> Object:
         return groups(self._chart)["decode" if name == SPARE else name]
 
-    def deploy(self) -> None:
+    def deploy(self, overrides: Mapping[str, object] = MappingProxyType({})) -> None:
         """Give Serve the application, as KubeRay does, and wait until it runs."""
         config = yaml.safe_load((self._folder / "serve.yaml").read_text())
+        config["applications"][0]["args"]["overrides"] |= overrides
         self.until(lambda: self.ask("/api/serve/applications/", config) is not None, 60, "Serve")
         self.until(lambda: self.application() == "RUNNING", START_TIMEOUT_S, "the application")
 
@@ -200,7 +206,7 @@ class RayHosts:
 
     async def replicas(self) -> list[ReplicaStatus]:
         """Who the router knows, and how they are."""
-        return list((await fetch_status(self.grpc, self._operator_key)).replicas)
+        return list((await self._status()).replicas)
 
     async def whole(self, timeout_s: float = 60) -> float:
         """Wait until the router has a healthy replica of each pool; returns how long it took."""
@@ -243,9 +249,12 @@ class RayHosts:
         files += sorted(self._folder.glob("*/ray/session_2*/logs/serve/*.log"))
         return "\n".join(f"== {file}\n{_tail(file)}" for file in files)
 
+    async def _status(self) -> StatusResponse:
+        return await fetch_status(RouterAddress.at(self.grpc, self.authority), self._operator_key)
+
     async def _whole(self) -> bool:
         try:
-            status = await fetch_status(self.grpc, self._operator_key)
+            status = await self._status()
         except Unavailable:
             return False
         return not status.missing and all(entry.healthy for entry in status.replicas)

@@ -31,6 +31,7 @@ def config(cluster, model_folder, tmp_path):
         "model": {"path": str(model_folder), "dtype": "float32"},
         "router": {"host": "0.0.0.0"},
         "directory": {"url": f"redis://redis:{REDIS_PORT}/0"},
+        "security": {"secret_file": str(cluster.secret_file)},
         "ray": {"address": f"head:{GCS_PORT}", "shares": shares},
     }
     file = tmp_path / "tandem.yaml"
@@ -39,7 +40,7 @@ def config(cluster, model_folder, tmp_path):
 
 
 async def test_tandem_serve_on_a_cluster_of_hosts(cluster, config, cases, model):
-    """The last test of this folder: it takes the application of the others away."""
+    """It takes the application of the tests before it away."""
     assert cluster.ask("/api/serve/applications/", {"applications": []}) is not None
     cluster.until(lambda: cluster.application() == "", 60, "the end of the application")
     head = cluster.host("head")
