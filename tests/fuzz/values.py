@@ -143,7 +143,8 @@ def _fill_repeated(
     rng: random.Random, message: Message, field: FieldDescriptor, depth: int
 ) -> None:
     target = getattr(message, field.name)
-    count = rng.choice([1, 2, 300, 5000])
+    # Long lists inside long lists would take this process longer than the server.
+    count = rng.choice([1, 2, 300, 5000]) if depth == 0 else rng.choice([1, 2, 3, 100])
     if field.message_type is None:
         target.extend([_scalar(rng, field)] * count)
     elif field.message_type.GetOptions().map_entry:
@@ -151,7 +152,7 @@ def _fill_repeated(
         for _ in range(min(count, 300)):
             target[_scalar(rng, key)] = _scalar(rng, value)
     else:
-        for _ in range(min(count, 300)):
+        for _ in range(min(count, 300) if depth == 0 else min(count, 3)):
             fill(rng, target.add(), depth + 1)
 
 
