@@ -21,8 +21,9 @@ T = TypeVar("T")
 # The deadline of a step in the usual configuration, `model.step_timeout_s`.
 _STEP_TIMEOUT_S = 30.0
 
-# Tuned: an engine uses all cores, but the event loop, for which requests wait, goes first.
-_NICENESS = 5
+# Tuned: an engine uses all cores, but event loops, which refuse in time, go first. At 19 the served
+# requests of an overloaded host come late instead.
+_NICENESS = 10
 
 
 class Slices(Protocol):
