@@ -27,7 +27,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-streams \
-	bench-transfer bench-report soak-transfer clean
+	bench-transfer bench-report fuzz soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -153,6 +153,9 @@ bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its f
 
 bench-report: $(VENV)/.installed  ## write bench/REPORT.md from bench/results/
 	$(BIN)/python -m bench.report.main $(ARGS)
+
+fuzz: $(VENV)/.installed-dev  ## 100,000 fuzzed requests to every port; ARGS="--requests 2000 --seed 1"
+	$(BIN)/python -m tests.fuzz.main $(ARGS)
 
 soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then a check for leaks
 	$(BIN)/python -m tests.chaos.soak $(ARGS)

@@ -12,7 +12,7 @@ def add_arguments(keys: argparse.ArgumentParser) -> None:
         "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
     )
     for flag, text in (
-        ("--operator", "add: a key for `status`, `role`, `rollout` and `stop`"),
+        ("--operator", "add: a key for `status`, `role`, `rollout`, `purge` and `stop`"),
         ("--metrics", "add: a key for `/metrics` alone"),
     ):
         keys.add_argument(flag, metavar="NAME", help=text)

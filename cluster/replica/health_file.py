@@ -1,6 +1,6 @@
 """The health of a replica as a file, for a probe that cannot call the replica.
 
-A replica's gRPC port is a free one, so a kubelet does not know it. Where TANDEM_HEALTH_DIR names a
+A replica's port is a free one, so a kubelet does not know it. Where TANDEM_HEALTH_DIR names a
 folder, each passed health check touches a file there. A probe counts the fresh files.
 """
 

@@ -1,4 +1,4 @@
-"""The admin service of a router, for `tandem status`, `role`, `rollout` and `stop`."""
+"""The admin service of a router, for `tandem status`, `role`, `rollout`, `purge`, `stop`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 |---|---|---|
 | requests, models | a tenant's key | no key |
 | `/metrics` | a key of `metrics`, or an operator's key | no key |
-| status, role, rollout, stop | an operator's key | an operator's key |
+| status, role, rollout, purge, stop | an operator's key | an operator's key |
 
 The address of a caller counts for nothing, because a proxy on the host gives its own to all.
 

@@ -8,8 +8,8 @@
       prometheus: [fd61a03af4f77d870fc21e05e7e80678095c92d808cfb3b5c279ee04c74aca13]
 
 The keys themselves are stored nowhere. Each key has one right: a tenant's key opens requests, an
-operator's key opens `tandem status`, `role`, `rollout`, `stop` and `/metrics`, and a key of
-`metrics` opens `/metrics` alone.
+operator's key opens `tandem status`, `role`, `rollout`, `purge`, `stop` and `/metrics`, and a key
+of `metrics` opens `/metrics` alone.
 """
 
 from __future__ import annotations

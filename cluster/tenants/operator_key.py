@@ -4,9 +4,9 @@
 
     ~/.tandem/run/<host name>_<address>:<port>      mode 0600, in folders of mode 0700
 
-`tandem status`, `role`, `rollout` and `stop` read it from there. Another user of the host cannot.
-The file is locked while its `tandem serve` runs, so that leftovers of a kill -9 are told apart and
-removed by the next start.
+`tandem status`, `role`, `rollout`, `purge` and `stop` read it from there. Another user of the host
+cannot. The file is locked while its `tandem serve` runs, so that leftovers of a kill -9 are told
+apart and removed by the next start.
 
 A command sends the key only to the address that the router was started on, where no other user can
 listen while it runs. A stranger who listens there after a kill -9 gets a key that opens nothing any

@@ -14,19 +14,27 @@ from collections.abc import Callable
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from protos import inference_pb2 as wire
+from protos import router_pb2
 from tests.fuzz.values import fuzzed_body, fuzzed_message, mutated
 
 # A request that is served longer than this is cancelled by its client.
 ANSWER_S = 10.0
 _PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/healthz", "/metrics", "/nope")
-_BAD_CODES = (
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.DATA_LOSS,
-    grpc.StatusCode.UNAVAILABLE,
-)
+_BAD_CODES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
+
+
+# Without a launcher a rollout and a stop are refused; a purge would be carried out as well.
+_ADMIN: dict[str, Callable[[], Message]] = {
+    "Status": router_pb2.StatusRequest,
+    "GiveRole": router_pb2.GiveRoleRequest,
+    "Rollout": router_pb2.RolloutRequest,
+    "Stop": router_pb2.StopRequest,
+    "Purge": router_pb2.PurgeRequest,
+    "Nope": router_pb2.StatusRequest,
+}
 
 
 async def _read_all(reader: asyncio.StreamReader, most: int = 1 << 22) -> bytes:
@@ -99,7 +107,7 @@ class GrpcDoor:
 
     name = "grpc"
 
-    def __init__(self, channel: grpc.aio.Channel, key: str = ""):
+    def __init__(self, channel: grpc.aio.Channel, key: str = "", operator_key: str = ""):
         def raw(path: str, kind: Callable[..., object]) -> object:
             identity: Callable[[bytes], bytes] = bytes
             return kind(path, request_serializer=identity, response_deserializer=identity)
@@ -111,10 +119,10 @@ class GrpcDoor:
             wire.CancelRequest: raw(f"{base}Cancel", channel.unary_unary),
             wire.GetModelRequest: raw(f"{base}GetModel", channel.unary_unary),
         }
-        self._admin = [
-            raw(f"/tandem.internal.v1.Admin/{name}", channel.unary_unary)
-            for name in ("Status", "GiveRole", "Rollout", "Purge", "Nope")
-        ]
+        self._admin = {
+            name: raw(f"/tandem.internal.v1.Admin/{name}", channel.unary_unary) for name in _ADMIN
+        }
+        self._operator = (("authorization", f"Bearer {operator_key}"),)
         self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
 
     async def send(self, rng: random.Random) -> str:
@@ -132,8 +140,10 @@ class GrpcDoor:
                 data = fuzzed_message(rng, kind)
                 await self._unary[kind](data, metadata=self._metadata, timeout=ANSWER_S)
             else:
-                method = rng.choice(self._admin)
-                await method(rng.randbytes(30), metadata=self._metadata, timeout=ANSWER_S)
+                name = rng.choice(list(_ADMIN))
+                metadata = self._operator if rng.random() < 0.7 else self._metadata
+                data = fuzzed_message(rng, _ADMIN[name])
+                await self._admin[name](data, metadata=metadata, timeout=ANSWER_S)
             return "OK"
         except grpc.aio.AioRpcError as error:
             word = error.code().name

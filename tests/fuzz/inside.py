@@ -11,7 +11,7 @@ from typing import get_args
 from google.protobuf.message import Message
 
 from engine.errors import TandemError
-from protos import calls_pb2, kv_transfer_pb2, replica_pb2
+from protos import calls_pb2, kv_transfer_pb2, replica_pb2, report_pb2
 from protos.wire.client import Connector
 from protos.wire.handshake import Purpose, hello, new_nonce
 from protos.wire.secret import ClusterSecret
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 20
 _ANSWERS_S = 0.5
 _MESSAGES: dict[Purpose, Callable[[], Message]] = {
     "calls": calls_pb2.RouterMessage,
-    "reports": kv_transfer_pb2.ReceiverMessage,
+    "reports": report_pb2.ReportFrame,
     "control": replica_pb2.ControlRequest,
     "link": kv_transfer_pb2.ReceiverMessage,
 }
@@ -86,7 +86,7 @@ class MemberDoor:
     def _message(self, rng: random.Random, purpose: Purpose) -> bytes:
         message = _MESSAGES[purpose]()
         fill(rng, message)
-        # No member changes the role here: the cluster would have no replica of a pool.
+        # A role that is taken would leave a pool without a replica.
         if isinstance(message, replica_pb2.ControlRequest) and message.HasField("take_role"):
             message.take_role.role = "nothing"
         data = message.SerializeToString() or b"\x00"

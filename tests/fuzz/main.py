@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,10 @@ from tests.fuzz.doors import GrpcDoor, HttpDoor, SocketDoor
 from tests.fuzz.inside import MemberDoor, StrangerDoor
 from tests.fuzz.run import Door, Found, fuzz
 
-_START_S = 120.0
+# Of the log: of the start, and of each second, in which each kind of refusal may have one.
+_LINES = 100
+_LINES_PER_S = 10
+_MOST_PAUSE_S = 1.0
 
 
 @dataclass
@@ -57,8 +61,9 @@ def serving() -> Iterator[Serving]:
             assert line, log.read_text()[-3000:]
             yield Serving(json.loads(line), process, log)
         finally:
-            assert process.stdin is not None
+            assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
+            process.stdout.close()
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -76,7 +81,7 @@ async def attack(cluster: Serving, requests: int, seed: int) -> Found:
     async with grpc.aio.insecure_channel(cluster.addresses["grpc"]) as channel:
         doors: list[Door] = [
             HttpDoor(host, int(port)),
-            GrpcDoor(channel),
+            GrpcDoor(channel, operator_key=cluster.addresses["operator_key"]),
             SocketDoor(host, int(port)),
             StrangerDoor(cluster.addresses["inside"]),
             MemberDoor(cluster.addresses["inside"], cluster.addresses["secret"]),
@@ -84,8 +89,10 @@ async def attack(cluster: Serving, requests: int, seed: int) -> Found:
         return await fuzz(doors, requests, seed, bystander)
 
 
-def faults(cluster: Serving, found: Found, requests: int) -> list[str]:
-    """What must not be, in words."""
+def faults(
+    cluster: Serving, found: Found, took_s: float, most_pause_s: float = math.inf
+) -> list[str]:
+    """What must not be, in words; `took_s` is how long the run was."""
     text = cluster.log.read_text()
     wrong = list(found.bad)
     if cluster.process.poll() is not None:
@@ -93,7 +100,10 @@ def faults(cluster: Serving, found: Found, requests: int) -> list[str]:
     if "Traceback" in text:
         wrong.append(f"a traceback in the log: {text[text.index('Traceback') :][:2000]}")
     wrong += [line for line in text.splitlines() if " error " in line][:20]
-    if found.longest_pause_s > 1.0:
+    lines = len(text.splitlines())
+    if lines > _LINES + _LINES_PER_S * took_s:
+        wrong.append(f"{lines} lines of the log in {took_s:.0f} s")
+    if found.longest_pause_s > most_pause_s:
         wrong.append(f"the bystander's stream paused for {found.longest_pause_s:.2f} s")
     return wrong
 
@@ -108,7 +118,7 @@ def main() -> None:
         began_s = time.monotonic()
         found = asyncio.run(attack(cluster, chosen.requests, chosen.seed))
         took_s = time.monotonic() - began_s
-        wrong = faults(cluster, found, chosen.requests)
+        wrong = faults(cluster, found, took_s, _MOST_PAUSE_S)
         lines = len(cluster.log.read_text().splitlines())
     print(f"seed {chosen.seed}: {chosen.requests} requests in {took_s:.0f} s, {lines} log lines")
     print(found.table())

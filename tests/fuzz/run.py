@@ -52,7 +52,7 @@ async def fuzz(
     requests: int,
     seed: int,
     stream: Callable[[], Awaitable[Client]],
-    at_once: int = 8,
+    at_once: int = 32,
 ) -> Found:
     """Send so many requests, in turn to each door. `stream` makes the bystander's client."""
     found = Found({door.name: Counter() for door in doors})

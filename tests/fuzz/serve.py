@@ -21,7 +21,7 @@ from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.telemetry.logging_setup import configure_logging
 from protos.wire.secret import made
 from tests import tiny
-from tests.integration.local import cluster
+from tests.integration.local import OPERATOR_KEY, cluster
 
 
 async def _serve(config: TandemConfig) -> None:
@@ -29,7 +29,8 @@ async def _serve(config: TandemConfig) -> None:
         inside = [replica.address for replica in local.replicas]
         router = local.router
         addresses = {"grpc": router.grpc_address, "http": router.http_address, "inside": inside}
-        print(json.dumps(addresses | {"secret": config.security.secret_file}), flush=True)
+        more = {"secret": config.security.secret_file, "operator_key": OPERATOR_KEY}
+        print(json.dumps(addresses | more), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 

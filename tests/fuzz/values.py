@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from cluster.gateway import openai_requests
+from cluster.gateway.openai_fields import IGNORED, REFUSED
+from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
 from protos import inference_pb2 as wire
 
 _NASTY_NUMBERS = (0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64)
@@ -35,11 +36,9 @@ _GOOD = {
 
 def known_fields() -> list[str]:
     """Every field that a JSON request may have, in some form of request."""
-    found = set(_GOOD) | {"prompt", "messages", "model", "endpoint", "echo", "user", "tools"}
-    for name in dir(openai_requests):
-        value = getattr(openai_requests, name)
-        if isinstance(value, (set, frozenset, dict, tuple)) and name.isupper():
-            found |= {one for one in value if isinstance(one, str)}
+    found = set(_GOOD) | set(IGNORED) | set(REFUSED)
+    for form in (ChatRequest, CompletionRequest):
+        found |= set(form.model_fields)
     return sorted(found)
 
 

@@ -1,0 +1,33 @@
+"""A short run of `make fuzz`, always with the same requests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from protos import inference_pb2 as wire
+from tests.fuzz.main import attack, faults, serving
+from tests.fuzz.values import fuzzed_body, fuzzed_message
+
+REQUESTS = 300
+
+
+def test_no_fuzzed_request_breaks_a_cluster_or_disturbs_a_bystander():
+    with serving() as cluster:
+        began_s = time.monotonic()
+        found = asyncio.run(attack(cluster, REQUESTS, seed=1))
+        assert faults(cluster, found, time.monotonic() - began_s) == []
+    served = {door: words.total() for door, words in found.words.items()}
+    assert served == dict.fromkeys(("http", "grpc", "websocket", "stranger", "member"), 60)
+    assert found.words["http"]["200"] and found.words["grpc"]["OK"] and found.words["member"]
+    assert found.bystander_tokens > 100
+
+
+def test_requests_are_drawn_alike_from_the_same_seed():
+    for make in (
+        lambda rng: fuzzed_body(rng, chat=True),
+        lambda rng: fuzzed_message(rng, wire.GenerateRequest),
+    ):
+        first, second = ([make(random.Random(n)) for n in range(50)] for _ in range(2))
+        assert first == second and len(set(first)) > 30
