@@ -41,9 +41,14 @@ class _ParsingThread:
             message = f"{self._most_waiting} large requests wait to be parsed, the most there may"
             raise Overloaded(message, retry_after_s=_RETRY_S)
         self._inside += 1
+        # The thread's queue still has a call that was cancelled, but no longer its request.
+        waiting = [work]
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._executor, lambda: waiting.pop()()
+            )
         finally:
+            waiting.clear()
             self._inside -= 1
 
 

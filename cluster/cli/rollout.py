@@ -11,7 +11,7 @@ from cluster.client.admin_client import fetch_status, request_rollout
 from cluster.client.router_address import Address
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
-from engine.errors import Unavailable
+from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2
 
 _POLL_S = 0.25
@@ -53,4 +53,8 @@ async def _last_rollout(address: Address) -> router_pb2.RolloutStatus | None:
         status = await fetch_status(address)
     except Unavailable:
         return None  # between the old router and the new one
+    except Unauthenticated:
+        raise Unauthenticated(
+            "the new configuration serves, and it does not know this operator's key"
+        ) from None
     return status.rollout if status.HasField("rollout") else None

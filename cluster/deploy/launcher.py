@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import signal
 import sys
@@ -29,10 +28,9 @@ from cluster.deploy.child_processes import adopt_orphans, end_descendants
 from cluster.deploy.demo_answer import answer_demo
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.local_ray.folder import RayFolder
-from cluster.deploy.local_ray.settings import local_environment
+from cluster.deploy.local_ray.settings import local_environment, set_environment
 from cluster.deploy.orphan_guard import OrphanGuard
 from cluster.deploy.reserved_ports import Ports, stop_command
-from cluster.deploy.run_secret import RunSecret
 from cluster.deploy.served_model import pools_of, with_model_here
 from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
 from cluster.deploy.start_checks import check_files
@@ -41,12 +39,14 @@ from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import Rollouts
+from cluster.locked_folder import LockedFolder
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc.membership import Membership
 from cluster.sockets import join, reachable
 from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.errors import ConfigError, Unavailable
 from protos.wire.certificates import server_certificate
+from protos.wire.secret import made
 
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster
@@ -69,7 +69,7 @@ class Launcher:
         self._out = out
         self._progress = StartupProgress(out)
         self._found: ReplicaRecord | None = None
-        self._secret: RunSecret | None = None
+        self._secret: LockedFolder | None = None
         self._redis: EmbeddedRedis | None = None
         self._ray: RayCluster | None = None
         self._folder: RayFolder | None = None
@@ -124,8 +124,9 @@ class Launcher:
         config = self._config
         self._progress.say(f"tandem: serving {config.model.path} with {pools_of(config)}")
         if config.security.secret_file is None:
-            self._secret = RunSecret.make()
-            config = replace(config, security=SecurityConfig(str(self._secret.path)))
+            self._secret = LockedFolder.make("tandem-secret-")
+            secret = made(self._secret.path / "secret")
+            config = replace(config, security=SecurityConfig(str(secret)))
         if config.directory.url is None:
             self._redis = EmbeddedRedis.start()
             config = replace(config, directory=replace(config.directory, url=self._redis.url))
@@ -140,8 +141,7 @@ class Launcher:
                 self._config.ray.drain_s,
                 open_metrics=self._config.router.api_keys is None,
             )
-            for key, value in variables.items():
-                os.environ.setdefault(key, value)
+            set_environment(variables)
         with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
             from cluster.deploy.ray_cluster import RayCluster
 

@@ -52,7 +52,8 @@ class RayCluster:
 
     def start(self) -> None:
         """Start Ray, or join it."""
-        with _failing("Ray did not start"):
+        # Ray writes its token and its sessions with the mode that this leaves.
+        with _failing("Ray did not start"), _private_files(self._local):
             context = ray.init(
                 address=self._config.ray.address or "local",
                 # Forwarded only if TANDEM_LOG is set, because Ray adds many lines of its own.
@@ -230,6 +231,17 @@ def _keep_token_private() -> None:
         pass  # the environment has the token, or the path of its file
     except OSError as error:
         logger.warning("others may be able to read %s: %s", token, error)
+
+
+@contextlib.contextmanager
+def _private_files(private: bool) -> Iterator[None]:
+    """Let nobody else read the files that are made, also those of processes that are started."""
+    before = os.umask(0o077) if private else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.umask(before)
 
 
 @contextlib.contextmanager

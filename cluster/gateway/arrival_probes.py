@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
-import shutil
 import socket
 import tempfile
 import time
@@ -23,6 +23,7 @@ import grpc
 import grpc.aio
 
 from cluster.api.event_streams import end
+from cluster.locked_folder import LockedFolder
 from cluster.telemetry.router_metrics import ARRIVAL_LAG
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 _SERVICE = "tandem.internal.v1.Arrival"
 # Bound: the time between two probes. One takes half a millisecond of the event loop.
 _EVERY_S = 0.25
+_PREFIX = "tandem-arrival-"
+# A Unix socket's path has at most 107 bytes, of which the folder's own name takes 30.
+_MOST_BYTES = 70
 # Bound: how long one probe may take before the next one is sent.
 _LONGEST_S = 30.0
 
@@ -88,7 +92,7 @@ class GrpcArrivals:
 
     def __init__(self) -> None:
         self.probe = ArrivalProbe("grpc")
-        self._folder = Path(tempfile.mkdtemp(prefix="tandem-"))
+        self._folder = LockedFolder.make(_PREFIX, _short_folder())
         # The public port has the method, too, under a name that nobody else knows.
         self._method = secrets.token_hex(16)
         self._task: asyncio.Task[None] | None = None
@@ -109,11 +113,11 @@ class GrpcArrivals:
         """Send no more probes. Idempotent."""
         if self._task is not None:
             await end([self._task])
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     @property
     def _address(self) -> str:
-        return f"unix:{self._folder / 'grpc'}"
+        return f"unix:{self._folder.path / 'grpc'}"
 
     def _message(self, _: object) -> bytes:
         self.probe.sent()
@@ -137,7 +141,7 @@ class SocketArrivals:
 
     def __init__(self) -> None:
         self.probe = ArrivalProbe("http")
-        self._folder = Path(tempfile.mkdtemp(prefix="tandem-"))
+        self._folder = LockedFolder.make(_PREFIX, _short_folder())
         self._server: asyncio.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._read = asyncio.Event()
@@ -161,11 +165,11 @@ class SocketArrivals:
             await end([self._task])
         if self._server is not None:
             self._server.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     @property
     def _path(self) -> str:
-        return str(self._folder / "socket")
+        return str(self._folder.path / "socket")
 
     def _seen(self) -> None:
         self.probe.seen()
@@ -180,6 +184,12 @@ class SocketArrivals:
             self.probe.sent()
             sock.send(b"x")
             await self._read.wait()
+
+
+def _short_folder() -> Path:
+    """The folder of temporary files, or one whose path is short enough for a socket."""
+    found = Path(tempfile.gettempdir())
+    return found if len(os.fsencode(found)) <= _MOST_BYTES else Path("/tmp")
 
 
 class _ProbeReader(asyncio.Protocol):

@@ -79,7 +79,10 @@ async def answering(context: Context) -> AsyncIterator[None]:
         failure = Internal("internal error")
     FRONT_END_ERRORS.inc(front_end="grpc", error=type(failure).__name__)
     code = status_of(failure).grpc
-    await context.abort(code, one_line(failure.message), detailed_trailers(failure, code))
+    message, trailers = one_line(failure.message), detailed_trailers(failure, code)
+    # Its traceback holds this frame, and the frames below hold the request.
+    del failure
+    await context.abort(code, message, trailers)
 
 
 def _serialize(message: Message) -> bytes:

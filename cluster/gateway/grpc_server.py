@@ -84,9 +84,10 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         """Write the request's events. Any end of the call closes the stream."""
         # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with answering(context):
-            arrived_s = self._arrived()
+            arrived_s, key = self._arrived(), authorization_of(context)
+            identify(self._keys, key, DEFAULT_TENANT)  # before anything is parsed
             wanted = await request.take(request_from_proto)
-            tenant = identify(self._keys, authorization_of(context), wanted.tenant)
+            tenant = identify(self._keys, key, wanted.tenant)
             wanted = replace(wanted, tenant=tenant, arrived_s=arrived_s)
             events = self._generator.generate(wanted)
             try:
@@ -104,6 +105,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         began_s = time.monotonic()
         async with answering(context):
             keys, key, drawn = self._keys, authorization_of(context), uuid.uuid4().hex
+            identify(keys, key, DEFAULT_TENANT)  # before anything is parsed
 
             def take(wire: inference_pb2.ScoreRequest) -> tuple[str, list[GenerateRequest]]:
                 name = check_request_id(wire.request_id) or drawn

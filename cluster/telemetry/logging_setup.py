@@ -19,7 +19,15 @@ from typing import TextIO
 from engine.errors import ConfigError
 
 LEVELS = ("debug", "info", "warning", "error")
-PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "tandem")
+PACKAGES = (
+    "cluster",
+    "decode_pool",
+    "engine",
+    "kv_transfer",
+    "prefill_pool",
+    "protos",
+    "tandem",
+)
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

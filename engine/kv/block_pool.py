@@ -59,6 +59,7 @@ class BlockCounts:
 class _Holding:
     phase: BlockPhase
     blocks: list[int]
+    number: int
 
 
 # A block's holders in one number, with a digit for each phase: the highest digit is its state.
@@ -85,6 +86,9 @@ class BlockPool:
         self._names: dict[bytes, int] = {}
         self._digests: list[bytes | None] = [None] * total
         self._tenants: dict[int, str] = {}
+        # How many owners there had been when a tenant was purged last.
+        self._purges: dict[str, int] = {}
+        self._begun = 0
         self._condemned: set[int] = set()
         self._dirty: list[int] = []
 
@@ -162,6 +166,8 @@ class BlockPool:
         holding = self._holdings[owner]
         if holding.phase is not BlockPhase.RUNNING:
             raise ValueError(f"{owner} is {holding.phase.value}: its blocks cannot be named")
+        if holding.number <= self._purges.get(tenant, 0):
+            self.condemn(owner)  # it began before its tenant was purged
         block = holding.blocks[index]
         if digest in self._names or block in self._condemned:
             return
@@ -198,8 +204,10 @@ class BlockPool:
     def purge(self, tenant: str) -> int:
         """Hide all named blocks of a tenant and have them overwritten; returns their number.
 
-        Requests that hold these blocks keep them, and the blocks are overwritten afterwards.
+        Requests that hold these blocks keep them, and the blocks are overwritten afterwards. So are
+        the blocks that requests of the tenant fill later, if they began before.
         """
+        self._purges[tenant] = self._begun
         found = [block for block, name in self._tenants.items() if name == tenant]
         for block in found:
             self._unname(block)
@@ -260,7 +268,10 @@ class BlockPool:
         return block
 
     def _hold(self, owner: str, blocks: Sequence[int]) -> None:
-        holding = self._holdings.setdefault(owner, _Holding(BlockPhase.RUNNING, []))
+        holding = self._holdings.get(owner)
+        if holding is None:
+            self._begun += 1
+            holding = self._holdings[owner] = _Holding(BlockPhase.RUNNING, [], self._begun)
         for block in blocks:
             self._count(block, _HOLDER[holding.phase])
         holding.blocks.extend(blocks)

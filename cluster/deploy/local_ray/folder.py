@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from cluster.locked_folder import LockedFolder
 from engine.errors import ConfigError
 
 # A Unix socket's path has at most 107 bytes, of which Ray's names take 68.
@@ -30,7 +31,7 @@ class RayFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._gcs = Path(tempfile.mkdtemp(prefix=_GCS, dir=path))
+        self._gcs = LockedFolder.make(_GCS, path)
 
     @classmethod
     def open(cls) -> RayFolder:
@@ -50,11 +51,11 @@ class RayFolder:
     @property
     def gcs(self) -> Path:
         """The folder in which the GCS of this run keeps its state."""
-        return self._gcs
+        return self._gcs.path
 
     def close(self) -> None:
         """Remove the GCS's state."""
-        shutil.rmtree(self._gcs, ignore_errors=True)
+        self._gcs.remove()
 
     def remove(self, session: Path | None) -> None:
         """Remove the folder of a session with its logs, which stays where a run ends in a fault."""
@@ -63,8 +64,8 @@ class RayFolder:
 
 
 def sweep(folder: Path, now: float) -> None:
-    """Remove what killed runs left a day ago. `now` is in seconds since the epoch."""
-    for entry in (*folder.glob("ray/session_*"), *folder.glob(f"{_GCS}*")):
+    """Remove the sessions that killed runs left a day ago. `now` is in seconds since the epoch."""
+    for entry in folder.glob("ray/session_*"):
         with contextlib.suppress(OSError):
             old = now - entry.lstat().st_mtime > _KEEP_S
             owner = entry.name.rpartition("_")[2]

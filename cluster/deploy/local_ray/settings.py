@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,8 @@ _ALWAYS = {
     "RAY_gcs_storage": "rocksdb",  # in memory its state dies with it
     **QUIET_RAY,
 }
+# What an environment may not change.
+_FIXED = ("RAY_AUTH_MODE",)
 # Ray's pages of metrics ask for no key, and the page of replicas names tenants.
 _NO_METRICS = {
     "RAY_enable_metrics_collection": "0",
@@ -50,3 +53,12 @@ def local_environment(
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(round(drain_s) + _RECONNECT_S),
         }
     )
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set the variables of this process; those that are set already stay, but for Ray's token."""
+    for key, value in variables.items():
+        if key in _FIXED:
+            os.environ[key] = value
+        else:
+            os.environ.setdefault(key, value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -37,3 +39,29 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back():
         go.set()
         await asyncio.gather(*waiting)
     assert await off_loop(MEDIUM_BYTES + 1, int) == 0
+
+
+async def test_a_cancelled_request_leaves_the_queue_at_once():
+    go = threading.Event()
+    busy = asyncio.create_task(off_loop(MEDIUM_BYTES + 1, lambda: go.wait(60)))
+    await asyncio.sleep(0)
+
+    def wait_with(body):
+        return asyncio.create_task(off_loop(MEDIUM_BYTES + 1, lambda: body))
+
+    kept = []
+    try:
+        for _ in range(3 * MOST_LARGE):
+            body = threading.Event()
+            kept.append(weakref.ref(body))
+            waiting = wait_with(body)
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            del body, waiting
+        gc.collect()
+        # The last cancel may still be known somewhere.
+        assert sum(reference() is not None for reference in kept) <= 1
+    finally:
+        go.set()
+        await busy

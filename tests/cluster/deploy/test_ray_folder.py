@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.deploy.local_ray.folder import RayFolder, sweep
-from cluster.deploy.local_ray.settings import local_environment
+from cluster.deploy.local_ray.settings import local_environment, set_environment
 from engine.errors import ConfigError
 
 DAY_S = 86_400
@@ -75,10 +75,7 @@ def test_a_day_later_what_killed_runs_left_is_removed(temporary: Path) -> None:
         made(temporary, f"ray/session_old_{alive}", 2 * DAY_S),
         made(temporary, "other", 2 * DAY_S),
     ]
-    gone = [
-        made(temporary, f"ray/session_old_{dead}", 2 * DAY_S),
-        made(temporary, "gcs-abc", 2 * DAY_S),
-    ]
+    gone = [made(temporary, f"ray/session_old_{dead}", 2 * DAY_S)]
     sweep(temporary, kept[0].stat().st_mtime)
     assert all(path.exists() for path in kept)
     assert not any(path.exists() for path in gone)
@@ -96,3 +93,10 @@ def test_rays_metrics_are_closed_on_request() -> None:
     ports = {"DASHBOARD_METRIC_PORT", "AUTOSCALER_METRIC_PORT"}
     assert {variables[name] for name in ports} == {"-1"}
     assert not ports & local_environment(Path("/f"), Path("/f/gcs"), 30.0).keys()
+
+
+def test_an_inherited_environment_cannot_open_rays_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "1")
+    set_environment({"RAY_AUTH_MODE": "token", "RAY_DEDUP_LOGS": "0"})
+    assert (os.environ["RAY_AUTH_MODE"], os.environ["RAY_DEDUP_LOGS"]) == ("token", "1")

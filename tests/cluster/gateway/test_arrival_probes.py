@@ -57,7 +57,7 @@ async def test_the_wait_for_a_busy_event_loop_is_seen_by_both_probes():
         await calls.stop()
         await connections.stop()
         await server.stop(0)
-    assert not calls._folder.exists() and not connections._folder.exists()
+    assert not calls._folder.path.exists() and not connections._folder.path.exists()
 
 
 async def test_a_grpc_request_arrived_before_it_was_read(monkeypatch):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import suppress
+
 import grpc
 import grpc.aio
 import pytest
 
 from cluster.api.off_loop import MEDIUM_BYTES
 from cluster.gateway.grpc_methods import Received, answering, method_handler
+from engine.errors import InvalidRequest
 from protos import router_pb2
 from protos.status import CLASS_TRAILER
 
@@ -48,3 +53,30 @@ async def test_a_message_of_any_size_arrives(channel, size):
     message = router_pb2.RolloutRequest(configuration="a" * size).SerializeToString()
     answer = await channel.unary_unary(f"/{ADMIN}/Rollout")(message)
     assert router_pb2.RolloutResponse.FromString(answer).id == str(size)
+
+
+async def test_a_refused_call_leaves_no_cycle_that_keeps_its_message():
+    kept = []
+
+    class Body:
+        """A message."""
+
+    class Refusing:
+        async def abort(self, *_):
+            raise grpc.aio.AbortError
+
+    async def call():
+        body = Body()
+        kept.append(weakref.ref(body))
+        async with answering(Refusing()):
+            raise InvalidRequest("wrong")
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with suppress(grpc.aio.AbortError):
+                await call()
+        assert not any(reference() for reference in kept)
+    finally:
+        gc.enable()

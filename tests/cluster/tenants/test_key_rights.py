@@ -128,6 +128,19 @@ async def test_over_grpc_models_ask_for_a_tenants_key_and_health_for_none(keys):
         await server.stop(0)
 
 
+@pytest.mark.parametrize("method", ["Generate", "Score", "Cancel", "GetModel"])
+async def test_over_grpc_the_key_is_asked_for_before_anything_is_parsed(keys, method):
+    server = await start(ScriptedGenerator(), keys=keys)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call = channel.unary_unary(f"/tandem.v1.Inference/{method}")
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call(b"these bytes are no message", timeout=10)
+        assert failed.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    finally:
+        await server.stop(0)
+
+
 async def test_refusals_are_counted_by_class(keys):
     with recorded() as page:
         async with asking(ScriptedGenerator(), keys=keys) as client:

@@ -32,6 +32,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.cached: list[int] = []
         self.condemned: set[int] = set()
         self.taken: list[int] = []
+        self.before_purge: dict[str, set[str]] = {"even": set(), "odd": set()}
 
     @rule(owner=OWNERS, count=st.integers(0, TOTAL + 1))
     def allocate(self, owner, count):
@@ -87,6 +88,9 @@ class PoolMachine(RuleBasedStateMachine):
                 self.pool.publish(owner, index, digest)
             return
         self.pool.publish(owner, index, digest, tenant_of(digest))
+        if owner in self.before_purge[tenant_of(digest)]:
+            self._forget(self.model[owner])
+            self.condemned.update(self.model[owner])
         if digest not in self.names and block not in self.condemned:
             self.names[digest] = block
 
@@ -95,6 +99,8 @@ class PoolMachine(RuleBasedStateMachine):
         before = self._held()
         blocks = self.model.pop(owner, [])
         self.phases.pop(owner, None)
+        for owners in self.before_purge.values():
+            owners.discard(owner)
         gone = before - self._held()
         assert self.pool.release(owner) == len(gone)
         # The first use of a block with two holders is released last.
@@ -112,6 +118,7 @@ class PoolMachine(RuleBasedStateMachine):
     def purge(self, tenant):
         gone = [block for digest, block in self.names.items() if tenant_of(digest) == tenant]
         assert self.pool.purge(tenant) == len(gone)
+        self.before_purge[tenant] = set(self.phases)
         self._forget(gone)
         self.condemned.update(gone)
         self.cached = [block for block in self.cached if block not in gone]
