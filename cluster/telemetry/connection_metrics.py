@@ -6,6 +6,6 @@ from engine.telemetry import Counter
 
 REFUSED_CONNECTIONS = Counter(
     "tandem_refused_connections_total",
-    "Connections that were refused: at the door `http`, `grpc` or `internal`, by reason.",
+    "Refused connections by reason, at the door `http` or `internal` (between members).",
     ("door", "reason"),
 )

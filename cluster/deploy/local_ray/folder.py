@@ -44,6 +44,7 @@ class RayFolder:
                 raise ConfigError(f"{path} belongs to another user: set TMPDIR to another folder")
             path.chmod(0o700)
             sweep(path, time.time())
+            _drop_dangling(path)
             return cls(path)
         except OSError as error:
             raise ConfigError(f"{path} cannot be Ray's folder: {error}") from None
@@ -61,6 +62,14 @@ class RayFolder:
         """Remove the folder of a session with its logs, which stays where a run ends in a fault."""
         if session is not None and self.path in session.parents:
             shutil.rmtree(session, ignore_errors=True)
+            _drop_dangling(self.path)
+
+
+def _drop_dangling(folder: Path) -> None:
+    """Remove the link to the latest session where that is gone, because Ray would keep the link."""
+    latest = folder / "ray" / "session_latest"
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink(missing_ok=True)
 
 
 def sweep(folder: Path, now: float) -> None:

@@ -100,3 +100,19 @@ def test_an_inherited_environment_cannot_open_rays_ports(monkeypatch: pytest.Mon
     monkeypatch.setenv("RAY_DEDUP_LOGS", "1")
     set_environment({"RAY_AUTH_MODE": "token", "RAY_DEDUP_LOGS": "0"})
     assert (os.environ["RAY_AUTH_MODE"], os.environ["RAY_DEDUP_LOGS"]) == ("token", "1")
+
+
+def test_the_link_to_a_session_goes_with_the_session(temporary: Path) -> None:
+    folder = RayFolder.open()
+    sessions = folder.path / "ray"
+    latest, session = sessions / "session_latest", sessions / "session_1"
+    session.mkdir(parents=True)
+    latest.symlink_to(session)
+    RayFolder.open().close()
+    assert latest.is_symlink()
+    folder.remove(session)
+    assert not latest.is_symlink()
+    latest.symlink_to(sessions / "of_a_killed_run")
+    RayFolder.open().close()
+    assert not latest.is_symlink()
+    folder.close()
