@@ -1,7 +1,7 @@
 """The port on which a Serve replica takes calls of other replicas.
 
 Serve binds it to all addresses and has no setting for it. Ray's token guards the port everywhere.
-On one machine it is bound to loopback, too.
+On one machine it is bound to 127.0.0.1, too.
 """
 
 from __future__ import annotations

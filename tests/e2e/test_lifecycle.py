@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 REJOIN_S = 60
 # What it takes a fault, a cancel, a refusal or a full cache to see.
 NOT_BY_ONE_REQUEST = {
+    "tandem_refused_connections_total",
     "tandem_refused_total",
     "tandem_front_end_errors_total",
     "tandem_time_to_cancel_seconds",

@@ -16,7 +16,7 @@ from tests.cluster.gateway.http_listener import CHAT, HELLO, TEXT, asking
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
-BLOCKED_S = 0.2
+BLOCKED_S = 0.1
 
 
 def test_a_probe_that_still_waits_counts():
@@ -50,7 +50,8 @@ async def test_the_wait_for_a_busy_event_loop_is_seen_by_both_probes():
             longest[:] = map(max, longest, seen)
             return min(longest) > BLOCKED_S
 
-        await eventually(blocked, 30.0)
+        # In every pass of the loop, so that no probe is read in the pass after it was sent.
+        await eventually(blocked, 30.0, poll_s=0)
         calm = BLOCKED_S * 0.9
         await eventually(lambda: max(calls.probe.lag_s, connections.probe.lag_s) < calm, 30.0)
     finally:
