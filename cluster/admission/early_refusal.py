@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from cluster.placement.prompt_forecast import DUE_ALONE
 from cluster.placement.types import Forecast, PlacementRequest
 
 # Numerics: the weight of the newest request in the means.
 _SMOOTHING = 0.05
 # Bound: how long the work of a plan is known after it.
 _KNOWN_S = 0.5
-# Tuned for long prompts: a prompt is due after so many times its own need, as in placement.
-_ALONE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class WorkAhead:
         The first token is late even if the prompt itself takes no time, or it is predicted after
         `worth` budgets.
         """
-        within_s = max(arrival.budget_s, _ALONE * self.alone_s)
+        within_s = max(arrival.budget_s, DUE_ALONE * self.alone_s)
         begins_s = now - arrival.arrived_s + self.placed_s + self.waiting_s
         return begins_s > within_s or begins_s + self.alone_s > worth * within_s
 

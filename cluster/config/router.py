@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.sockets import is_port
 from engine.config import require
 
@@ -27,7 +28,7 @@ class RouterConfig:
     """The port of HTTP and WebSocket; 0 takes a free port."""
     grpc_port: int = 50051
     """The port of gRPC; 0 takes a free port."""
-    max_message_bytes: int = 4 * 1024 * 1024
+    max_message_bytes: int = MAX_REQUEST_BYTES
     """The size of one message or body."""
     max_requests: int = 1024
     """Choices in flight; more are refused with a retry time."""

@@ -71,11 +71,13 @@ class BrowserRules:
 class BrowserGuard:
     """Refuses what the rules forbid, and answers browsers that ask first (CORS)."""
 
-    def __init__(self, app: ASGIApp, rules: BrowserRules, open_to_all: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, rules: BrowserRules, open_to_all: bool, refusals: RefusalCount
+    ) -> None:
         self._app = app
         self._rules = rules
         self._open_to_all = open_to_all
-        self._refusals = RefusalCount("http")
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or refuse one request or WebSocket."""

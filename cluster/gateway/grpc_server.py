@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from cluster.api import GenerateRequest, Generator
 from cluster.api.event_streams import StallWatch, closing, end
+from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.api.off_loop import write_event
 from cluster.api.proto_convert import event_to_proto, model_to_proto, request_from_proto
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
@@ -41,7 +42,6 @@ from protos.wire.tls import Reloading
 log = logging.getLogger(__name__)
 
 SERVICE = "tandem.v1.Inference"
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 HEALTH_POLL_S = 0.25
 Add = Callable[[grpc.aio.Server], None]
@@ -178,7 +178,7 @@ async def start(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_message_bytes: int = MAX_REQUEST_BYTES,
     reuse_port: bool = False,
     stall_s: float = STALL_S,
     also: Sequence[tuple[str, Add]] = (),

@@ -19,8 +19,10 @@ from starlette.routing import Route, WebSocketRoute
 from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
+from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
+from cluster.gateway.connections.refusals import RefusalCount
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
@@ -28,7 +30,6 @@ from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, Open
 from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
-from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from cluster.tenants.api_keys import ApiKeys, check_metrics, identify
 from engine.errors import Internal, NotFound, TandemError, shown
@@ -37,7 +38,6 @@ from engine.kv.prefix_digest import DEFAULT_TENANT
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
 STALL_S = 60.0
 CLIENT_CLOSED = 499
 # Large bodies that may be half received.
@@ -51,7 +51,7 @@ def create_app(
     generator: Generator,
     metrics: Metrics,
     *,
-    max_body_bytes: int = MAX_BODY_BYTES,
+    max_body_bytes: int = MAX_REQUEST_BYTES,
     stall_s: float = STALL_S,
     keys: ApiKeys | None = None,
     arrived: Callable[[], float] = time.monotonic,
@@ -62,7 +62,8 @@ def create_app(
     `rules` say which pages may call; without them, pages of this server by its usual names.
 
     `arrived` says when a request that is read now came to the socket (monotonic).
-    Its `state.drain` ends the WebSockets, each when its generations have ended.
+    Its `state.drain` ends the WebSockets, each when its generations have ended. Its
+    `state.refusals` counts what it refuses, for the server to count there too.
     """
     gateway = HttpGateway(
         generator,
@@ -73,6 +74,7 @@ def create_app(
         arrived=arrived,
     )
     sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
+    refusals = RefusalCount("http")
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
@@ -84,12 +86,11 @@ def create_app(
             Route("/metrics", _answering(gateway.metrics)),
         ],
         exception_handlers={HTTPException: _raised},
-        middleware=[
-            Middleware(BrowserGuard, rules=rules or BrowserRules.of(), open_to_all=keys is None)
-        ],
+        middleware=[Middleware(BrowserGuard, rules or BrowserRules.of(), keys is None, refusals)],
     )
     app.router.redirect_slashes = False
     app.state.drain = sockets.drain
+    app.state.refusals = refusals
     return app
 
 
@@ -248,7 +249,7 @@ def _http_failure(request: Request, error: HTTPException) -> Response:
     }
     message = error.detail
     if error.status_code in _REFUSED:
-        REFUSED_CONNECTIONS.inc(door="http", reason=_REFUSED[error.status_code])
+        request.app.state.refusals.add(_REFUSED[error.status_code])
     if error.status_code in (404, 405):
         message = f"{message}: {request.method} {request.url.path}"
     code = codes.get(error.status_code)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.gateway.connections.http_connection import HttpConnection
 from cluster.gateway.connections.limits import ConnectionLimits, watch_peers
 from cluster.gateway.connections.refusals import RefusalCount
@@ -26,7 +27,6 @@ from protos.wire.tls_listener import HANDSHAKE_S, MOST_HANDSHAKES, TlsListener
 
 log = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 PING_S = 10.0
 PING_TIMEOUT_S = 60.0
 Drain = Callable[[float], Awaitable[None]]
@@ -147,15 +147,17 @@ async def start(
     *,
     reuse_port: bool = False,
     grace_s: int = 5,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_message_bytes: int = MAX_REQUEST_BYTES,
     drain: Drain | None = None,
     tls: HttpTls | None = None,
     limits: ConnectionLimits | None = None,
+    refusals: RefusalCount | None = None,
 ) -> HttpServer:
     """Serve `app`; raises ConfigError where the port is taken. With `tls`, over TLS alone.
 
     `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
-    within so many seconds, before the server stops. `limits` bounds the connections.
+    within so many seconds, before the server stops. `limits` bounds the connections, and
+    `refusals` counts those that are refused.
     """
     limits = limits or ConnectionLimits()
     sock = listening_socket(host, port, reuse_port=reuse_port)
@@ -163,7 +165,7 @@ async def start(
     clock = asyncio.get_running_loop().time
     config = ServerConfig(
         _Stoppable(app),
-        registry=ConnectionRegistry(limits, RefusalCount("http"), clock),
+        registry=ConnectionRegistry(limits, refusals or RefusalCount("http"), clock),
         http=HttpConnection,
         ws=WebSocketConnection,
         log_config=None,

@@ -13,7 +13,7 @@ from cluster.replica_record import ReplicaRecord
 from engine.types.urgency import raised
 
 # Tuned: a prompt that needs more than its budget even alone is due after so many times its need.
-_ALONE = 1.2
+DUE_ALONE = 1.2
 
 
 class PromptForecaster:
@@ -42,7 +42,7 @@ class PromptForecaster:
         missing = request.prompt_tokens - cached
         alone_s = request.choices * slower * cost.seconds(missing, cached, urgency)
         flush_s = self.costs.flush_s
-        needed_s = _ALONE * alone_s + margin_s + flush_s
+        needed_s = DUE_ALONE * alone_s + margin_s + flush_s
         deadline_s = request.arrived_s + max(request.budget_s, needed_s) - flush_s
         waiting = edf_prompts(backlog, cost, now, request.batch, urgency)
         lead_s = cost.seconds(backlog.others_of(record.load), urgency=urgency)

@@ -11,7 +11,6 @@ from cluster.gateway import grpc_server, http_app, uvicorn_server
 from cluster.gateway.arrival_probes import SocketArrivals
 from cluster.gateway.browser_access import BrowserRules
 from cluster.gateway.connections.limits import ConnectionLimits, most_connections
-from cluster.gateway.connections.refusals import RefusalCount
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer, HttpTls
 from cluster.router.admin_service import SERVICE, AdminServicer
@@ -77,7 +76,6 @@ class FrontEnds:
             arrived=arrivals.probe.arrived,
             rules=BrowserRules.of(config.hosts, config.origins, config.host),
         )
-        refused = RefusalCount("http").add
         http = await uvicorn_server.start(
             app,
             config.host,
@@ -85,7 +83,8 @@ class FrontEnds:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
             drain=app.state.drain,
-            tls=None if tls is None else HttpTls(lambda: tls.get().context, refused),
+            tls=None if tls is None else HttpTls(lambda: tls.get().context, app.state.refusals.add),
+            refusals=app.state.refusals,
             limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))

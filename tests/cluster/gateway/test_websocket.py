@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cluster.api import TextPrompt
+from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.gateway import uvicorn_server as http_server
 from cluster.gateway import websocket as gateway_socket
 from cluster.tenants.api_keys import FileKeys
@@ -276,7 +277,7 @@ async def test_generations_on_a_socket_are_bounded(socket, generator, monkeypatc
 async def test_a_message_is_bounded(generator):
     async with opened(generator) as socket:
         with pytest.raises(ConnectionClosed) as caught:
-            await say(socket, TEXT | {"id": "a", "prompt": "x" * http_server.MAX_MESSAGE_BYTES})
+            await say(socket, TEXT | {"id": "a", "prompt": "x" * MAX_REQUEST_BYTES})
             await socket.recv()
         assert caught.value.rcvd.code == 1009
     assert not generator.started
