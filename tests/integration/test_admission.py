@@ -36,10 +36,10 @@ async def test_refused_requests_are_served_when_they_return(config):
         async with asyncio.timeout(100):
             await asyncio.gather(*(served(number) for number in range(8)))
         await local.idle()
-        tracker = local.router.placement.load_tracker
-        records = local.router.pools.members()
-        await eventually(lambda: not any(tracker.requests(record) for record in records))
-        assert all(not tracker.backlog(record.id).remaining() for record in records)
+        tracker, pools = local.router.placement.load_tracker, local.router.pools
+        # The record of the router has its requests, as of its last heartbeat.
+        await eventually(lambda: not any(map(tracker.requests, pools.members())))
+        assert all(not tracker.backlog(record.id).remaining() for record in pools.members())
     assert refusals
 
 
