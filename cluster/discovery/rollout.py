@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 State = Literal["asked", "starting", "serving", "failed"]
 UNDER_WAY: tuple[State, ...] = ("asked", "starting")
+NOT_OF_THIS_RUN = (
+    "no router of this run requested it within the last hour; the clocks of the hosts may differ"
+)
 # Bound: rollouts whose ids a launcher remembers; a person asks for each.
 _MOST_REMEMBERED = 10_000
 
@@ -156,8 +159,8 @@ class Rollouts:
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
         if not request.is_signed(self._seal) or request.id in self._done:
-            log.warning("a rollout without the cluster's secret is refused")
-            return replace(state, state="failed", reason="not asked for by a router of this run")
+            log.warning("a rollout without a right signature is refused")
+            return replace(state, state="failed", reason=NOT_OF_THIS_RUN)
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:

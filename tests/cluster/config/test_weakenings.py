@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig, parse_config
+from cluster.config.security import SecurityConfig
 from cluster.config.weakenings import weakenings
 from cluster.discovery.rollout import following
 
 PROTECTED = TandemConfig(
     router=RouterConfig(api_keys="/keys.yaml", hosts=("a.example",)),
     directory=DirectoryConfig(url="redis://redis:6379/0"),
+    security=SecurityConfig("/secret"),
 )
 # Each way to protect less, by the beginning of its line.
 WEAKER = {
