@@ -21,7 +21,7 @@ from typing import Literal, Protocol, get_args
 
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.version import config_version
-from cluster.config.weakenings import weakenings
+from cluster.config.weakenings import restart_notices, weakenings
 from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
@@ -169,6 +169,8 @@ class Rollouts:
             refuse_weakening(weakened := weakenings(self.config, config), request)
             for line in weakened:
                 self._print_line(f"rollout by {request.operator} weakens {line}")
+            for line in restart_notices(self.config, config):
+                self._print_line(f"rollout by {request.operator}: {line}")
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
             await _publish(directory, state)

@@ -376,3 +376,15 @@ async def test_the_launcher_weakens_security_only_where_the_request_says_so(dire
         assert lines[0] == "rollout by alice weakens router.api_keys: /keys.yaml removed"
     else:
         assert "--weaken-security" in state.reason and not serve.begun
+
+
+async def test_a_rollout_that_adds_keys_says_what_it_does_not_close(directory) -> None:
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, RUNNING, Anybody({}), MEMBERSHIP)
+    await directory.listen_for_stop(SEAL.launcher)
+    request = router_pb2.RolloutRequest(configuration=document_of(GUARDED))
+    (notice,) = (await admin.Rollout(received(request), Context())).notices
+    assert "Ray's pages of metrics stay open" in notice
+    lines = []
+    rollouts = Rollouts(RUNNING, Serve(directory), lambda config: config, lines.append, SEAL)
+    await rollouts.poll(directory)
+    assert lines[0].endswith(notice)
