@@ -126,12 +126,14 @@ class RolloutRequest(_message.Message):
     def __init__(self, configuration: _Optional[str] = ..., weaken_security: bool = ...) -> None: ...
 
 class RolloutResponse(_message.Message):
-    __slots__ = ("id", "weakens")
+    __slots__ = ("id", "weakens", "notices")
     ID_FIELD_NUMBER: _ClassVar[int]
     WEAKENS_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
     id: str
     weakens: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., weakens: _Optional[_Iterable[str]] = ...) -> None: ...
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., weakens: _Optional[_Iterable[str]] = ..., notices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GiveRoleRequest(_message.Message):
     __slots__ = ("replica", "role")

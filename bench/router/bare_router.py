@@ -68,7 +68,7 @@ def config_for(url: str, model: str) -> TandemConfig:
 async def main(url: str, model: str) -> None:
     """Serve until standard input ends."""
     config = config_for(url, model)
-    directory = Directory.connect(config.directory)
+    directory = Directory.of(config)
     router = await RouterServer.start(config, "router-0", directory)
     settle()
     print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)

@@ -22,7 +22,6 @@ import grpc.aio
 from bench.core.event_loop import run
 from bench.router.bare_router import config_for
 from bench.router.direct_front_ends import DirectFrontEnds
-from cluster.config.deployment import DirectoryConfig
 from cluster.config.schema import TandemConfig
 from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
@@ -264,8 +263,9 @@ async def _start_echo(server: grpc.aio.Server) -> int:
 
 async def main(url: str, role: Pool, model: str, prefill_s: float) -> None:
     """Serve one replica until standard input ends. A prefill replica has its own front ends."""
-    directory = Directory.connect(DirectoryConfig(url=url))
-    fake = await serve(role, directory, config_for(url, model), prefill_s)
+    config = config_for(url, model)
+    directory = Directory.of(config)
+    fake = await serve(role, directory, config, prefill_s)
     found: dict[str, str] = {role: fake.echo}
     front_ends = None
     if role == "prefill":

@@ -20,3 +20,8 @@ def add_arguments(keys: argparse.ArgumentParser) -> None:
     where.add_argument("--file", metavar="FILE", help="the file of hashed keys")
     where.add_argument("--redis", metavar="URL", help="the Redis; see TANDEM_REDIS_PASSWORD")
     where.add_argument("--config", metavar="FILE", help="where this configuration has them")
+    keys.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="with --redis: the cluster's secret (security.secret_file), which seals the keys",
+    )

@@ -1,6 +1,7 @@
 """`tandem keys`: makes, lists and removes API keys, in a file or in Redis.
 
-A key is shown once, when it is made. Only its hash is stored.
+A key is shown once, when it is made. Only its hash is stored; in Redis with a seal of the cluster's
+secret.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from cluster.config.router import KEYS_IN_REDIS, Right
 from cluster.config.schema import load_config
 from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.stored_values import StoredKey
 from cluster.tenants.hashed_keys import KeyOwner, check_owner, hash_of, new_key
 from cluster.tenants.key_file import KeyFile
 from engine.errors import InvalidRequest, NotFound
+from protos.wire.secret import ClusterSecret
 
 _SHOWN = 12
 _LEAST_PREFIX = 8
@@ -31,6 +34,10 @@ class Keys(Protocol):
 
     def keys(self) -> dict[str, KeyOwner]:
         """Owner by hash."""
+        ...
+
+    def unsealed(self) -> list[StoredKey]:
+        """The entries that no router accepts."""
         ...
 
     def add(self, digest: str, owner: KeyOwner) -> None:
@@ -50,6 +57,11 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "list":
         for digest, owner in sorted(keys.keys().items(), key=_order):
             print(f"{digest[:_SHOWN]}  {owner.right:8}  {owner.name}")
+        for entry in keys.unsealed():
+            note = "(no seal: refused; remove it, and add a new key)"
+            print(
+                f"{_shown(entry.digest[:_SHOWN])}  {entry.right:8}  {_shown(entry.owner)}  {note}"
+            )
     elif options.action == "add":
         owner, key = _new_owner(options), new_key()
         keys.add(hash_of(key), owner)
@@ -57,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     elif options.name is None:
         raise InvalidRequest("`tandem keys remove` needs the beginning of a hash")
     else:
-        digest = _named(keys.keys(), options.name)
+        unsealed = [entry.digest for entry in keys.unsealed()]
+        digest = _named({*keys.keys(), *unsealed}, options.name)
         keys.remove(digest)
         print(f"{digest[:_SHOWN]} removed")
     return 0
@@ -66,20 +79,20 @@ def run(options: argparse.Namespace) -> int:
 class _RedisKeys:
     """The keys in Redis. Each change has a connection of its own."""
 
-    def __init__(self, url: str, tls: RedisTlsConfig | None) -> None:
+    def __init__(self, url: str, secret: ClusterSecret, tls: RedisTlsConfig | None) -> None:
         self._config = DirectoryConfig(url=url)
+        self._secret = secret
         self._tls = tls
 
     def keys(self) -> dict[str, KeyOwner]:
-        async def read(directory: Directory) -> dict[str, KeyOwner]:
-            _, found = await directory.api_keys()
-            return {
-                digest: KeyOwner(name, right)
-                for right, owners in found.items()
-                for digest, name in owners.items()
-            }
+        entries = [entry for entry in self._entries() if entry.sealed]
+        return {entry.digest: KeyOwner(entry.owner, entry.right) for entry in entries}
 
-        return asyncio.run(self._with(read))
+    def unsealed(self) -> list[StoredKey]:
+        return [entry for entry in self._entries() if not entry.sealed]
+
+    def _entries(self) -> list[StoredKey]:
+        return asyncio.run(self._with(lambda directory: directory.api_keys()))[1]
 
     def add(self, digest: str, owner: KeyOwner) -> None:
         asyncio.run(
@@ -90,7 +103,7 @@ class _RedisKeys:
         asyncio.run(self._with(lambda directory: directory.remove_api_key(digest)))
 
     async def _with(self, act: Callable[[Directory], Awaitable[T]]) -> T:
-        directory = Directory.connect(self._config, self._tls)
+        directory = Directory.connect(self._config, self._secret, self._tls)
         try:
             return await act(directory)
         finally:
@@ -99,17 +112,25 @@ class _RedisKeys:
 
 def _opened(options: argparse.Namespace) -> Keys:
     """The store of keys that the options name; raises a TandemError."""
-    file, url = options.file, options.redis
+    if options.secret_file is not None and options.redis is None:
+        raise InvalidRequest("--secret-file belongs to --redis")
+    if options.file is not None:
+        return KeyFile(Path(options.file))
     tls = RedisTlsConfig(authority=tls_ca(options))
-    if options.config is not None:
-        config = load_config(options.config)
-        if config.router.api_keys is None:
-            raise InvalidRequest(f"{options.config} has no router.api_keys")
-        if config.router.api_keys == KEYS_IN_REDIS:
-            url, tls = config.directory.url, config.tls.redis or tls
-        else:
-            file = config.router.api_keys
-    return KeyFile(Path(file)) if file is not None else _RedisKeys(url, tls)
+    if options.redis is not None:
+        if options.secret_file is None:
+            raise InvalidRequest(
+                "keys in Redis are sealed: name the cluster's secret (security.secret_file) "
+                "with --secret-file FILE"
+            )
+        return _RedisKeys(options.redis, ClusterSecret.read(options.secret_file), tls)
+    config = load_config(options.config)
+    keys, url = config.router.api_keys, config.directory.url
+    if keys is None:
+        raise InvalidRequest(f"{options.config} has no router.api_keys")
+    if keys == KEYS_IN_REDIS and url is not None:
+        return _RedisKeys(url, config.security.read_secret(), config.tls.redis or tls)
+    return KeyFile(Path(keys))
 
 
 def _new_owner(options: argparse.Namespace) -> KeyOwner:
@@ -128,6 +149,11 @@ def _new_owner(options: argparse.Namespace) -> KeyOwner:
 def _order(item: tuple[str, KeyOwner]) -> tuple[str, ...]:
     digest, owner = item
     return owner.right, owner.name, digest
+
+
+def _shown(text: str) -> str:
+    """What another process wrote, for a terminal."""
+    return text if text.isprintable() else ascii(text)
 
 
 def _named(keys: Iterable[str], prefix: str) -> str:

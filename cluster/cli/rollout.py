@@ -33,6 +33,8 @@ async def _roll_out(address: Address, config: TandemConfig, weaken_security: boo
     requested = await request_rollout(address, document_of(config), weaken_security=weaken_security)
     for line in requested.weakens:
         print(f"weakens {line}", file=sys.stderr)
+    for line in requested.notices:
+        print(f"note: {line}", file=sys.stderr)
     until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
     while time.monotonic() < until_s:
         rollout = await _last_rollout(address)

@@ -36,7 +36,7 @@ async def request_stop(address: Address, key: str | None = None) -> None:
 async def request_rollout(
     address: Address, configuration: str, *, weaken_security: bool = False, key: str | None = None
 ) -> router_pb2.RolloutResponse:
-    """Request a rollout of a configuration in JSON; returns its id and what it weakens.
+    """Request a rollout of a configuration in JSON; returns its id, what it weakens, and notices.
 
     Raises a TandemError: InvalidRequest where it weakens something without `weaken_security`.
     """

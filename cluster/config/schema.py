@@ -88,6 +88,11 @@ class TandemConfig:
             "router.api_keys: redis needs directory.url: the embedded Redis keeps nothing",
         )
         require(
+            self.router.api_keys != KEYS_IN_REDIS or self.security.secret_file is not None,
+            "router.api_keys: redis needs security.secret_file, which seals the keys; "
+            "`tandem secret FILE` makes one",
+        )
+        require(
             self.tls.redis is None or (self.directory.url or "").startswith("rediss://"),
             "tls.redis needs directory.url to begin with rediss://",
         )

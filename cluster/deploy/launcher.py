@@ -262,7 +262,7 @@ class Launcher:
 
     @contextlib.asynccontextmanager
     async def _directory(self) -> AsyncIterator[Directory]:
-        directory = Directory.connect(self._config.directory, self._config.tls.redis)
+        directory = Directory.of(self._config)
         try:
             yield directory
         finally:

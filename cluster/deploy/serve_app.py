@@ -68,7 +68,7 @@ class PoolReplica:
         self._drain_s = config.ray.drain_s
         self._pool: Pool = "prefill" if role == "prefill" else "decode"
         self._health = HealthFile.from_environment(_replica_id())
-        self._directory = Directory.connect(config.directory, config.tls.redis)
+        self._directory = Directory.of(config)
         self._replica = await Replica.start(
             config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
@@ -112,7 +112,7 @@ class RouterReplica:
         telemetry.install(RayBackend(ray.util.metrics))
         self._drain_s = config.ray.drain_s
         self._health = HealthFile.from_environment(_replica_id())
-        self._directory = Directory.connect(config.directory, config.tls.redis)
+        self._directory = Directory.of(config)
         self._handles = {handle.deployment_name: handle for handle in pools}
         self._calls: dict[str, Any] = {}
         operators = {one for one in (operator_digest, digest_from_environment()) if one}

@@ -1,6 +1,6 @@
-"""The directory: the living replicas, as leases in Redis. With `redis_tls`, all that knows Redis.
+"""The directory: the living replicas, as leases in Redis. `redis_client` connects it.
 
-    tandem:replica:<id>   a record as JSON; expires with the lease
+    tandem:replica:<id>   a record as JSON behind its seal; expires with the lease
     tandem:replicas       the set of ids that may be alive; cleaned as it is read
     tandem:born           when the first lease came here, ns since the epoch; lost with the data
     tandem:left           ids that left on purpose, with the time (seconds since the epoch)
@@ -8,13 +8,14 @@
     tandem:routers        the state that each router published last for its peers, by router
     tandem:api_keys       tenant by the hash of its key, and :version, which rises with each change
     tandem:operator_keys  operator by the hash of its key; tandem:metrics_keys: readers of metrics
+    tandem:key_seals      the seal of each key by its hash
     tandem:launcher       the name of the `tandem serve` that listens for requests; expires
     tandem:stop           a stop request: its signature
     tandem:rollout        a configuration that should take over, and :state, how far that is
 
 With a namespace the keys are tandem:<namespace>:replica:<id>, and so on. All namespaces share the
-API keys. The commands are those of Redis 6.2. Every call has a deadline, and raises Unavailable if
-it fails.
+API keys. The cluster's secret seals records and keys (`stored_values.py`). The commands are those
+of Redis 6.2. Every call has a deadline, and raises Unavailable if it fails.
 """
 
 from __future__ import annotations
@@ -22,23 +23,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import Right
+from cluster.config.schema import TandemConfig
 from cluster.config.tls import RedisTlsConfig
-from cluster.discovery.redis_tls import verify
-from cluster.discovery.stored_values import read_desired, read_record
+from cluster.discovery.redis_client import open_client
+from cluster.discovery.stored_values import (
+    SealedRecords,
+    StoredKey,
+    read_desired,
+    seal_of_key,
+    stored_keys,
+)
 from cluster.replica_record import Census, Pool, ReplicaRecord
-from engine.errors import ConfigError, Unavailable
+from engine.errors import Unavailable
+from protos.wire.secret import ClusterSecret
 
 PREFIX = "tandem:"
 # All namespaces share these: a cluster that takes over from another knows the same API keys.
@@ -48,12 +53,12 @@ _KEYS: Mapping[Right, str] = {
     "metrics": f"{PREFIX}metrics_keys",
 }
 _KEYS_VERSION = f"{PREFIX}api_keys:version"
+_KEY_SEALS = f"{PREFIX}key_seals"
 # Bound: how long a request to the launcher stands, and how long desired replicas are believed.
 _STOP_LEASE_MS = 60_000
 _DESIRED_LEASE_MS = 60_000
 # Bound: how long it is known that a replica left; longer than any reader keeps a silent one.
 _LEFT_S = 600
-_PASSWORD = "TANDEM_REDIS_PASSWORD"
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,9 +72,16 @@ class Directory:
     """
 
     def __init__(
-        self, client: Any, lease_s: float = 3.0, timeout_s: float = 1.0, namespace: str = ""
+        self,
+        client: Any,
+        secret: ClusterSecret,
+        lease_s: float = 3.0,
+        timeout_s: float = 1.0,
+        namespace: str = "",
     ) -> None:
         self.lease_s = lease_s
+        self._secret = secret
+        self._records = SealedRecords(secret)
         self._prefix = f"{PREFIX}{namespace}:" if namespace else PREFIX
         self._index = f"{self._prefix}replicas"
         self._born = f"{self._prefix}born"
@@ -85,30 +97,22 @@ class Directory:
         self._timeout_s = timeout_s
 
     @classmethod
-    def connect(cls, config: DirectoryConfig, tls: RedisTlsConfig | None = None) -> Directory:
-        """A directory at `config.url`; nothing is sent until the first call.
+    def of(cls, config: TandemConfig) -> Directory:
+        """The directory of the cluster of that configuration. Raises ConfigError."""
+        return cls.connect(config.directory, config.security.read_secret(), config.tls.redis)
 
-        The password is the url's, or that in TANDEM_REDIS_PASSWORD. A server at a `rediss://`
-        address is verified always; `tls` names the files for that. Raises ConfigError.
+    @classmethod
+    def connect(
+        cls, config: DirectoryConfig, secret: ClusterSecret, tls: RedisTlsConfig | None = None
+    ) -> Directory:
+        """A directory at `config.url`; nothing is sent until the first call. Raises ConfigError.
+
+        `tls` names the files by which a server at a `rediss://` address is verified.
         """
-        if config.url is None:
-            raise ConfigError("directory.url is not set")
         # No call outlasts the time between two heartbeats, so one lost answer costs one beat.
         timeout_s = min(1.0, config.heartbeat_s)
-        try:
-            client = redis.asyncio.Redis.from_url(
-                config.url,
-                password=os.environ.get(_PASSWORD),
-                socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                retry=Retry(NoBackoff(), 0),
-                decode_responses=True,
-            )
-        except ValueError as error:
-            raise ConfigError(f"directory.url {config.url!r}: {error}") from None
-        if config.url.startswith("rediss:"):
-            verify(client.connection_pool, tls or RedisTlsConfig())
-        return cls(client, config.lease_s, timeout_s, config.namespace)
+        client = open_client(config, timeout_s, tls or RedisTlsConfig())
+        return cls(client, secret, config.lease_s, timeout_s, config.namespace)
 
     async def register(self, record: ReplicaRecord) -> None:
         """Put a replica in the directory for one lease, also one that had left before."""
@@ -147,12 +151,14 @@ class Directory:
         known, left = await self._call(pipe.execute())
         ids = sorted(set(known).difference(left))
         # At one instant with the records, so that all of them belong to the same data.
-        born, *values = await self._call(self._client.mget([self._born, *map(self._key, ids)]))
+        keys = [self._key(name) for name in ids]
+        born, *values = await self._call(self._client.mget([self._born, *keys]))
         # An id dropped here while its replica renews comes back with the next heartbeat.
         if gone := [name for name, value in zip(ids, values, strict=True) if value is None]:
             await self._call(self._client.srem(self._index, *gone))
-        members = tuple(record for value in values if value and (record := read_record(value)))
-        return Census(members, frozenset(left), born)
+        stored = [(key, value) for key, value in zip(keys, values, strict=True) if value]
+        read = (self._records.read(key, value) for key, value in stored)
+        return Census(tuple(one for one in read if one), frozenset(left), born)
 
     async def set_desired(self, desired: Mapping[Pool, int]) -> None:
         """Publish how many replicas pools should have. It expires within a minute."""
@@ -180,26 +186,29 @@ class Directory:
         version = await self._call(self._client.get(_KEYS_VERSION))
         return None if version is None else int(version)
 
-    async def api_keys(self) -> tuple[int | None, dict[Right, dict[str, str]]]:
-        """The keys' version, and owner by hash for each right, at one instant."""
+    async def api_keys(self) -> tuple[int | None, list[StoredKey]]:
+        """The keys' version, and all entries, at one instant."""
         pipe = self._client.pipeline(transaction=True)
         pipe.get(_KEYS_VERSION)
-        for name in _KEYS.values():
+        for name in (_KEY_SEALS, *_KEYS.values()):
             pipe.hgetall(name)
-        version, *keys = await self._call(pipe.execute())
-        return None if version is None else int(version), dict(zip(_KEYS, keys, strict=True))
+        version, seals, *owners = await self._call(pipe.execute())
+        entries = dict(zip(_KEYS, owners, strict=True))
+        found = list(stored_keys(self._secret, entries, seals))
+        return None if version is None else int(version), found
 
     async def add_api_key(self, digest: str, owner: str, right: Right = "tenant") -> None:
-        """Give the owner the key of this hash."""
+        """Give the owner the key of this hash, with a seal."""
         pipe = self._client.pipeline(transaction=True)
         pipe.hset(_KEYS[right], digest, owner)
+        pipe.hset(_KEY_SEALS, digest, seal_of_key(self._secret, digest, owner, right))
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
 
     async def remove_api_key(self, digest: str) -> None:
         """Remove the key of this hash."""
         pipe = self._client.pipeline(transaction=True)
-        for name in _KEYS.values():
+        for name in (_KEY_SEALS, *_KEYS.values()):
             pipe.hdel(name, digest)
         pipe.incr(_KEYS_VERSION)
         await self._call(pipe.execute())
@@ -268,7 +277,8 @@ class Directory:
 
     def _put(self, pipe: Any, record: ReplicaRecord) -> None:
         pipe.set(self._born, time.time_ns(), nx=True)
-        pipe.set(self._key(record.id), record.to_json(), px=self._lease_ms)
+        key = self._key(record.id)
+        pipe.set(key, self._records.written(key, record), px=self._lease_ms)
         pipe.sadd(self._index, record.id)
 
     def _key(self, replica_id: str) -> str:

@@ -21,7 +21,7 @@ from typing import Literal, Protocol, get_args
 
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.version import config_version
-from cluster.config.weakenings import weakenings
+from cluster.config.weakenings import restart_notices, weakenings
 from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 State = Literal["asked", "starting", "serving", "failed"]
 UNDER_WAY: tuple[State, ...] = ("asked", "starting")
+NOT_OF_THIS_RUN = (
+    "no router of this run requested it within the last hour; the clocks of the hosts may differ"
+)
 # Bound: rollouts whose ids a launcher remembers; a person asks for each.
 _MOST_REMEMBERED = 10_000
 
@@ -156,8 +159,8 @@ class Rollouts:
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
         if not request.is_signed(self._seal) or request.id in self._done:
-            log.warning("a rollout without the cluster's secret is refused")
-            return replace(state, state="failed", reason="not asked for by a router of this run")
+            log.warning("a rollout without a right signature is refused")
+            return replace(state, state="failed", reason=NOT_OF_THIS_RUN)
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
@@ -166,6 +169,8 @@ class Rollouts:
             refuse_weakening(weakened := weakenings(self.config, config), request)
             for line in weakened:
                 self._print_line(f"rollout by {request.operator} weakens {line}")
+            for line in restart_notices(self.config, config):
+                self._print_line(f"rollout by {request.operator}: {line}")
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
             await _publish(directory, state)

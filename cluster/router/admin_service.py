@@ -14,7 +14,7 @@ import grpc
 from cluster.api.validation import check_tenant
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
-from cluster.config.weakenings import weakenings
+from cluster.config.weakenings import restart_notices, weakenings
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
@@ -136,8 +136,9 @@ class AdminServicer:
             rollout = RolloutRequest(
                 state.id, wanted.configuration, operator, wanted.weaken_security
             )
-            weakened = weakenings(self._config, following(self._config, requested_config(rollout)))
-            refuse_weakening(weakened, rollout)
+            config = following(self._config, requested_config(rollout))
+            refuse_weakening(weakened := weakenings(self._config, config), rollout)
+            notices = restart_notices(self._config, config)
             seal = await self._seal()
             if seal is None or not await self._directory.request_rollout(
                 rollout.signed(seal).to_json(), state.to_json()
@@ -146,7 +147,7 @@ class AdminServicer:
                     "this cluster was not started by `tandem serve`; use `serve deploy`"
                 )
             log.warning("rollout requested", extra=_who(operator, weakened) | {"rollout": state.id})
-            return router_pb2.RolloutResponse(id=state.id, weakens=weakened)
+            return router_pb2.RolloutResponse(id=state.id, weakens=weakened, notices=notices)
 
     async def GiveRole(  # noqa: N802
         self, request: Received[router_pb2.GiveRoleRequest], context: Context

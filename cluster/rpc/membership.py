@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import InternalTlsConfig
 from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
-from engine.errors import ConfigError
 from protos.wire.client import Connector
 from protos.wire.handshake import Purpose
 from protos.wire.secret import ClusterSecret
@@ -25,10 +24,7 @@ class Membership:
     @classmethod
     def of(cls, config: TandemConfig) -> Membership:
         """The membership in the cluster of that configuration; raises ConfigError."""
-        path = config.security.secret_file
-        if path is None:
-            raise ConfigError("security.secret_file is not set; `tandem secret FILE` makes a file")
-        return cls(ClusterSecret.read(path), config.tls.internal)
+        return cls(config.security.read_secret(), config.tls.internal)
 
     def connector(self) -> Connector:
         """The dialling side."""

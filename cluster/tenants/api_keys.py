@@ -15,12 +15,12 @@ cannot choose the hash, so the caller cannot approach a stored hash digit by dig
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from cluster.config.router import Right
+from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.hashed_keys import KeyOwner, hash_of, read_keys
 from engine.errors import ConfigError, PermissionDenied, TandemError, Unauthenticated
 
@@ -56,9 +56,7 @@ class ApiKeys:
     ) -> None:
         self._owners = owners
         self._operators = {digest: KeyOwner("local", "operator") for digest in operators}
-        self._clock = clock
-        self._logged_s = -math.inf
-        self._unlogged = 0
+        self._refusals = RareLog(log, "calls were refused by key", _LOG_EVERY_S, clock)
 
     def tenant(self, authorization: str | None) -> str:
         """The tenant of `Bearer KEY`; raises Unauthenticated or PermissionDenied."""
@@ -94,22 +92,12 @@ class ApiKeys:
             refusal = Unauthenticated(_NO_OPERATOR)
         else:
             refusal = Unauthenticated("this API key is not known" if key else missing)
-        self._log(refusal, owner)
+        self._refusals.note(1, {"reason": refusal.message, **_shown(owner)})
         raise refusal
 
     def _has_operators(self) -> bool:
         owners = self._owners.values()
         return bool(self._operators) or any(owner.right == "operator" for owner in owners)
-
-    def _log(self, refusal: TandemError, owner: KeyOwner | None) -> None:
-        """Log a refusal, with the number of refusals since the last line."""
-        self._unlogged += 1
-        now = self._clock()
-        if now - self._logged_s < _LOG_EVERY_S:
-            return
-        counted = {"refused": self._unlogged, "reason": refusal.message}
-        log.warning("calls were refused by key", extra=counted | _shown(owner))
-        self._logged_s, self._unlogged = now, 0
 
     def _refresh(self) -> None:
         """Read the keys again if they changed and reading does not block for long."""
@@ -126,6 +114,7 @@ class FileKeys(ApiKeys):
     ) -> None:
         self._version = _version(path)
         super().__init__(read_keys(path), operators, clock)
+        self._clock = clock
         self._path = path
         self._polled_s = clock()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from cluster.discovery.stored_values import StoredKey
 from cluster.tenants.hashed_keys import SECTIONS, KeyOwner, read_keys
 from engine.errors import ConfigError
 
@@ -24,6 +25,10 @@ class KeyFile:
     def keys(self) -> dict[str, KeyOwner]:
         """Owner by hash; raises ConfigError if the file is wrong."""
         return read_keys(self._path)
+
+    def unsealed(self) -> list[StoredKey]:
+        """Entries that no router accepts: there are none, because its mode protects the file."""
+        return []
 
     def add(self, digest: str, owner: KeyOwner) -> None:
         """Give the owner the key of this hash; makes the file if there is none."""

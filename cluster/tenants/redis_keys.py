@@ -1,21 +1,30 @@
-"""API keys in Redis: hashed as in a file, the same for all routers, changed while they run."""
+"""API keys in Redis: hashed as in a file, the same for all routers, changed while they run.
+
+Each entry has a seal of the cluster's secret. So a process that can merely write to Redis can hide
+a key, or bring back a removed one, and cannot add any.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cluster.api.validation import is_tenant
-from cluster.config.router import KEYS_IN_REDIS, Right
+from cluster.config.router import KEYS_IN_REDIS
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.stored_values import StoredKey
+from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.api_keys import POLL_S, ApiKeys, FileKeys
 from cluster.tenants.hashed_keys import KeyOwner, is_hash
 from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
+
+# Bound: entries that are passed over are logged so often at most.
+_LOG_EVERY_S = 60.0
+_PASSED_OVER = "API keys in Redis without a seal are passed over; `tandem keys list` shows them"
 
 
 def keys_of(
@@ -44,6 +53,7 @@ class SharedKeys(ApiKeys):
         self._directory = directory
         self._version: int | None = None
         self._well = True
+        self._passed_over = RareLog(log, _PASSED_OVER, _LOG_EVERY_S)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -80,6 +90,7 @@ class SharedKeys(ApiKeys):
     async def _read(self) -> None:
         self._version, found = await self._directory.api_keys()
         self._owners = _sound(found)
+        self._passed_over.note(len(found) - len(self._owners))
 
     def _note(self, reason: str) -> None:
         if self._well:
@@ -95,15 +106,10 @@ class SharedKeys(ApiKeys):
                 log.exception("the API keys could not be read")
 
 
-def _sound(found: Mapping[Right, Mapping[str, str]]) -> dict[str, KeyOwner]:
-    """The entries that have a hash with one right, and a valid name."""
-    sound: dict[str, KeyOwner] = {}
-    rights = Counter(digest for owners in found.values() for digest in owners)
-    for right, owners in found.items():
-        for digest, name in owners.items():
-            if is_tenant(name) and is_hash(digest) and rights[digest] == 1:
-                sound[digest] = KeyOwner(name, right)
-            else:
-                named = {"owner": name[:64], "right": right}
-                log.warning("an API key in Redis is passed over", extra=named)
-    return sound
+def _sound(found: Iterable[StoredKey]) -> dict[str, KeyOwner]:
+    """The sealed entries that have a hash and a valid name."""
+    return {
+        one.digest: KeyOwner(one.owner, one.right)
+        for one in found
+        if one.sealed and is_tenant(one.owner) and is_hash(one.digest)
+    }

@@ -25,6 +25,9 @@ TRANSPORTS: dict[str, str] = {
     "gloo": "kv_transfer.transports.gloo:GlooChannel",
 }
 
+# The transports whose bytes leave no host, so that only processes of the same user can read them.
+WITHIN_A_HOST = frozenset({"loopback", "cuda_ipc", "shared_memory"})
+
 
 def configurable_names() -> tuple[str, ...]:
     """The values that `kv.transport` may have."""

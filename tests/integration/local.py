@@ -53,7 +53,7 @@ async def cluster(config: TandemConfig, name: str = "") -> AsyncIterator[LocalCl
 
     `name` begins the ids of its parts, where another cluster is in the same directory.
     """
-    directory = Directory.connect(config.directory, config.tls.redis)
+    directory = Directory.of(config)
     replicas: dict[ReplicaRole, list[Replica]] = {"prefill": [], "decode": []}
     pools = (
         ("prefill", "prefill", config.prefill.replicas),

@@ -63,7 +63,7 @@ class Serve:
 @asynccontextmanager
 async def sleeping(config):
     """A router alone, and what Serve would do for it."""
-    directory = Directory.connect(config.directory)
+    directory = Directory.of(config)
     serve = Serve(config, directory)
     router = await RouterServer.start(config, "router-0", directory, wake=serve.wake)
     try:

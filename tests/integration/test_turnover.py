@@ -104,7 +104,7 @@ async def test_a_stream_over_http_outlives_its_router_s_leaving(config, monkeypa
 
 
 async def test_a_new_version_is_ready_when_all_of_it_is(config, other, other_model):
-    directory = Directory.connect(config.directory)
+    directory = Directory.of(config)
     parts = []
 
     async def start(role):
@@ -134,7 +134,7 @@ async def test_a_new_version_is_ready_when_all_of_it_is(config, other, other_mod
 
 
 async def test_a_first_version_does_not_wait(config):
-    directory = Directory.connect(config.directory)
+    directory = Directory.of(config)
     replica = await Replica.start(config, "prefill", "alone", HOST, directory)
     try:
         await asyncio.wait_for(replica.wait_for_version(60), 5)

@@ -30,7 +30,7 @@ def other_model(other_folder):
 
 
 async def members(config):
-    directory = Directory.connect(config.directory)
+    directory = Directory.of(config)
     try:
         return {record.id for record in await directory.members()}
     finally:

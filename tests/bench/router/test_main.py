@@ -17,7 +17,6 @@ from bench.router.stream_load import (
     Taken,
     one_hop_s,
 )
-from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.router.server import RouterServer
@@ -35,8 +34,8 @@ def _without_the_first_tokens(pieces):
 
 async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path):
     redis = await asyncio.to_thread(EmbeddedRedis.start)
-    directory = Directory.connect(DirectoryConfig(url=redis.url))
     config = config_for(redis.url, endless_model(tmp_path))
+    directory = Directory.of(config)
     prefill = await serve("prefill", directory, config)
     decode = await serve("decode", directory, config)
     router = await RouterServer.start(config, "router-0", directory)

@@ -75,6 +75,7 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.refusal: str | None = None
         self.authorizations: list[object] = []
         self.weaken_security = False
+        self.notices: list[str] = []
 
     def note(self, context: Any) -> None:
         self.authorizations.append(dict(context.invocation_metadata()).get("authorization"))
@@ -84,7 +85,7 @@ class Admin(router_pb2_grpc.AdminServicer):
     ) -> router_pb2.RolloutResponse:
         self.weaken_security = request.weaken_security
         weakens = ["router.api_keys: keys.yaml removed"] if request.weaken_security else []
-        return router_pb2.RolloutResponse(id="r", weakens=weakens)
+        return router_pb2.RolloutResponse(id="r", weakens=weakens, notices=self.notices)
 
     async def Status(self, request: Any, context: Any) -> router_pb2.StatusResponse:  # noqa: N802
         self.note(context)
@@ -434,3 +435,11 @@ def test_a_rollout_tells_what_it_weakens_where_it_is_told_to(
     code, _, err = run(capsys, "rollout", *flags, "--address", router.address)
     assert (code, router.admin.weaken_security) == (0, said)
     assert err == ("weakens router.api_keys: keys.yaml removed\n" if said else "")
+
+
+def test_a_rollout_tells_what_stays_open_until_a_new_start(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    router.admin.notices = ["Ray's pages of metrics stay open"]
+    code, _, err = run(capsys, "rollout", "--address", router.address)
+    assert (code, err) == (0, "note: Ray's pages of metrics stay open\n")

@@ -31,7 +31,7 @@ from cluster.discovery.request_seal import RequestSeal
 from cluster.sockets import listening_socket, reachable
 from cluster.telemetry.logging_setup import LineFormatter, configure_logging, level_from_environment
 from engine.errors import ConfigError
-from protos.wire.secret import ClusterSecret
+from tests.cluster.discovery.members import SECRET
 from tests.eventually import eventually, wait_until
 
 TRACEBACK = """The deployment failed to start 2 times in a row. Error:
@@ -239,8 +239,8 @@ def test_the_level_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_redis_that_cannot_be_started_anew_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    redis, seal = EmbeddedRedis.start(), RequestSeal(ClusterSecret(b"0123456789abcdef"), "run")
-    directory = Directory.connect(replace(TandemConfig().directory, url=redis.url))
+    redis, seal = EmbeddedRedis.start(), RequestSeal(SECRET, "run")
+    directory = Directory.connect(replace(TandemConfig().directory, url=redis.url), SECRET)
     try:
         os.kill(redis.pid, signal.SIGKILL)
         await eventually(lambda: not redis.alive())

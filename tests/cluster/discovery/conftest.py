@@ -10,6 +10,7 @@ import redis.asyncio
 from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
+from tests.cluster.discovery.members import SECRET
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,6 @@ async def directory(server: EmbeddedRedis) -> AsyncIterator[Directory]:
     async with redis.asyncio.Redis.from_url(server.url) as client:
         await client.flushall()
     config = DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1)
-    directory = Directory.connect(config)
+    directory = Directory.connect(config, SECRET)
     yield directory
     await directory.close()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from cluster.replica_record import ReplicaRecord
+from protos.wire.secret import ClusterSecret
+
+SECRET = ClusterSecret(b"the secret of the tests")
+OTHER_SECRET = ClusterSecret(b"the secret of another cluster")
 
 
 def record(name: str = "prefill#a", role: str = "prefill", generation: int = 1) -> ReplicaRecord:

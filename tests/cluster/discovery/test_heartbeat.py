@@ -17,7 +17,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Change, ReplicaLoad
 from engine.errors import Unavailable
 from tests.cluster.discovery.frozen import Frozen
-from tests.cluster.discovery.members import record
+from tests.cluster.discovery.members import SECRET, record
 from tests.eventually import eventually
 
 
@@ -132,7 +132,7 @@ async def test_a_listener_that_fails_does_not_stop_the_watch(
 
 
 async def test_a_watch_may_start_before_the_directory_answers() -> None:
-    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
+    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"), SECRET)
     watch = DirectoryWatch(nowhere)
     await watch.start()
     assert watch.members() == []
@@ -159,7 +159,7 @@ async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
     hearts = [LeaseHeartbeat(directory, record(name), ReplicaLoad, 0.1) for name in ("a", "b")]
-    patient = Directory.connect(DirectoryConfig(url=server.url, lease_s=30))
+    patient = Directory.connect(DirectoryConfig(url=server.url, lease_s=30), SECRET)
     watch = DirectoryWatch(patient, interval_s=0.05)
     for heart in hearts:
         heart.start()

@@ -11,9 +11,10 @@ import redis.asyncio
 from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.timed_seal import MOST_AGE_S, TimedSeal
 from engine.errors import ConfigError, Unavailable
 from tests.cluster.discovery.frozen import Frozen
-from tests.cluster.discovery.members import record
+from tests.cluster.discovery.members import OTHER_SECRET, SECRET, record
 
 
 async def test_members_come_and_go(directory: Directory) -> None:
@@ -44,11 +45,55 @@ async def test_an_unreadable_record_is_passed_over(
     directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     await directory.register(record("good"))
+    key = "tandem:replica:bad"
     async with redis.asyncio.Redis.from_url(server.url) as client:
-        await client.set("tandem:replica:bad", "nonsense")
+        seal = TimedSeal(SECRET).of("replica record", key, "nonsense")
+        await client.set(key, f"{seal} nonsense")
         await client.sadd("tandem:replicas", "bad")
     assert await directory.members() == [record("good")]
     assert "unreadable record" in caplog.text
+
+
+async def test_a_writer_of_redis_registers_no_router_and_no_replica(
+    directory: Directory, server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = Directory.connect(DirectoryConfig(url=server.url), OTHER_SECRET)
+    elsewhere = Directory.connect(DirectoryConfig(url=server.url, namespace="other"), SECRET)
+    await directory.register(record("good"))
+    await stranger.register(record("of-another-secret", "router"))
+    await elsewhere.register(record("of-another-namespace", "router"))
+    async with redis.asyncio.Redis.from_url(server.url, decode_responses=True) as client:
+
+        async def forge(name: str, value: str) -> None:
+            await client.set(f"tandem:replica:{name}", value)
+            await client.sadd("tandem:replicas", name)
+
+        good = await client.get("tandem:replica:good")
+        await forge("plain", record("plain", "router").to_json())
+        await forge("copied", good)
+        await forge("changed", good.replace('"prefill"', '"router"'))
+        moved = await client.get("tandem:other:replica:of-another-namespace")
+        await forge("of-another-namespace", moved)
+        for _ in range(3):
+            assert await directory.members() == [record("good")]
+        await client.set("tandem:replica:good", good.replace("127.0.0.1:1", "127.0.0.1:2"))
+        assert await directory.members() == []
+    for one in (stranger, elsewhere):
+        await one.close()
+    assert caplog.text.count("without a seal of this cluster") == 1
+
+
+async def test_a_recorded_record_is_not_seen_once_it_is_old(
+    directory: Directory, server: EmbeddedRedis
+) -> None:
+    await directory.register(record("dead", "router"))
+    async with redis.asyncio.Redis.from_url(server.url, decode_responses=True) as client:
+        key = "tandem:replica:dead"
+        _, text = (await client.get(key)).split(" ", 1)
+        for age_s, seen in ((MOST_AGE_S / 2, True), (MOST_AGE_S + 60, False)):
+            sealed = TimedSeal(SECRET, clock=lambda age_s=age_s: time.time() - age_s)
+            await client.set(key, f"{sealed.of('replica record', key, text)} {text}")
+            assert bool(await directory.members()) == seen
 
 
 async def test_every_call_has_a_deadline(directory: Directory, server: EmbeddedRedis) -> None:
@@ -64,7 +109,7 @@ async def test_every_call_has_a_deadline(directory: Directory, server: EmbeddedR
 
 
 async def test_a_directory_that_is_not_there_is_unavailable() -> None:
-    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"))
+    nowhere = Directory.connect(DirectoryConfig(url="unix:///nonexistent/redis.sock"), SECRET)
     with pytest.raises(Unavailable, match="directory"):
         await nowhere.ping()
     await nowhere.close()
@@ -73,7 +118,7 @@ async def test_a_directory_that_is_not_there_is_unavailable() -> None:
 @pytest.mark.parametrize("url", [None, "http://x"])
 def test_a_bad_url_is_a_config_error(url: str | None) -> None:
     with pytest.raises(ConfigError, match=r"directory\.url"):
-        Directory.connect(DirectoryConfig(url=url))
+        Directory.connect(DirectoryConfig(url=url), SECRET)
 
 
 async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
@@ -108,9 +153,9 @@ async def test_the_password_comes_from_the_environment(
     config = DirectoryConfig(url=server.url)
     async with redis.asyncio.Redis.from_url(server.url) as client:
         await client.config_set("requirepass", "open sesame")
-        stranger = Directory.connect(config)
+        stranger = Directory.connect(config, SECRET)
         monkeypatch.setenv("TANDEM_REDIS_PASSWORD", "open sesame")
-        friend = Directory.connect(config)
+        friend = Directory.connect(config, SECRET)
         try:
             await friend.ping()
             with pytest.raises(Unavailable, match="authenticated"):

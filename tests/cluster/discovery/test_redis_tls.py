@@ -14,11 +14,12 @@ import pytest
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.tls import RedisTlsConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.discovery import redis_tls
+from cluster.discovery import redis_client
 from cluster.discovery.redis_directory import Directory
 from engine.errors import ConfigError, Unavailable
 from protos.wire.tls import client_tls
 from tests.certificates import Certificates, serial
+from tests.cluster.discovery.members import SECRET
 
 
 class _TlsProxy:
@@ -73,7 +74,7 @@ async def proxied(
 
 @asynccontextmanager
 async def directory_at(url: str, tls: RedisTlsConfig | None) -> AsyncIterator[Directory]:
-    directory = Directory.connect(DirectoryConfig(url=url), tls)
+    directory = Directory.connect(DirectoryConfig(url=url), SECRET, tls)
     try:
         yield directory
     finally:
@@ -121,7 +122,7 @@ async def test_redis_refuses_a_client_without_a_certificate(
 async def test_a_renewed_certificate_is_shown_by_the_next_connection(
     server: EmbeddedRedis, own: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_tls, "client_tls", partial(client_tls, poll_s=0))
+    monkeypatch.setattr(redis_client, "client_tls", partial(client_tls, poll_s=0))
     async with proxied(server, own) as (proxy, url), directory_at(url, own.redis()) as directory:
         await directory.ping()
         own.issue()
@@ -137,4 +138,4 @@ async def test_a_renewed_certificate_is_shown_by_the_next_connection(
 def test_a_missing_authority_is_a_config_error() -> None:
     config = DirectoryConfig(url="rediss://localhost:1/0")
     with pytest.raises(ConfigError, match="/no/ca: cannot be read"):
-        Directory.connect(config, RedisTlsConfig("/no/ca"))
+        Directory.connect(config, SECRET, RedisTlsConfig("/no/ca"))

@@ -23,6 +23,7 @@ from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import (
+    NOT_OF_THIS_RUN,
     RolloutRequest,
     Rollouts,
     RolloutState,
@@ -30,6 +31,7 @@ from cluster.discovery.rollout import (
     following,
     there,
 )
+from cluster.discovery.timed_seal import MOST_AGE_S
 from cluster.gateway.grpc_methods import Received
 from cluster.replica_record import ReplicaRecord
 from cluster.router.admin_service import AdminServicer
@@ -40,6 +42,7 @@ from engine.errors import ConfigError, Unavailable
 from prefill_pool.config import PrefillConfig
 from protos import router_pb2
 from protos.wire.secret import ClusterSecret
+from tests.cluster.discovery.members import SECRET
 from tests.cluster.discovery.test_version_handover import Roster, record
 
 
@@ -57,7 +60,7 @@ def namespace():
 
 @pytest.fixture
 async def directory(redis, namespace):
-    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=namespace))
+    directory = Directory.connect(DirectoryConfig(url=redis.url, namespace=namespace), SECRET)
     yield directory
     await directory.close()
 
@@ -68,9 +71,9 @@ RUNNING = TandemConfig(
     security=SecurityConfig("/run/secret"),
 )
 OTHER = TandemConfig(decode=DecodeConfig(max_batch=7))
-SECRET = ClusterSecret(b"the secret of this cluster")
 MEMBERSHIP = Membership(SECRET)
 SEAL = RequestSeal(SECRET, "launcher")
+OLD_SEAL = RequestSeal(SECRET, "launcher", lambda: time.time() - MOST_AGE_S - 60)
 
 
 class Serve:
@@ -308,6 +311,7 @@ def test_a_rollout_keeps_the_secret_of_the_running_cluster() -> None:
             RequestSeal(ClusterSecret(b"the secret of another"), "launcher")
         ),
         RolloutRequest("id", document_of(OTHER)).signed(RequestSeal(SECRET, "an earlier run")),
+        RolloutRequest("id", document_of(OTHER)).signed(OLD_SEAL),
         replace(RolloutRequest("id", "{}").signed(SEAL), configuration=document_of(OTHER)),
         replace(RolloutRequest("other", document_of(OTHER)).signed(SEAL), id="id"),
     ],
@@ -319,7 +323,7 @@ async def test_who_can_only_write_to_redis_rolls_nothing_out(directory, forged) 
     assert await directory.request_rollout(forged.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)
     state = RolloutState.from_json(await directory.rollout_state())
-    assert (state.state, state.reason) == ("failed", "not asked for by a router of this run")
+    assert (state.state, state.reason) == ("failed", NOT_OF_THIS_RUN)
     assert rollouts.config == RUNNING
     assert not serve.begun
 
@@ -337,7 +341,8 @@ async def test_a_rollout_that_is_written_to_redis_again_is_not_carried_out_again
 async def test_a_stop_request_is_heard_with_the_secret_alone(directory) -> None:
     stopped = partial(stop_requested, directory, None, SEAL)
     assert not await stopped()
-    for forged in ("1", "", RequestSeal(SECRET, "an earlier run").of_stop()):
+    earlier = RequestSeal(SECRET, "an earlier run").of_stop()
+    for forged in ("1", "", earlier, OLD_SEAL.of_stop()):
         assert await directory.request_stop(forged)
         assert not await stopped()
         assert await directory.listen_for_stop(SEAL.launcher) is None
@@ -347,7 +352,7 @@ async def test_a_stop_request_is_heard_with_the_secret_alone(directory) -> None:
 
 
 async def test_a_lost_directory_is_raised_to_the_caller(redis) -> None:
-    gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"))
+    gone = Directory.connect(DirectoryConfig(url="unix:///nowhere.sock"), SECRET)
     with pytest.raises(Unavailable):
         await Rollouts(RUNNING, Serve(gone), lambda c: c, print, SEAL).poll(gone)
     await gone.close()
@@ -371,3 +376,15 @@ async def test_the_launcher_weakens_security_only_where_the_request_says_so(dire
         assert lines[0] == "rollout by alice weakens router.api_keys: /keys.yaml removed"
     else:
         assert "--weaken-security" in state.reason and not serve.begun
+
+
+async def test_a_rollout_that_adds_keys_says_what_it_does_not_close(directory) -> None:
+    admin = AdminServicer(HealthyReplicas(Roster()), directory, RUNNING, Anybody({}), MEMBERSHIP)
+    await directory.listen_for_stop(SEAL.launcher)
+    request = router_pb2.RolloutRequest(configuration=document_of(GUARDED))
+    (notice,) = (await admin.Rollout(received(request), Context())).notices
+    assert "Ray's pages of metrics stay open" in notice
+    lines = []
+    rollouts = Rollouts(RUNNING, Serve(directory), lambda config: config, lines.append, SEAL)
+    await rollouts.poll(directory)
+    assert lines[0].endswith(notice)

@@ -19,6 +19,7 @@ from cluster.router.peer_state import PeerState
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
 from cluster.tenants.need import Need, caps_of
+from tests.cluster.discovery.members import SECRET
 from tests.eventually import eventually
 
 TENANTS = {"default": TenantConfig(max_concurrent=6, max_kv_tokens=600)}
@@ -48,7 +49,9 @@ class Router:
 
 @pytest.fixture
 async def directory(server):
-    directory = Directory.connect(DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1))
+    directory = Directory.connect(
+        DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1), SECRET
+    )
     yield directory
     await directory.close()
 

@@ -13,10 +13,13 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.config.schema import load_config
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
+from cluster.discovery.stored_values import StoredKey
 from cluster.tenants.api_keys import FileKeys
 from cluster.tenants.hashed_keys import hash_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine.errors import ConfigError, PermissionDenied, Unauthenticated, Unavailable
+from protos.wire.secret import ClusterSecret, made
+from tests.cluster.discovery.members import OTHER_SECRET, SECRET
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
@@ -32,8 +35,13 @@ def server():
 
 
 @pytest.fixture
-async def directory(server):
-    directory = Directory.connect(DirectoryConfig(url=server.url))
+def secret_file(tmp_path):
+    return str(made(tmp_path / "secret"))
+
+
+@pytest.fixture
+async def directory(server, secret_file):
+    directory = Directory.connect(DirectoryConfig(url=server.url), ClusterSecret.read(secret_file))
     yield directory
     await directory.close()
 
@@ -59,10 +67,10 @@ async def command(*arguments):
 
 
 async def test_a_key_of_the_command_is_accepted_until_it_is_removed(
-    keys, directory, server, capsys
+    keys, directory, server, secret_file, capsys
 ):
     generator = ScriptedGenerator()
-    where = ("--redis", server.url)
+    where = ("--redis", server.url, "--secret-file", secret_file)
     async with (
         front_end(generator, keys=keys) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
@@ -86,8 +94,9 @@ async def test_a_key_of_the_command_is_accepted_until_it_is_removed(
         assert await command("remove", hash_of(key)[:12], *where) == 0
         await eventually(lambda: known(keys, key) is None, 20)
         assert await status(key) == 401
-    stored = (await directory.api_keys())[1]
-    assert stored == {"tenant": {}, "operator": {}, "metrics": {}}
+    assert (await directory.api_keys())[1] == []
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        assert not await client.exists("tandem:key_seals")
 
 
 async def test_keys_stay_through_an_outage_and_where_redis_has_lost_them(keys, directory, server):
@@ -119,28 +128,72 @@ async def test_an_invalid_key_in_redis_is_ignored(keys, directory):
     assert [known(keys, f"key-{n}") for n in (1, 2)] == [None, "acme"]
 
 
-async def test_keys_in_redis_have_rights_and_one_with_two_is_passed_over(directory):
+async def test_keys_in_redis_have_rights(directory):
     await directory.add_api_key(hash_of("t"), "acme")
     await directory.add_api_key(hash_of("o"), "alice", "operator")
-    await directory.add_api_key(hash_of("both"), "acme")
-    await directory.add_api_key(hash_of("both"), "alice", "operator")
     keys = SharedKeys(directory, operators=[hash_of("local")])
     await keys.poll()
     assert [keys.operator(f"Bearer {key}") for key in ("o", "local")] == ["alice", "local"]
-    for key, refusal in (("t", PermissionDenied), ("both", Unauthenticated)):
-        with pytest.raises(refusal):
-            keys.operator(f"Bearer {key}")
-    assert known(keys, "both") is None
-    await directory.remove_api_key(hash_of("both"))
+    with pytest.raises(PermissionDenied):
+        keys.operator("Bearer t")
     await directory.remove_api_key(hash_of("o"))
-    assert (await directory.api_keys())[1] == {
-        "tenant": {hash_of("t"): "acme"},
-        "operator": {},
-        "metrics": {},
-    }
+    assert (await directory.api_keys())[1] == [StoredKey(hash_of("t"), "acme", "tenant")]
     await keys.poll()
     with pytest.raises(Unauthenticated):
         keys.operator("Bearer o")
+
+
+async def test_a_writer_of_redis_adds_no_key_and_no_right(keys, directory, server, caplog):
+    stranger = Directory.connect(DirectoryConfig(url=server.url), OTHER_SECRET)
+    await directory.add_api_key(hash_of("t"), "acme")
+    await directory.add_api_key(hash_of("renamed"), "acme")
+    await stranger.add_api_key(hash_of("of-another-secret"), "mallory", "operator")
+    await stranger.close()
+    async with redis.asyncio.Redis.from_url(server.url, decode_responses=True) as client:
+        seal = await client.hget("tandem:key_seals", hash_of("t"))
+        for name, seals in (("plain", None), ("copied", seal), ("empty", ""), ("odd", "é")):
+            await client.hset("tandem:operator_keys", hash_of(name), "mallory")
+            if seals is not None:
+                await client.hset("tandem:key_seals", hash_of(name), seals)
+        await client.hset("tandem:operator_keys", hash_of("t"), "acme")  # another right
+        await client.hset("tandem:api_keys", hash_of("renamed"), "other")
+        for _ in range(3):
+            await client.incr("tandem:api_keys:version")
+            await keys.poll()
+    for forged in ("plain", "copied", "empty", "odd", "of-another-secret", "renamed"):
+        with pytest.raises(Unauthenticated):
+            keys.operator(f"Bearer {forged}")
+    assert (known(keys, "t"), known(keys, "renamed")) == ("acme", None)
+    with pytest.raises(PermissionDenied):
+        keys.operator("Bearer t")
+    (line,) = [one for one in caplog.records if "without a seal" in one.message]
+    assert line.count == 7 and "mallory" not in caplog.text
+
+
+async def test_an_unsealed_entry_is_listed_as_such_and_can_be_removed(
+    directory, server, secret_file, capsys
+):
+    where = ("--redis", server.url, "--secret-file", secret_file)
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.hset("tandem:api_keys", hash_of("old"), "acme")
+        await client.hset("tandem:operator_keys", "\x1b[2J", "mal\x1blory")
+    assert await command("list", *where) == 0
+    listed = capsys.readouterr().out
+    assert "\x1b" not in listed and listed.count("no seal: refused") == 2
+    assert await command("remove", hash_of("old")[:12], *where) == 0
+    assert [entry.owner for entry in (await directory.api_keys())[1]] == ["mal\x1blory"]
+
+
+async def test_without_the_secret_the_command_says_what_to_set(server, tmp_path, capsys):
+    for action in (("add", "acme"), ("list",), ("remove", "0123456789")):
+        assert await command(*action, "--redis", server.url) == 2
+        assert "--secret-file FILE" in capsys.readouterr().err
+    assert await command("list", "--file", "x", "--secret-file", "y") == 2
+    assert "belongs to --redis" in capsys.readouterr().err
+    config = tmp_path / "tandem.yaml"
+    config.write_text(f"router: {{api_keys: redis}}\ndirectory: {{url: '{server.url}'}}")
+    assert await command("add", "acme", "--config", str(config)) == 2
+    assert "redis needs security.secret_file" in capsys.readouterr().err
 
 
 async def test_without_redis_a_router_does_not_begin(server, directory):
@@ -167,11 +220,12 @@ def test_keys_in_a_file_are_made_listed_and_removed(tmp_path, capsys):
     assert file.stat().st_mode & 0o777 == 0o640 and list(tmp_path.iterdir()) == [file]
 
 
-def test_the_configuration_says_where_the_keys_are(tmp_path, capsys, server):
+def test_the_configuration_says_where_the_keys_are(tmp_path, capsys, server, secret_file):
     config = tmp_path / "tandem.yaml"
+    security = f"security: {{secret_file: {secret_file}}}"
     for text, listed in (
         (f"router: {{api_keys: {tmp_path / 'keys.yaml'}}}", "acme"),
-        (f"router: {{api_keys: redis}}\ndirectory: {{url: '{server.url}'}}", "acme"),
+        (f"router: {{api_keys: redis}}\ndirectory: {{url: '{server.url}'}}\n{security}", "acme"),
     ):
         config.write_text(text)
         assert cli.main(["keys", "add", "acme", "--config", str(config)]) == 0
@@ -196,12 +250,16 @@ def test_an_error_of_the_keys_command_is_one_line(tmp_path, capsys, arguments, m
     assert message in error and error.count("\n") == 1
 
 
-def test_keys_in_redis_need_one_that_keeps_them():
+def test_keys_in_redis_need_one_that_keeps_them_and_a_secret_that_seals_them():
+    overrides = {"router.api_keys": "redis"}
     with pytest.raises(ConfigError, match=r"directory\.url"):
-        load_config(overrides={"router.api_keys": "redis"})
-    overrides = {"router.api_keys": "redis", "directory.url": "redis://r"}
+        load_config(overrides=overrides)
+    overrides["directory.url"] = "redis://r"
+    with pytest.raises(ConfigError, match=r"security\.secret_file"):
+        load_config(overrides=overrides)
+    overrides["security.secret_file"] = "/run/secret"
     config = load_config(overrides=overrides)
     assert config.router.api_keys == "redis"
-    directory = Directory.connect(config.directory)
+    directory = Directory.connect(config.directory, SECRET)
     assert isinstance(keys_of("redis", directory), SharedKeys)
     assert keys_of(None, directory) is None
