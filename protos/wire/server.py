@@ -54,7 +54,7 @@ class WireServer:
         self._accepts = dict(accepts)
         self._ssl = ssl
         self._most = most_strangers
-        self._refused = RefusedConnections(refused)
+        self._refused = RefusedConnections("internal", refused)
         # In the order of their arrival; a dict for its keys.
         self._strangers: dict[Stranger, None] = {}
         self._sock: socket.socket | None = None
@@ -110,7 +110,7 @@ class WireServer:
         with suppress(KeyError):
             del self._strangers[stranger]
             if reason is not None:
-                self._refused.add(peer, reason)
+                self._refused.add(reason, peer)
 
     def _proved(self, purpose: Purpose) -> asyncio.Protocol | None:
         accept = self._accepts.get(purpose)

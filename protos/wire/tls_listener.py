@@ -27,7 +27,7 @@ Refused = Callable[[str, str], None]
 class TlsListener:
     """A listening socket whose connections get a protocol of `protocol` after their handshake.
 
-    `context` is called for every connection. `refused` gets the address and the reason of each
+    `context` is called for every connection. `refused` gets the reason and the address of each
     refused connection: `tls`, `timeout`, `too_many`, or `closed` where the client hung up.
     """
 
@@ -79,7 +79,7 @@ class TlsListener:
         if len(self._shaking) >= self._most:
             oldest = next(iter(self._shaking))
             oldest.cancel()
-            self._refused(self._shaking.pop(oldest), "too_many")
+            self._refused("too_many", self._shaking.pop(oldest))
         task = asyncio.create_task(self._shake(sock, peer))
         self._shaking[task] = peer
         task.add_done_callback(partial(self._shook, sock))
@@ -101,7 +101,7 @@ class TlsListener:
                     ssl_handshake_timeout=2 * self._timeout_s,  # the deadline above comes first
                 )
         except OSError as error:
-            self._refused(peer, _reason(error))
+            self._refused(_reason(error), peer)
         except Exception:
             log.exception("a fault at a new connection")
 

@@ -21,6 +21,7 @@ from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import HttpTls
 from engine.errors import Unavailable
 from protos.wire.certificates import ServerCertificate
+from protos.wire.refusals import RefusedConnections
 from protos.wire.tls import Reloading, front_end_tls
 from tests.certificates import Certificates, serial
 from tests.cluster.gateway.http_listener import TEXT, metrics
@@ -46,7 +47,8 @@ class _Door:
     def __init__(self, tls: Reloading[ServerCertificate], **bounds: Any) -> None:
         self.refused: list[str] = []
         self.port = 0
-        self.tls = HttpTls(lambda: tls.get().context, self.refused.append, **bounds)
+        self.refusals = RefusedConnections("http", self.refused.append)
+        self.tls = HttpTls(lambda: tls.get().context, **bounds)
 
 
 @asynccontextmanager
@@ -54,7 +56,8 @@ async def http_front_end(
     generator: ScriptedGenerator, tls: Reloading[ServerCertificate], **bounds: Any
 ) -> AsyncIterator[_Door]:
     door = _Door(tls, **bounds)
-    server = await uvicorn_server.start(create_app(generator, metrics), grace_s=1, tls=door.tls)
+    app = create_app(generator, metrics)
+    server = await uvicorn_server.start(app, grace_s=1, tls=door.tls, refusals=door.refusals)
     door.port = server.port
     try:
         yield door
