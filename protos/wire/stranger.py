@@ -56,12 +56,9 @@ class Stranger(asyncio.Protocol):
         self._deadline = loop.call_later(HANDSHAKE_S, self.refuse, "timeout")
         self._beginning: asyncio.Task[None] | None = None
 
-    def begin(self, sock: socket.socket) -> None:
-        """Begin with the connection that was accepted."""
-        self._sock = sock
-        with suppress(OSError):
-            host, port = sock.getpeername()[:2]
-            self._peer = f"{host}:{port}"
+    def begin(self, sock: socket.socket, peer: str) -> None:
+        """Begin with the connection that was accepted from the address `peer`."""
+        self._sock, self._peer = sock, peer
         self._beginning = asyncio.create_task(self._begin(sock))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
