@@ -22,7 +22,7 @@ from cluster.discovery.rollout import (
     UNDER_WAY,
     RolloutRequest,
     RolloutState,
-    following,
+    next_config,
     refuse_weakening,
     requested_config,
 )
@@ -136,7 +136,9 @@ class AdminServicer:
             rollout = RolloutRequest(
                 state.id, wanted.configuration, operator, wanted.weaken_security
             )
-            weakened = weakenings(self._config, following(self._config, requested_config(rollout)))
+            weakened = weakenings(
+                self._config, next_config(self._config, requested_config(rollout))
+            )
             refuse_weakening(weakened, rollout)
             seal = await self._seal()
             if seal is None or not await self._directory.request_rollout(

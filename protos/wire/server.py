@@ -16,7 +16,7 @@ from protos.wire.accepting import accept_all
 from protos.wire.handshake import Purpose
 from protos.wire.refusals import Reason, RefusedConnections
 from protos.wire.secret import ClusterSecret
-from protos.wire.stranger import Door, Stranger
+from protos.wire.stranger import ServerSide, Stranger
 
 # Bound: connections at a time that have not proved the secret.
 MOST_STRANGERS = 256
@@ -85,8 +85,8 @@ class WireServer:
         # Room for a newcomer: so strangers cannot lock members out.
         if len(self._strangers) >= self._most:
             self._refuse_oldest()
-        door = Door(self._secret, self.address, self._ssl, self._left)
-        stranger = Stranger(door, self._proved)
+        side = ServerSide(self._secret, self.address, self._ssl, self._left)
+        stranger = Stranger(side, self._proved)
         self._strangers[stranger] = None
         stranger.begin(sock, peer)
 

@@ -12,7 +12,7 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.weakenings import weakenings
-from cluster.discovery.rollout import following
+from cluster.discovery.rollout import next_config
 
 PROTECTED = TandemConfig(
     router=RouterConfig(api_keys="/keys.yaml", hosts=("a.example",)),
@@ -71,5 +71,5 @@ def test_tls_and_the_secret_cannot_be_rolled_out_of_a_cluster():
             "tls": {"front_ends": {"certificate": "/c.pem", "key": "/k.pem"}},
         }
     )
-    taken = following(running, TandemConfig())
+    taken = next_config(running, TandemConfig())
     assert (taken.tls, taken.security) == (running.tls, running.security)

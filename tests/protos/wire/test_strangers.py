@@ -23,7 +23,7 @@ from protos.wire.handshake import (
     hello,
     new_nonce,
 )
-from protos.wire.stranger import Door, Stranger
+from protos.wire.stranger import ServerSide, Stranger
 from tests.eventually import eventually
 from tests.protos.wire.rig import (
     OTHER_SECRET,
@@ -281,10 +281,10 @@ class Desk:
     def __init__(self):
         self.proved = []
         self.reasons = []
-        self.door = Door(SECRET, "here:1", None, lambda *told: self.reasons.append(told[-1]))
+        self.side = ServerSide(SECRET, "here:1", None, lambda *told: self.reasons.append(told[-1]))
 
     def stranger(self):
-        met = Stranger(self.door, self.proved.append)
+        met = Stranger(self.side, self.proved.append)
         transport = FakeTransport()
         met.connection_made(transport)
         return met, transport
