@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cluster.api.event_streams import end
 from cluster.api.validation import is_tenant
 from cluster.config.router import KEYS_IN_REDIS, Right
 from cluster.discovery.redis_directory import Directory
@@ -57,8 +58,7 @@ class SharedKeys(ApiKeys):
         """Stop polling. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end([task])
 
     async def poll(self) -> None:
         """Read the keys if they changed."""
