@@ -1,4 +1,7 @@
-"""A private temporary folder that is locked while its process lives."""
+"""Files and folders that are locked while their process lives.
+
+So what a killed process left is told apart from what a living process uses.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +34,7 @@ class LockedFolder:
     def make(cls, prefix: str, parent: Path | None = None) -> Self:
         """Make a folder in `parent`, else where temporary files are; raises OSError."""
         parent = parent or Path(tempfile.gettempdir())
-        _sweep(prefix, parent)
+        sweep(parent, prefix, _SWEEP_AGE_S)
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))  # made with mode 0700
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -44,17 +48,22 @@ class LockedFolder:
             self._lock = -1
 
 
-def _sweep(prefix: str, parent: Path) -> None:
-    for folder in parent.glob(f"{prefix}*"):
+def sweep(parent: Path, prefix: str, age_s: float = 0.0) -> None:
+    """Remove this user's files and folders of a prefix that are not locked and have that age."""
+    for path in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            found = folder.stat(follow_symlinks=False)
-            old = time.time() - found.st_mtime > _SWEEP_AGE_S
-            if old and found.st_uid == os.getuid() and not _is_locked(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            found = path.stat(follow_symlinks=False)
+            old = time.time() - found.st_mtime >= age_s
+            if not old or found.st_uid != os.getuid() or _is_locked(path):
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
-def _is_locked(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

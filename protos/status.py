@@ -1,22 +1,12 @@
-"""Errors over gRPC: a TandemError out of a servicer ends the call with its status."""
+"""The fields of a TandemError on the wire: trailers of a gRPC status, or a message."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import Any, NoReturn, TypeVar
 
-import grpc
-import grpc.aio
-
-from engine.errors import Internal, TandemError
+from engine.errors import TandemError
 from protos import calls_pb2
 from protos.convert import valid_text
-
-log = logging.getLogger(__name__)
 
 CLASS_TRAILER = "tandem-error"
 FIELD_TRAILER = "tandem-field"
@@ -25,16 +15,6 @@ RETRY_TRAILER = "retry-after-ms"
 DEFAULT_RETRY_S = 1.0
 # A bound: a gRPC status travels percent-encoded in a header block of 8 KiB.
 MAX_MESSAGE_BYTES = 800
-
-_Servicer = TypeVar("_Servicer")
-Method = Callable[[_Servicer, Any, Any], Awaitable[Any]]
-
-
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: TandemError) -> NoReturn:
-    """End the call with the error's status; trailers carry the error's other fields."""
-    code = grpc.StatusCode[error.code]
-    await context.abort(code, one_line(error.message), trailing_metadata=trailers(error))
-    raise AssertionError("abort returned")
 
 
 def trailers(error: TandemError) -> tuple[tuple[str, str], ...]:
@@ -79,24 +59,6 @@ def one_line(message: str) -> str:
     if len(encoded) <= MAX_MESSAGE_BYTES:
         return line
     return encoded[:MAX_MESSAGE_BYTES].decode(errors="ignore") + "…"
-
-
-def answers_errors(method: Method[_Servicer]) -> Method[_Servicer]:
-    """Wrap a servicer's method: a TandemError aborts the call, anything else is a logged fault."""
-
-    @wraps(method)
-    async def call(self: _Servicer, request: Any, context: Any) -> Any:
-        try:
-            return await method(self, request, context)
-        except TandemError as error:
-            await abort(context, error)
-        except (asyncio.CancelledError, grpc.aio.AbortError):
-            raise
-        except Exception as error:
-            log.exception("a fault in %s", method.__qualname__)
-            await abort(context, Internal(f"internal error: {type(error).__name__}"))
-
-    return call
 
 
 def _kind(error: TandemError) -> str:

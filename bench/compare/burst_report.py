@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bench.compare.burst_measurement import Measured, pooled_values
 from bench.compare.paired_requests import OneByOne, as_table, one_by_one
+from bench.core.figure_text import when_measured
 from bench.core.host_info import as_line
 from bench.core.markdown_tables import table
 from bench.core.statistics import Spread
@@ -46,7 +47,7 @@ def as_markdown(runs: Sequence[Measured], machine: dict[str, str]) -> str:
         for reason in filter(None, (each.error, *each.failures))
     ]
     parts.append("\n".join(["Failed:", *errors]) if errors else "")
-    parts += [_when(runs), as_line(machine)]
+    parts += [when_measured([(each.at, each.commit) for each in runs]), as_line(machine)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -169,12 +170,6 @@ def median_within_goals(runs: Sequence[Measured], load: str, system: str) -> flo
     """Requests of a run within their goals; None where the system was not measured."""
     within_goals = _within_goals(runs, load, system)
     return Spread(tuple(map(float, within_goals.values()))).median if within_goals else None
-
-
-def _when(runs: Sequence[Measured]) -> str:
-    times = sorted(each.at for each in runs if each.at)
-    commits = sorted({each.commit for each in runs if each.commit})
-    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 
 def _ms(seconds: float | None) -> str:

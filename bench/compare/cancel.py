@@ -24,12 +24,14 @@ from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.prompts import prompt_ids
 from bench.core.results import Series, keep, value_of
+from bench.core.statistics import percentile
 from bench.core.tandem_config import WIDE
 from bench.load.client import send_request
 from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import BadAnswer
 from bench.systems.cli_paths import add_paths, prepare
 from bench.systems.services import Service, tandem
+from cluster.api.event_streams import end
 from cluster.client.admin_client import fetch_status
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 
@@ -117,9 +119,7 @@ def as_series(
         "behind over alone: TTFT p50": value_of(behind / alone, "x", 1, "runs"),
     }
     if measured.closed:
-        times = [*measured.closed, measured.closed[0]]
-        cuts = statistics.quantiles(times, n=100, method="inclusive")
-        p99_ms, n = 1000 * cuts[98], len(measured.closed)
+        p99_ms, n = 1000 * percentile(measured.closed, 0.99), len(measured.closed)
         figures["closed at once: until idle p99"] = value_of(p99_ms, "ms", n, "rounds")
     count = int(max(measured.cancels.values(), default=0))
     if count:
@@ -151,7 +151,7 @@ async def _measure(
         alone.append(await _first_token_s(server, f"alone/{number}"))
         await _abandon(service, server, options.long, f"long/{number}")
         behind.append(await _first_token_s(server, f"behind/{number}"))
-    await _go_away(others)
+    await end(others)
     await asyncio.sleep(1.0)
     return CancelFigures(alone[1:], behind[1:], await _cancels(server), closed)
 
@@ -159,12 +159,10 @@ async def _measure(
 async def _closed_s(service: Service, server: ServerTarget, count: int, name: str) -> float:
     """Seconds from the close of so many running streams until no replica has a request."""
     requests = [_request(server, _CLOSED_TOKENS, 1000, f"{name}/{one}") for one in range(count)]
-    tasks = [asyncio.create_task(send_request(server.target, one, _DEADLINE_S)) for one in requests]
+    tasks = await _on_replicas(service, "decode", server, requests)
     async with asyncio.timeout(_DEADLINE_S):
-        while await _busy(service, "decode") < count:  # noqa: ASYNC110 - it polls the router
-            await asyncio.sleep(_POLL_S)
         began = time.perf_counter()
-        await _go_away(tasks)
+        await end(tasks)
         while await _busy(service, "prefill", "decode"):  # noqa: ASYNC110 - it polls the router
             await asyncio.sleep(_POLL_S)
     return time.perf_counter() - began
@@ -187,17 +185,18 @@ async def _first_token_s(server: ServerTarget, name: str) -> float:
 async def _abandon(service: Service, server: ServerTarget, count: int, name: str) -> None:
     """Send long prompts, wait until the replica has all of them, and cancel them."""
     requests = [_request(server, _LONG_TOKENS, 50, f"{name}/{number}") for number in range(count)]
+    await end(await _on_replicas(service, "prefill", server, requests))
+
+
+async def _on_replicas(
+    service: Service, role: str, server: ServerTarget, requests: Sequence[bytes]
+) -> list[asyncio.Task[Any]]:
+    """Send requests, and wait until the replicas of that role have all of them."""
     tasks = [asyncio.create_task(send_request(server.target, one, _DEADLINE_S)) for one in requests]
     async with asyncio.timeout(_DEADLINE_S):
-        while await _busy(service, "prefill") < count:  # noqa: ASYNC110 - it polls the router
+        while await _busy(service, role) < len(tasks):  # noqa: ASYNC110 - it polls the router
             await asyncio.sleep(_POLL_S)
-    await _go_away(tasks)
-
-
-async def _go_away(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks
 
 
 async def _busy(service: Service, *roles: str) -> int:
@@ -224,9 +223,8 @@ def _request(server: ServerTarget, tokens: int, new: int, name: str) -> bytes:
 
 
 def _row(name: str, seconds: list[float]) -> tuple[str, ...]:
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    figures = (cuts[49], cuts[98], max(seconds))
-    return (name, *(f"{1000 * one:.1f}" for one in figures), str(len(seconds)))
+    figures = (f"{1000 * percentile(seconds, share):.1f}" for share in (0.5, 0.99, 1.0))
+    return (name, *figures, str(len(seconds)))
 
 
 if __name__ == "__main__":

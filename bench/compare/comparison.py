@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 
+from bench.core.figure_text import when_measured
 from bench.core.host_info import as_line
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, Series, figure, only_measured
@@ -116,17 +117,10 @@ def as_markdown(results: Sequence[RoundResult], machine: dict[str, str]) -> str:
         "Tandem over the best peer of its kind in each column:",
         _goals(results),
         "\n".join(failed),
-        _when(results),
+        when_measured([(each.at, each.commit) for each in results]),
         as_line(machine),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _when(results: Sequence[RoundResult]) -> str:
-    """The time of the first and last measurement, and their commits."""
-    times = sorted(each.at for each in results if each.at)
-    commits = sorted({each.commit for each in results if each.commit})
-    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 
 def _figures(results: Sequence[RoundResult]) -> str:

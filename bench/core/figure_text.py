@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bench.core.markdown_tables import table
 from bench.core.results import RESAMPLED, Figure, Series
 
@@ -29,6 +31,14 @@ def origin(series: Series) -> str:
     """Commit and date, short."""
     words = series.commit.split(", ")
     return f"{', '.join(_short(word) for word in words)}, {series.date}"
+
+
+def when_measured(moments: Iterable[tuple[str, str]]) -> str:
+    """The time of the first and last measurement, and their commits; each moment is such a pair."""
+    known = list(moments)
+    times = sorted(at for at, _ in known if at)
+    commits = sorted({commit for _, commit in known if commit})
+    return f"Measured from {times[0]} to {times[-1]} at {', '.join(commits)}." if times else ""
 
 
 def samples(figure: Figure) -> str:

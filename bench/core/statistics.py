@@ -46,6 +46,15 @@ class Spread:
         return f"{self.median:,.{digits}f} [{self.low:,.{digits}f} to {self.high:,.{digits}f}]"
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """A percentile of one value at least, interpolated; `share` is from 0 to 1."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
 def steady_rate(streams: Sequence[Stream]) -> float:
     """Tokens per second while all streams run.
 

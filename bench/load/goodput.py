@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from bench.core.statistics import percentile
 from bench.load.arrivals import BURST, Load
 from bench.load.request_outcome import Outcome
 
@@ -50,9 +51,11 @@ class Quantiles:
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Quantiles:
         """The percentiles of the values that are not None."""
-        found = sorted(value for value in values if value is not None)
+        found = [value for value in values if value is not None]
+        if not found:
+            return cls(0, None, None, None, None)
         p50, p95, p99 = (percentile(found, share) for share in (0.50, 0.95, 0.99))
-        return cls(len(found), p50, p95, p99, fmean(found) if found else None)
+        return cls(len(found), p50, p95, p99, fmean(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +115,6 @@ class LoadFigures:
     tokens_per_s: float
     goodput_per_s: float
     client_late: Quantiles
-
-
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """A percentile of ascending values, interpolated; None without values."""
-    if not ordered:
-        return None
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def figures(load: Load, outcomes: Sequence[Outcome], budgets: Budgets) -> LoadFigures:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, Series, only_measured, value_of
+from bench.core.statistics import percentile
 from bench.load.overload_client import OK, REFUSED, OverloadAnswer
 
 # Probes in a row that must be quick before the cluster counts as calm again.
@@ -130,7 +130,11 @@ def _of(part: float, samples: Sequence[float]) -> Figure | None:
 
 
 def _p99(samples: Sequence[float]) -> Figure | None:
-    return value_of(1000 * _cuts(samples)[98], "ms", len(samples), "requests") if samples else None
+    return (
+        value_of(1000 * percentile(samples, 0.99), "ms", len(samples), "requests")
+        if samples
+        else None
+    )
 
 
 def _part(samples: Sequence[float], bound: float) -> float:
@@ -140,9 +144,4 @@ def _part(samples: Sequence[float], bound: float) -> float:
 def _spread(samples: Sequence[float]) -> str:
     if not samples:
         return "none"
-    cuts = _cuts(samples)
-    return " / ".join(f"{1000 * one:.0f}" for one in (cuts[49], cuts[98], max(samples)))
-
-
-def _cuts(samples: Sequence[float]) -> list[float]:
-    return statistics.quantiles([*samples, samples[0]], n=100, method="inclusive")
+    return " / ".join(f"{1000 * percentile(samples, share):.0f}" for share in (0.5, 0.99, 1.0))

@@ -11,17 +11,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import grpc.aio
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
+from bench.core.statistics import percentile
 from bench.router.figures import FirstTokenRow, Percentiles, Throughput, as_series, report
 from bench.router.site import Site, process_of, site_of
 from bench.router.stream_load import (
@@ -32,6 +31,7 @@ from bench.router.stream_load import (
     one_hop_s,
     streams_to,
 )
+from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -117,7 +117,7 @@ async def _full_speed(
         await asyncio.sleep(options.seconds)
         after, ends = _cpu(site), [len(one.pieces) for one in taken]
         window_s = time.perf_counter() - began
-        await _end(tasks)
+        await end(tasks)
     counts = [client.check(*one) for one in zip(taken, marks, ends, strict=True)]
     await client.close()
     messages = sum(count for count, _ in counts)
@@ -176,7 +176,7 @@ async def _load_for_ever(front_end: str, address: str, streams: str, step_ms: st
         taken, tasks = taken + more, tasks + begun
     print("{}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await _end(tasks)
+    await end(tasks)
     for one in taken:
         client.check(one, 0, 0)
 
@@ -196,13 +196,6 @@ async def _open(
     return taken, tasks
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    with suppress(asyncio.CancelledError):
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def _cpu(site: Site) -> tuple[float, float, float]:
     """CPU seconds used so far by router, decode replica and this client."""
     return _spent(site.router), _spent(site.decode), time.process_time()
@@ -214,8 +207,7 @@ def _spent(process: int) -> float:
 
 
 def _percentiles(seconds: list[float]) -> Percentiles:
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    return Percentiles(1000 * cuts[49], 1000 * cuts[98])
+    return Percentiles(1000 * percentile(seconds, 0.5), 1000 * percentile(seconds, 0.99))
 
 
 if __name__ == "__main__":

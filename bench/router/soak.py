@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.core.host_info import describe_machine
 from bench.core.markdown_tables import table
 from bench.core.results import RESULTS, Series, figure, keep, only_measured
+from cluster.api.event_streams import end
 from cluster.config.schema import located
 from decode_pool.batch_size import BatchSize
 from decode_pool.itl_budget import ItlBudget
@@ -102,12 +103,9 @@ class Soak:
         while time.monotonic() < until:
             await asyncio.sleep(1.0)
             self._sample()
-        for caller in callers:
-            caller.cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
+        await end(callers)
         await asyncio.sleep(_STEP_S)  # a step under way keeps its blocks until it has ended
-        loop.cancel()
-        await asyncio.gather(loop, return_exceptions=True)
+        await end([loop])
         self.samples.astray += self._pool.counts().used
 
     async def _fill(self) -> None:

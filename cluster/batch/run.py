@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cluster.api.event_streams import end
 from cluster.batch.concurrency import BatchConcurrency
 from cluster.batch.http_client import BatchResponse
 from cluster.batch.lines import BadLine, BatchLine, error_line, result_line
@@ -107,9 +108,7 @@ class BatchRun:
             while running:
                 running = await _some(running)
         finally:
-            for task in (showing, *running):
-                task.cancel()
-            await asyncio.gather(showing, *running, return_exceptions=True)
+            await end((showing, *running))
 
     async def _do(self, work: BatchLine) -> None:
         """Send a line's request until it has a result, and write the result."""
@@ -187,9 +186,7 @@ async def _some(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         elif error is not None:
             raise error
     if failure is not None:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end([*running])
         raise failure
     return running
 

@@ -96,7 +96,7 @@ PANELS = (
     Panel(
         "Connections refused",
         "reqps",
-        (per_second(REFUSED_CONNECTIONS, "door", "reason"),),
+        (per_second(REFUSED_CONNECTIONS, "listener", "reason"),),
     ),
     Panel(
         "In the routers",

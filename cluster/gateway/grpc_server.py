@@ -30,7 +30,7 @@ from cluster.gateway.grpc_methods import (
     authorization_of,
     method_handler,
 )
-from cluster.gateway.grpc_tls import following
+from cluster.gateway.grpc_tls import reloading_credentials
 from cluster.sockets import cannot_listen, join
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import DeadlineExceeded, InvalidRequest
@@ -224,7 +224,7 @@ def _bind(
         bound = (
             server.add_insecure_port(address)
             if tls is None
-            else server.add_secure_port(address, following(tls))
+            else server.add_secure_port(address, reloading_credentials(tls))
         )
     except RuntimeError:
         bound = 0

@@ -8,7 +8,7 @@ from protos.wire.certificates import ServerCertificate
 from protos.wire.tls import Reloading
 
 
-def following(certificate: Reloading[ServerCertificate]) -> grpc.ServerCredentials:
+def reloading_credentials(certificate: Reloading[ServerCertificate]) -> grpc.ServerCredentials:
     """Credentials that show the current certificate; clients need none."""
     shown = certificate.get()
 

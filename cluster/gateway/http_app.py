@@ -22,7 +22,7 @@ from cluster.api.event_streams import unless
 from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
-from cluster.gateway.connections.refusals import RefusalCount
+from cluster.gateway.connections.refusals import http_refusals
 from cluster.gateway.json_body import read_json
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
 from cluster.gateway.openai_echo import EchoReply
@@ -74,7 +74,7 @@ def create_app(
         arrived=arrived,
     )
     sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
-    refusals = RefusalCount("http")
+    refusals = http_refusals()
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),

@@ -18,11 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.gateway.connections.http_connection import HttpConnection
 from cluster.gateway.connections.limits import ConnectionLimits, watch_peers
-from cluster.gateway.connections.refusals import RefusalCount
+from cluster.gateway.connections.refusals import http_refusals
 from cluster.gateway.connections.registry import ConnectionRegistry
 from cluster.gateway.connections.server_config import ServerConfig
 from cluster.gateway.connections.websocket_connection import WebSocketConnection
 from cluster.sockets import listening_socket
+from protos.wire.refusals import RefusedConnections
 from protos.wire.tls_listener import HANDSHAKE_S, MOST_HANDSHAKES, TlsListener
 
 log = logging.getLogger(__name__)
@@ -36,13 +37,12 @@ _LEAST_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HttpTls:
-    """The TLS of a server: the context of each new connection, and who hears of refused ones.
+    """The TLS of a server: the context of each new connection.
 
     `timeout_s` and `most` bound the handshakes.
     """
 
     context: Callable[[], ssl.SSLContext]
-    refused: Callable[[str], None]
     timeout_s: float = HANDSHAKE_S
     most: int = MOST_HANDSHAKES
 
@@ -50,7 +50,9 @@ class HttpTls:
 class _UvicornServer(uvicorn.Server):
     """A uvicorn server that handles no signals, and sets `ready` when it has started."""
 
-    def __init__(self, config: uvicorn.Config, tls: HttpTls | None = None) -> None:
+    config: ServerConfig
+
+    def __init__(self, config: ServerConfig, tls: HttpTls | None = None) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self._tls = tls
@@ -77,9 +79,7 @@ class _UvicornServer(uvicorn.Server):
                 config=self.config, server_state=self.server_state, app_state={}
             )
 
-        def refused(peer: str, reason: str) -> None:
-            tls.refused(reason)
-
+        refused = self.config.registry.refusals.add
         return TlsListener(sock, protocol, tls.context, refused, tls.timeout_s, tls.most)
 
 
@@ -124,6 +124,7 @@ class HttpServer:
             await self._end_sockets(self._drain, float(config.timeout_graceful_shutdown or 0))
         self._server.should_exit = True
         await self._task
+        config.registry.refusals.close()
         # uvicorn cancels what outlives the grace, but does not wait for it.
         await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
 
@@ -151,7 +152,7 @@ async def start(
     drain: Drain | None = None,
     tls: HttpTls | None = None,
     limits: ConnectionLimits | None = None,
-    refusals: RefusalCount | None = None,
+    refusals: RefusedConnections | None = None,
 ) -> HttpServer:
     """Serve `app`; raises ConfigError where the port is taken. With `tls`, over TLS alone.
 
@@ -165,7 +166,7 @@ async def start(
     clock = asyncio.get_running_loop().time
     config = ServerConfig(
         _Stoppable(app),
-        registry=ConnectionRegistry(limits, refusals or RefusalCount("http"), clock),
+        registry=ConnectionRegistry(limits, refusals or http_refusals(), clock),
         http=HttpConnection,
         ws=WebSocketConnection,
         log_config=None,

@@ -13,6 +13,7 @@ import logging
 import time
 from contextlib import suppress
 
+from cluster.api.event_streams import end
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
 from cluster.discovery.heartbeat import LeaseHeartbeat, join_directory
@@ -178,9 +179,7 @@ class Replica:
             await self._leave(timeout_s)
             timeout_s = max(0.0, until_s - time.monotonic())
             await asyncio.sleep(min(timeout_s, _UNSEEN_S))
-        for task in self._warmup:
-            task.cancel()
-        await asyncio.gather(*self._warmup, return_exceptions=True)
+        await end([*self._warmup])
         # Links and routers' streams stay open, so the server cannot tell when all has ended.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -193,10 +192,7 @@ class Replica:
         await self.drain(0)
         await self.parts.prefill.sender.close()
         await self.parts.decode.receiver.close()
-        tasks = (*self._loops, self._improvement)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end((*self._loops, self._improvement))
         self.parts.worker.close()
 
     async def _open(self) -> None:

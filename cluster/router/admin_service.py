@@ -22,7 +22,7 @@ from cluster.discovery.rollout import (
     UNDER_WAY,
     RolloutRequest,
     RolloutState,
-    following,
+    next_config,
     refuse_weakening,
     requested_config,
 )
@@ -136,7 +136,7 @@ class AdminServicer:
             rollout = RolloutRequest(
                 state.id, wanted.configuration, operator, wanted.weaken_security
             )
-            config = following(self._config, requested_config(rollout))
+            config = next_config(self._config, requested_config(rollout))
             refuse_weakening(weakened := weakenings(self._config, config), rollout)
             notices = restart_notices(self._config, config)
             seal = await self._seal()

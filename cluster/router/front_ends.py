@@ -83,7 +83,7 @@ class FrontEnds:
             reuse_port=True,
             max_message_bytes=config.max_message_bytes,
             drain=app.state.drain,
-            tls=None if tls is None else HttpTls(lambda: tls.get().context, app.state.refusals.add),
+            tls=None if tls is None else HttpTls(lambda: tls.get().context),
             refusals=app.state.refusals,
             limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )

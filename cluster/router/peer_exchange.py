@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from cluster.api.event_streams import end
 from cluster.discovery.redis_directory import Directory
 from cluster.router.canary_routing import CanaryRouting
 from cluster.router.peer_state import PeerState
@@ -69,8 +70,7 @@ class PeerExchange:
         task, self._task = self._task, None
         if task is None:
             return
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end([task])
         farewell = PeerState(PeerCapUse(time.time_ns(), left=True))
         with suppress(Unavailable):
             await self._directory.exchange(self._router, farewell.to_json())

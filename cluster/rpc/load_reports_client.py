@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 
+from cluster.api.event_streams import end
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.errors import Unavailable
 from protos import report_pb2
@@ -102,9 +103,7 @@ class LoadReports:
         tasks = [followed.task for followed in self._followed.values()]
         if self._ticker is not None:
             tasks.append(self._ticker)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
         self._followed.clear()
         self._ticker = None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import InternalTlsConfig
-from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
+from cluster.telemetry.connection_metrics import count_refused
 from protos.wire.client import Connector
 from protos.wire.handshake import Purpose
 from protos.wire.secret import ClusterSecret
@@ -37,8 +37,4 @@ class Membership:
         """The listening side, which counts the connections that it refuses."""
         contexts = self._contexts
         ssl = None if contexts is None else lambda: contexts.get().server
-        return WireServer(self.secret, accepts, _count_refusal, ssl)
-
-
-def _count_refusal(reason: str) -> None:
-    REFUSED_CONNECTIONS.inc(door="internal", reason=reason)
+        return WireServer(self.secret, accepts, count_refused("internal"), ssl)

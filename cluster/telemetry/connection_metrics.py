@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.telemetry import Counter
 
 REFUSED_CONNECTIONS = Counter(
     "tandem_refused_connections_total",
-    "Refused connections by reason, at the door `http` or `internal` (between members).",
-    ("door", "reason"),
+    "Refused connections by reason, at the listener `http` or `internal` (between members).",
+    ("listener", "reason"),
 )
+
+
+def count_refused(listener: str) -> Callable[[str], None]:
+    """What counts a refused connection of that listener by its reason."""
+    return lambda reason: REFUSED_CONNECTIONS.inc(listener=listener, reason=reason)

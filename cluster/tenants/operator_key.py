@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
+from cluster.locked_folder import sweep
 from cluster.tenants.hashed_keys import hash_of, new_key
 from engine.errors import ConfigError
 
@@ -55,7 +56,8 @@ class OperatorKey:
             for made in (folder.parent, folder):
                 made.mkdir(mode=0o700, exist_ok=True)
             _keep_private(folder)
-            _sweep(folder)
+            # What was killed left its lock free; hosts may share a home.
+            sweep(folder, f"{quote(socket.gethostname())}_")
             written = tempfile.NamedTemporaryFile(  # noqa: SIM115 - made with 0600; becomes the file
                 "w", dir=folder, prefix=".", delete=False
             )
@@ -156,11 +158,3 @@ def _keep_private(folder: Path) -> None:
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise PermissionError(0, "it belongs to another user")
     folder.chmod(0o700)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove this host's files whose `tandem serve` was killed; their locks are free."""
-    for path in folder.glob(f"{quote(socket.gethostname())}_*"):
-        with contextlib.suppress(OSError), path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from cluster.api.event_streams import end
 from cluster.api.validation import is_tenant
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.discovery.redis_directory import Directory
@@ -67,8 +68,7 @@ class SharedKeys(ApiKeys):
         """Stop polling. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end([task])
 
     async def poll(self) -> None:
         """Read the keys if they changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Literal
 
@@ -16,21 +17,25 @@ _INTERVAL_S = 1.0
 
 
 class RefusedConnections:
-    """Gets each refusal. `count` is called with every reason."""
+    """Gets each refusal of one listener. `count` is called with every reason."""
 
-    def __init__(self, count: Callable[[str], None]) -> None:
+    def __init__(self, listener: str, count: Callable[[str], None]) -> None:
+        self._listener = listener
         self._count = count
-        self._held = 0
-        self._last: tuple[str, Reason] = ("", "preface")
+        self._unlogged: Counter[str] = Counter()
+        self._last_peer = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, peer: str, reason: Reason) -> None:
-        """Count a refusal, and log it now or together with the next ones."""
+    def add(self, reason: str, peer: str = "") -> None:
+        """Count a refusal, and log it now or together with the next ones. `closed` is not logged.
+
+        `peer` is the address of the other side, where it is known.
+        """
         self._count(reason)
         if reason == "closed":
             return
-        self._held += 1
-        self._last = (peer, reason)
+        self._unlogged[reason] += 1
+        self._last_peer = peer
         if self._timer is None:
             self._write()
 
@@ -39,17 +44,16 @@ class RefusedConnections:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._held:
+        if self._unlogged:
             self._line()
 
     def _write(self) -> None:
         self._timer = None
-        if self._held:
+        if self._unlogged:
             self._line()
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._write)
 
     def _line(self) -> None:
-        (peer, reason), count, self._held = self._last, self._held, 0
-        log.warning(
-            "connections refused", extra={"count": count, "last_peer": peer, "reason": reason}
-        )
+        fields = {"listener": self._listener, "last_peer": self._last_peer, **self._unlogged}
+        self._unlogged.clear()
+        log.warning("connections were refused", extra=fields)

@@ -6,23 +6,20 @@ TCP (TLS) → proof of the secret → the purpose's own protocol
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl as tls
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
+from protos.wire.accepting import accept_all
 from protos.wire.handshake import Purpose
 from protos.wire.refusals import Reason, RefusedConnections
 from protos.wire.secret import ClusterSecret
-from protos.wire.stranger import Door, Stranger
-
-log = logging.getLogger(__name__)
+from protos.wire.stranger import ServerSide, Stranger
 
 # Bound: connections at a time that have not proved the secret.
 MOST_STRANGERS = 256
-_ACCEPT_AGAIN_S = 0.1
 
 
 class Accept(Protocol):
@@ -54,7 +51,7 @@ class WireServer:
         self._accepts = dict(accepts)
         self._ssl = ssl
         self._most = most_strangers
-        self._refused = RefusedConnections(refused)
+        self._refused = RefusedConnections("internal", refused)
         # In the order of their arrival; a dict for its keys.
         self._strangers: dict[Stranger, None] = {}
         self._sock: socket.socket | None = None
@@ -69,7 +66,9 @@ class WireServer:
         """Take connections from a socket that listens; `stop` closes it."""
         self.address = address
         self._sock = sock
-        self._accepting = asyncio.create_task(self._accept(sock), name=f"door of {address}")
+        self._accepting = asyncio.create_task(
+            accept_all(sock, self._take, self._refuse_oldest), name=f"listener at {address}"
+        )
 
     async def stop(self) -> None:
         """Take no more connections, and cut strangers off. Proved connections stay. Idempotent."""
@@ -82,25 +81,14 @@ class WireServer:
             stranger.cut()
         self._refused.close()
 
-    async def _accept(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(sock)
-            except OSError as error:  # as a rule there are too many open files
-                log.error("no connection can be accepted", extra={"reason": str(error)})
-                self._refuse_oldest()
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            # Room for a newcomer: so strangers cannot lock members out.
-            if len(self._strangers) >= self._most:
-                self._refuse_oldest()
-            door = Door(self._secret, self.address, self._ssl, self._left)
-            stranger = Stranger(door, self._proved)
-            self._strangers[stranger] = None
-            stranger.begin(connection)
-            # Between two connections the loop does its other work.
-            await asyncio.sleep(0)
+    def _take(self, sock: socket.socket, peer: str) -> None:
+        # Room for a newcomer: so strangers cannot lock members out.
+        if len(self._strangers) >= self._most:
+            self._refuse_oldest()
+        side = ServerSide(self._secret, self.address, self._ssl, self._left)
+        stranger = Stranger(side, self._proved)
+        self._strangers[stranger] = None
+        stranger.begin(sock, peer)
 
     def _refuse_oldest(self) -> None:
         if self._strangers:
@@ -110,7 +98,7 @@ class WireServer:
         with suppress(KeyError):
             del self._strangers[stranger]
             if reason is not None:
-                self._refused.add(peer, reason)
+                self._refused.add(reason, peer)
 
     def _proved(self, purpose: Purpose) -> asyncio.Protocol | None:
         accept = self._accepts.get(purpose)

@@ -28,7 +28,7 @@ from protos.wire.secret import ClusterSecret
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerSide:
     """The server's part in a handshake. `left` is called once for each stranger.
 
     It gets the peer's address, and the reason if the stranger was refused.
@@ -43,8 +43,10 @@ class Door:
 class Stranger(asyncio.Protocol):
     """A connection without a proof. `proved` makes the protocol that takes it over."""
 
-    def __init__(self, door: Door, proved: Callable[[Purpose], asyncio.Protocol | None]) -> None:
-        self._door = door
+    def __init__(
+        self, server: ServerSide, proved: Callable[[Purpose], asyncio.Protocol | None]
+    ) -> None:
+        self._server = server
         self._proved = proved
         self._peer = "unknown"
         self._sock: socket.socket | None = None
@@ -56,12 +58,9 @@ class Stranger(asyncio.Protocol):
         self._deadline = loop.call_later(HANDSHAKE_S, self.refuse, "timeout")
         self._beginning: asyncio.Task[None] | None = None
 
-    def begin(self, sock: socket.socket) -> None:
-        """Begin with the connection that was accepted."""
-        self._sock = sock
-        with suppress(OSError):
-            host, port = sock.getpeername()[:2]
-            self._peer = f"{host}:{port}"
+    def begin(self, sock: socket.socket, peer: str) -> None:
+        """Begin with the connection that was accepted from the address `peer`."""
+        self._sock, self._peer = sock, peer
         self._beginning = asyncio.create_task(self._begin(sock))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -100,7 +99,7 @@ class Stranger(asyncio.Protocol):
 
     async def _begin(self, sock: socket.socket) -> None:
         """Give the connection an event loop's transport, with TLS where that is asked for."""
-        context = None if self._door.ssl is None else self._door.ssl()
+        context = None if self._server.ssl is None else self._server.ssl()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self,
@@ -115,14 +114,14 @@ class Stranger(asyncio.Protocol):
         """Prove this side to whoever said hello, which tells nothing about the secret."""
         purpose, nonce = read_hello(self._data)
         self._data = b""
-        self._transcript = Transcript(purpose, self._door.address, nonce, new_nonce())
-        proof = self._transcript.proof(self._door.secret, "server")
+        self._transcript = Transcript(purpose, self._server.address, nonce, new_nonce())
+        proof = self._transcript.proof(self._server.secret, "server")
         assert self._transport is not None
         self._transport.write(self._transcript.server_nonce + proof)
 
     def _judge(self, transcript: Transcript, rest: bytes) -> None:
         """Hand a member over to its purpose, with the data that came behind its proof."""
-        if not transcript.is_proved(self._door.secret, "client", self._data):
+        if not transcript.is_proved(self._server.secret, "client", self._data):
             self.refuse("secret")
             return
         protocol = self._proved(transcript.purpose)
@@ -150,4 +149,4 @@ class Stranger(asyncio.Protocol):
     def _leave(self, reason: Reason | None) -> None:
         self._over, self._data = True, b""
         self._deadline.cancel()
-        self._door.left(self, self._peer, reason)
+        self._server.left(self, self._peer, reason)

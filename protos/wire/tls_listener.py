@@ -14,20 +14,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from protos.wire.accepting import accept_all
+
 log = logging.getLogger(__name__)
 
 # Bounds: how long a handshake may take, and how many go on at a time.
 HANDSHAKE_S = 10.0
 MOST_HANDSHAKES = 256
-# The pause where the system gives no more sockets.
-_PAUSE_S = 1.0
 Refused = Callable[[str, str], None]
 
 
 class TlsListener:
     """A listening socket whose connections get a protocol of `protocol` after their handshake.
 
-    `context` is called for every connection. `refused` gets the address and the reason of each
+    `context` is called for every connection. `refused` gets the reason and the address of each
     refused connection: `tls`, `timeout`, `too_many`, or `closed` where the client hung up.
     """
 
@@ -48,7 +48,9 @@ class TlsListener:
         self._most = most
         # In the order of their arrival.
         self._shaking: dict[asyncio.Task[None], str] = {}
-        self._accepting = asyncio.create_task(self._accept(), name="TLS listener")
+        self._accepting = asyncio.create_task(
+            accept_all(sock, self._begin, self._refuse_oldest), name="TLS listener"
+        )
 
     def close(self) -> None:
         """Take no more connections, and end the handshakes. Idempotent."""
@@ -61,28 +63,19 @@ class TlsListener:
         """Wait until nothing of it runs."""
         await asyncio.gather(self._accepting, *self._shaking, return_exceptions=True)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(self._sock)
-            except OSError as error:
-                log.warning("no connection can be taken", extra={"reason": str(error)})
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            self._begin(sock, f"{address[0]}:{address[1]}")
-            # Between two connections the loop does its other work.
-            await asyncio.sleep(0)
-
     def _begin(self, sock: socket.socket, peer: str) -> None:
         """Begin a handshake. The oldest one gives way, so that silent clients lock nobody out."""
         if len(self._shaking) >= self._most:
-            oldest = next(iter(self._shaking))
-            oldest.cancel()
-            self._refused(self._shaking.pop(oldest), "too_many")
+            self._refuse_oldest()
         task = asyncio.create_task(self._shake(sock, peer))
         self._shaking[task] = peer
         task.add_done_callback(partial(self._shook, sock))
+
+    def _refuse_oldest(self) -> None:
+        if self._shaking:
+            oldest = next(iter(self._shaking))
+            oldest.cancel()
+            self._refused("too_many", self._shaking.pop(oldest))
 
     def _shook(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         self._shaking.pop(task, None)
@@ -101,7 +94,7 @@ class TlsListener:
                     ssl_handshake_timeout=2 * self._timeout_s,  # the deadline above comes first
                 )
         except OSError as error:
-            self._refused(peer, _reason(error))
+            self._refused(_reason(error), peer)
         except Exception:
             log.exception("a fault at a new connection")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster import locked_folder
-from cluster.locked_folder import LockedFolder
+from cluster.locked_folder import LockedFolder, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +44,10 @@ import time; time.sleep(60)
         assert left.exists()
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-    following = LockedFolder.make("x-", tmp_path)
+    later = LockedFolder.make("x-", tmp_path)
     assert not left.exists()
     assert mine.path.exists()
-    for one in (mine, following):
+    for one in (mine, later):
         one.remove()
 
 
@@ -56,3 +57,14 @@ def test_another_prefix_and_a_link_are_left_alone(tmp_path):
     (tmp_path / "x-link").symlink_to(other)
     LockedFolder.make("x-", tmp_path).remove()
     assert other.exists()
+
+
+def test_old_files_without_a_lock_are_swept_and_locked_or_young_ones_are_not(tmp_path):
+    left, locked = tmp_path / "x-left", tmp_path / "x-locked"
+    left.touch()
+    with locked.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        sweep(tmp_path, "x-", 60.0)
+        assert left.exists()
+        sweep(tmp_path, "x-")
+        assert [*tmp_path.iterdir()] == [locked]

@@ -214,9 +214,9 @@ def _pages(serving: Serving) -> str:
     return "\n".join(pages)
 
 
-def _refused(page: str, door: str) -> bool:
+def _refused(page: str, listener: str) -> bool:
     rows = re.findall(r"tandem_refused_connections_total\{(.*)\} (\S+)", page)
-    return any(f'door="{door}"' in labels and float(value) > 0 for labels, value in rows)
+    return any(f'listener="{listener}"' in labels and float(value) > 0 for labels, value in rows)
 
 
 def _is_file(path: Path) -> bool:

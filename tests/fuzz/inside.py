@@ -29,7 +29,7 @@ _MESSAGES: dict[Purpose, Callable[[], Message]] = {
 }
 
 
-class StrangerDoor:
+class StrangerFuzzer:
     """A peer without the secret."""
 
     name = "stranger"
@@ -54,7 +54,7 @@ class StrangerDoor:
             writer.transport.abort()
 
 
-class MemberDoor:
+class MemberFuzzer:
     """A peer that has the secret, and sends what no member sends."""
 
     name = "member"

@@ -23,9 +23,9 @@ from typing import Any
 import grpc.aio
 
 from cluster.client import Client
-from tests.fuzz.doors import GrpcDoor, HttpDoor, SocketDoor
-from tests.fuzz.inside import MemberDoor, StrangerDoor
-from tests.fuzz.run import Door, Found, fuzz
+from tests.fuzz.fuzzers import GrpcFuzzer, HttpFuzzer, SocketFuzzer
+from tests.fuzz.inside import MemberFuzzer, StrangerFuzzer
+from tests.fuzz.run import Found, Fuzzer, fuzz
 
 # Of the log: of the start, and of each second, in which each kind of refusal may have one.
 _LINES = 100
@@ -72,21 +72,21 @@ def serving() -> Iterator[Serving]:
 
 
 async def attack(cluster: Serving, requests: int, seed: int) -> Found:
-    """Fuzz all doors of the cluster."""
+    """Send what all fuzzers make to the cluster."""
     host, _, port = cluster.addresses["http"].rpartition(":")
 
     async def bystander() -> Client:
         return Client(cluster.addresses["grpc"])
 
     async with grpc.aio.insecure_channel(cluster.addresses["grpc"]) as channel:
-        doors: list[Door] = [
-            HttpDoor(host, int(port)),
-            GrpcDoor(channel, operator_key=cluster.addresses["operator_key"]),
-            SocketDoor(host, int(port)),
-            StrangerDoor(cluster.addresses["inside"]),
-            MemberDoor(cluster.addresses["inside"], cluster.addresses["secret"]),
+        fuzzers: list[Fuzzer] = [
+            HttpFuzzer(host, int(port)),
+            GrpcFuzzer(channel, operator_key=cluster.addresses["operator_key"]),
+            SocketFuzzer(host, int(port)),
+            StrangerFuzzer(cluster.addresses["inside"]),
+            MemberFuzzer(cluster.addresses["inside"], cluster.addresses["secret"]),
         ]
-        return await fuzz(doors, requests, seed, bystander)
+        return await fuzz(fuzzers, requests, seed, bystander)
 
 
 def faults(

@@ -1,4 +1,4 @@
-"""Sends fuzzed requests to all doors at once, while a bystander streams and times its gaps."""
+"""Sends the requests of all fuzzers at once, while a bystander streams and times its gaps."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Protocol
 
 from cluster.api import Tokens
 from cluster.client import Client
-from tests.fuzz.doors import ANSWER_S
+from tests.fuzz.fuzzers import ANSWER_S
 
 # A request that neither ends nor fails in this time hangs.
 _HANGS_S = 90.0
 
 
-class Door(Protocol):
+class Fuzzer(Protocol):
     """Sends one fuzzed request and says what came of it."""
 
     name: str
 
     async def send(self, rng: random.Random) -> str:
-        """See `tests/fuzz/doors.py`."""
+        """See `tests/fuzz/fuzzers.py`."""
         ...
 
 
 @dataclass
 class Found:
-    """What came of a run: counts of words by door, what must not be, and the bystander's pause."""
+    """What came of a run: counts of words by fuzzer, what must not be, the bystander's pause."""
 
     words: dict[str, Counter[str]] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
@@ -38,49 +38,49 @@ class Found:
     bystander_tokens: int = 0
 
     def table(self) -> str:
-        """The counts, a line for each door."""
+        """The counts, a line for each fuzzer."""
         lines = [
-            f"{door}: " + ", ".join(f"{word} {count}" for word, count in words.most_common(12))
-            for door, words in self.words.items()
+            f"{fuzzer}: " + ", ".join(f"{word} {count}" for word, count in words.most_common(12))
+            for fuzzer, words in self.words.items()
         ]
         pause = f"bystander: {self.bystander_tokens} tokens, pause {self.longest_pause_s:.2f} s"
         return "\n".join([*lines, pause])
 
 
 async def fuzz(
-    doors: Sequence[Door],
+    fuzzers: Sequence[Fuzzer],
     requests: int,
     seed: int,
     stream: Callable[[], Awaitable[Client]],
     at_once: int = 32,
 ) -> Found:
-    """Send so many requests, in turn to each door. `stream` makes the bystander's client."""
-    found = Found({door.name: Counter() for door in doors})
+    """Send so many requests, of each fuzzer in turn. `stream` makes the bystander's client."""
+    found = Found({fuzzer.name: Counter() for fuzzer in fuzzers})
     numbers = iter(range(requests))
     ended = asyncio.Event()
     client = await stream()
     watching = asyncio.create_task(_watch(client, found, ended))
-    await asyncio.gather(*(_send(doors, numbers, seed, found) for _ in range(at_once)))
+    await asyncio.gather(*(_send(fuzzers, numbers, seed, found) for _ in range(at_once)))
     ended.set()
     await watching
     await client.close()
     return found
 
 
-async def _send(doors: Sequence[Door], numbers: object, seed: int, found: Found) -> None:
+async def _send(fuzzers: Sequence[Fuzzer], numbers: object, seed: int, found: Found) -> None:
     for number in numbers:  # type: ignore[attr-defined]
-        door = doors[number % len(doors)]
+        fuzzer = fuzzers[number % len(fuzzers)]
         try:
             async with asyncio.timeout(_HANGS_S):
-                word = await door.send(random.Random(f"{seed}/{number}"))
+                word = await fuzzer.send(random.Random(f"{seed}/{number}"))
         except TimeoutError:
             word = "bad:it hangs"
         except OSError as error:
             word = f"bad:{error}"
         if word.startswith("bad:"):
-            found.bad.append(f"{door.name} {seed}/{number}: {word}")
+            found.bad.append(f"{fuzzer.name} {seed}/{number}: {word}")
             word = "bad"
-        found.words[door.name][word] += 1
+        found.words[fuzzer.name][word] += 1
 
 
 async def _watch(client: Client, found: Found, ended: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ def test_no_fuzzed_request_breaks_a_cluster_or_disturbs_a_bystander():
         began_s = time.monotonic()
         found = asyncio.run(attack(cluster, REQUESTS, seed=1))
         assert faults(cluster, found, time.monotonic() - began_s) == []
-    served = {door: words.total() for door, words in found.words.items()}
+    served = {fuzzer: words.total() for fuzzer, words in found.words.items()}
     assert served == dict.fromkeys(("http", "grpc", "websocket", "stranger", "member"), 60)
     assert found.words["http"]["200"] and found.words["grpc"]["OK"] and found.words["member"]
     assert found.bystander_tokens > 100

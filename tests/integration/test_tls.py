@@ -106,4 +106,4 @@ async def test_a_member_needs_a_certificate_beside_the_secret(
             member = Membership.of(encrypted).connector()
             assert await request_role(member, decode, "decode") == "decode"
         # The second one hung up by itself, because it trusts another authority.
-        assert seen.value("tandem_refused_connections_total", door="internal") == 2
+        assert seen.value("tandem_refused_connections_total", listener="internal") == 2

@@ -9,7 +9,6 @@ holds for request lines, headers, chunk extensions, trailers, and blank lines be
 from __future__ import annotations
 
 import asyncio
-from asyncio import TimerHandle
 from typing import Any, NoReturn
 
 import httptools
@@ -17,6 +16,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from cluster.gateway.connections.client_timer import ClientTimer
 from cluster.gateway.connections.refusals import (
     FULL,
     LARGE_HEAD,
@@ -56,8 +56,9 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = False
         self._quiet_bytes = self._head_bytes = self._head_fields = self._dropped_bytes = 0
         self._running: RequestResponseCycle | None = None
-        self._head_timer: TimerHandle | None = None
-        self._stall_timer: TimerHandle | None = None
+        self._head_timer = ClientTimer(self.loop, self._limits.head_s, self._head_late)
+        self._stall_timer = ClientTimer(self.loop, self._limits.stall_s, self.abort)
+        self._linger_timer = ClientTimer(self.loop, self._limits.linger_s, self.abort)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for headers, or refuse the connection because there are too many."""
@@ -123,7 +124,7 @@ class HttpConnection(HttpToolsProtocol):
         """The headers are complete."""
         self._in_head = False
         self._quiet_bytes = 0
-        self._unset_head_timer()
+        self._head_timer.stop()
         self._resolve_host()
         if len(self.pipeline) >= self._limits.pipelined:
             self._stop(PIPELINED)
@@ -145,7 +146,7 @@ class HttpConnection(HttpToolsProtocol):
         elif self.cycle is not None:
             # The rest of a body whose answer did not need it.
             self.cycle.more_body = False
-            self._unset_head_timer()
+            self._head_timer.stop()
             self._rest()
 
     def on_response_complete(self) -> None:
@@ -166,13 +167,12 @@ class HttpConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The write buffer is full: the client has `stall_s` to read on."""
         super().pause_writing()
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self._limits.stall_s, self.abort)
+        self._stall_timer.start()
 
     def resume_writing(self) -> None:
         """The client has read on."""
         super().resume_writing()
-        self._unset_stall_timer()
+        self._stall_timer.stop()
 
     def abort(self) -> None:
         """Close the connection at once. What is not written yet is lost."""
@@ -245,7 +245,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._registry.linger(self)
-        self._head_timer = self.loop.call_later(self._limits.linger_s, self.transport.abort)
+        self._linger_timer.start()
 
     def _leave_request(self) -> None:
         """Tell the running request that its client is gone."""
@@ -259,12 +259,11 @@ class HttpConnection(HttpToolsProtocol):
             self.abort()
 
     def _await_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._limits.head_s, self._head_late)
+        if not self._deaf:
+            self._head_timer.start()
 
     def _head_late(self) -> None:
         """Close the connection. Nothing is answered where nothing was asked."""
-        self._head_timer = None
         if self._in_head:
             self._refuse(LATE)
         else:
@@ -278,15 +277,5 @@ class HttpConnection(HttpToolsProtocol):
 
     def _stop_timers(self) -> None:
         self._unset_keepalive_if_required()
-        self._unset_head_timer()
-        self._unset_stall_timer()
-
-    def _unset_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _unset_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+            timer.stop()

@@ -1,20 +1,14 @@
-"""Refused connections: the answer as bytes, a count by reason, and a log line a second at most."""
+"""Refused connections: the answer as bytes, and where refusals are counted."""
 
 from __future__ import annotations
 
 import json
-import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from cluster.api.error_mapping import error_body
-from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
-
-log = logging.getLogger(__name__)
-
-_LOG_EVERY_S = 1.0
+from cluster.telemetry.connection_metrics import count_refused
+from protos.wire.refusals import RefusedConnections
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +50,6 @@ FULL = Refusal(
 )
 
 
-class RefusalCount:
-    """Counts the refused connections of one front end, and logs them together."""
-
-    def __init__(self, door: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._door = door
-        self._clock = clock
-        self._unlogged: dict[str, int] = {}
-        self._logged_s = -_LOG_EVERY_S + clock()
-
-    def add(self, reason: str) -> None:
-        """Count one. A log line follows, unless another one was written within the last second."""
-        REFUSED_CONNECTIONS.inc(door=self._door, reason=reason)
-        self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
-        now = self._clock()
-        if now - self._logged_s < _LOG_EVERY_S:
-            return
-        self._logged_s = now
-        counts, self._unlogged = self._unlogged, {}
-        log.warning("connections were refused", extra={"door": self._door, **counts})
+def http_refusals() -> RefusedConnections:
+    """Counts the refused connections of the HTTP front end."""
+    return RefusedConnections("http", count_refused("http"))

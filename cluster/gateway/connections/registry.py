@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.connections.limits import ConnectionLimits
-from cluster.gateway.connections.refusals import RefusalCount
+from protos.wire.refusals import RefusedConnections
 
 _MOST_LINGERING = 64
 
@@ -38,7 +38,7 @@ class ConnectionRegistry:
     """Admits, and cuts the connection that has waited longest if there are too many."""
 
     def __init__(
-        self, limits: ConnectionLimits, refusals: RefusalCount, clock: Callable[[], float]
+        self, limits: ConnectionLimits, refusals: RefusedConnections, clock: Callable[[], float]
     ) -> None:
         self.limits = limits
         self.refusals = refusals

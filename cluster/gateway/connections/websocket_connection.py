@@ -6,7 +6,6 @@ Whatever a client sends or leaves out, the connection ends without a traceback.
 from __future__ import annotations
 
 import asyncio
-from asyncio import TimerHandle
 from asyncio.transports import BaseTransport
 from typing import Any
 
@@ -18,6 +17,7 @@ from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame
 
 from cluster.gateway.connections.byte_budget import Reservation
+from cluster.gateway.connections.client_timer import ClientTimer
 from cluster.gateway.connections.server_config import ServerConfig
 
 # Parsed at a time, so that a flood of tiny frames cannot hold the event loop for long.
@@ -45,8 +45,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._reservation = Reservation(config.registry.unfinished)
         self._controls = 0
         self._controls_since_s = self.active_s
-        self._stall_timer: TimerHandle | None = None
-        self._message_timer: TimerHandle | None = None
+        self._stall_timer = ClientTimer(self.loop, self._limits.stall_s, self.abort)
+        self._message_timer = ClientTimer(self.loop, self._limits.message_s, self._message_late)
 
     def connection_made(self, transport: BaseTransport) -> None:
         """The HTTP connection becomes a WebSocket."""
@@ -57,8 +57,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         """Drop what has not been parsed."""
         self._registry.leave(self)
         self._reservation.release()
-        self._unset_message_timer()
-        self._unset_stall_timer()
+        self._message_timer.stop()
+        self._stall_timer.stop()
         self._unparsed.clear()
         self.frames = []
         super().connection_lost(exc)
@@ -132,7 +132,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """Hand a whole message to the application."""
-        self._unset_message_timer()
+        self._message_timer.stop()
         data, self.frames = b"".join(self.frames), []
         if self.close_sent:
             return
@@ -162,13 +162,12 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def pause_writing(self) -> None:
         """The write buffer is full: the client has `stall_s` to read on."""
         super().pause_writing()
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self._limits.stall_s, self.abort)
+        self._stall_timer.start()
 
     def resume_writing(self) -> None:
         """The client has read on."""
         super().resume_writing()
-        self._unset_stall_timer()
+        self._stall_timer.stop()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -209,8 +208,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             len(self.conn.reader.buffer) + (self.conn.current_size or 0)
         ):
             self._fail(CloseCode.TRY_AGAIN_LATER, "too many large messages at once")
-        elif self.frames and self._message_timer is None:
-            self._message_timer = self.loop.call_later(self._limits.message_s, self._message_late)
+        elif self.frames:
+            self._message_timer.start()
 
     def _count_control(self) -> None:
         now_s = self.loop.time()
@@ -221,20 +220,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._fail(CloseCode.POLICY_VIOLATION, "too many pings and pongs")
 
     def _message_late(self) -> None:
-        self._message_timer = None
         self._fail(CloseCode.POLICY_VIOLATION, "a message did not come in time")
 
     def _fail(self, code: CloseCode, reason: str) -> None:
         if not self._over:
             self.conn.fail(code, reason)
             self.handle_parser_exception()
-
-    def _unset_message_timer(self) -> None:
-        if self._message_timer is not None:
-            self._message_timer.cancel()
-            self._message_timer = None
-
-    def _unset_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None

@@ -1,12 +1,14 @@
-"""Rates from timestamps."""
+"""Percentiles, and rates from timestamps."""
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.core.statistics import NoOverlap, Spread, ratio, steady_rate
+from bench.core.statistics import NoOverlap, Spread, percentile, ratio, steady_rate
 
 
 def test_a_stream_alone_counts_from_its_first_token():
@@ -62,3 +64,12 @@ def test_ratio_compares_rounds_that_stood_side_by_side():
     ours = [Spread((90.0, 100.0, 110.0)), Spread((50.0,))]
     theirs = [Spread((50.0,)), Spread((50.0,))]
     assert ratio(ours, theirs).values == (2.0, 1.0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1))
+def test_percentiles_lie_within_and_the_middle_is_the_median(values, share):
+    ordered = sorted(values)
+    found = percentile(ordered, share)
+    assert ordered[0] - 1e-6 <= found <= ordered[-1] + 1e-6
+    assert percentile(ordered, 0.5) == pytest.approx(statistics.median(ordered), abs=1e-6)

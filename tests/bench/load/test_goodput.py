@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,6 @@ from bench.load.goodput import (
     drained,
     figures,
     in_flight,
-    percentile,
     phase_figures,
 )
 from bench.load.request_outcome import Outcome
@@ -87,15 +85,6 @@ def test_wider_budgets_are_never_worse(outcomes, factor):
 )
 def test_a_request_within_its_goals_keeps_all_budgets(outcome, within_goals):
     assert _BUDGETS.kept_by(outcome) is within_goals
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1))
-def test_percentiles_lie_within_and_the_middle_is_the_median(values, share):
-    ordered = sorted(values)
-    found = percentile(ordered, share)
-    assert ordered[0] - 1e-6 <= found <= ordered[-1] + 1e-6
-    assert percentile(ordered, 0.5) == pytest.approx(statistics.median(ordered), abs=1e-6)
 
 
 def test_percentiles_of_nothing_are_nothing():

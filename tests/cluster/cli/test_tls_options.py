@@ -37,7 +37,7 @@ def ports(own: Certificates) -> Iterator[tuple[int, int]]:
     async def serve() -> None:
         rpc = await grpc_server.start(ScriptedGenerator(), tls=tls)
         app = create_app(ScriptedGenerator(), metrics)
-        shown = HttpTls(lambda: tls.get().context, lambda reason: None)
+        shown = HttpTls(lambda: tls.get().context)
         http = await uvicorn_server.start(app, tls=shown, grace_s=1)
         found.extend((rpc.port, http.port))
         ready.set()

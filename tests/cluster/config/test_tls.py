@@ -10,7 +10,7 @@ import yaml
 
 from cluster.config.schema import TandemConfig, load_config, parse_config
 from cluster.config.tls import TlsConfig
-from cluster.discovery.rollout import following
+from cluster.discovery.rollout import next_config
 from engine.errors import ConfigError
 from tests.certificates import Certificates
 
@@ -85,4 +85,4 @@ def test_keys_that_are_missing_or_useless_are_refused(own: Certificates, tmp_pat
 
 def test_a_rollout_cannot_switch_tls_off(own: Certificates) -> None:
     running = TandemConfig(tls=TlsConfig(own.issue(), own.internal()))
-    assert following(running, TandemConfig()).tls == running.tls
+    assert next_config(running, TandemConfig()).tls == running.tls

@@ -13,7 +13,7 @@ from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig, parse_config
 from cluster.config.security import SecurityConfig
 from cluster.config.weakenings import restart_notices, weakenings
-from cluster.discovery.rollout import following
+from cluster.discovery.rollout import next_config
 from engine.config import KvConfig
 from kv_transfer.transports.registry import configurable_names
 
@@ -140,5 +140,5 @@ def test_tls_and_the_secret_cannot_be_rolled_out_of_a_cluster():
             "tls": {"front_ends": {"certificate": "/c.pem", "key": "/k.pem"}},
         }
     )
-    taken = following(running, TandemConfig())
+    taken = next_config(running, TandemConfig())
     assert (taken.tls, taken.security) == (running.tls, running.security)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import locked_folder
 from cluster.deploy import embedded_redis
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from engine.errors import ConfigError, Unavailable
@@ -52,6 +53,26 @@ def test_it_answers_in_a_private_folder_and_leaves_nothing() -> None:
     server.stop()
     assert not server.alive()
     assert not folder.exists()
+
+
+def test_the_next_removes_the_folder_of_a_killed_parent_and_keeps_one_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(locked_folder, "_SWEEP_AGE_S", -1.0)
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, url = parent.stdout.readline().split()
+        left = Path(url.removeprefix("unix://")).parent
+        first = EmbeddedRedis.start()
+        assert left.exists()
+        parent.kill()
+    assert ends_within(int(pid), 30)
+    second = EmbeddedRedis.start()
+    assert not left.exists()
+    assert Path(first.url.removeprefix("unix://")).exists()
+    for server in (first, second):
+        server.stop()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

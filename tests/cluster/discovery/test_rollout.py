@@ -28,7 +28,7 @@ from cluster.discovery.rollout import (
     Rollouts,
     RolloutState,
     document_of,
-    following,
+    next_config,
     there,
 )
 from cluster.discovery.timed_seal import MOST_AGE_S
@@ -289,7 +289,7 @@ def test_a_stored_state_reads_back() -> None:
 
 def test_addresses_of_clients_and_replicas_stay() -> None:
     asked = TandemConfig(router=RouterConfig(http_port=1, max_requests=5))
-    config = following(RUNNING, asked)
+    config = next_config(RUNNING, asked)
     assert config.router.max_requests == 5
     assert config.router.http_port == RUNNING.router.http_port
     assert config.ray.address == RUNNING.ray.address
@@ -297,7 +297,7 @@ def test_addresses_of_clients_and_replicas_stay() -> None:
 
 def test_a_rollout_keeps_the_secret_of_the_running_cluster() -> None:
     asked = TandemConfig(security=SecurityConfig("/tmp/of-another"))
-    assert following(RUNNING, asked).security == RUNNING.security
+    assert next_config(RUNNING, asked).security == RUNNING.security
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What every connection to the doors has: no delay in the kernel, nothing held back by a proxy."""
+"""What every front end's connections have: no delay in the kernel, nothing held back by a proxy."""
 
 from __future__ import annotations
 

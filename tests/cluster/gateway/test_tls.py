@@ -21,6 +21,7 @@ from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import HttpTls
 from engine.errors import Unavailable
 from protos.wire.certificates import ServerCertificate
+from protos.wire.refusals import RefusedConnections
 from protos.wire.tls import Reloading, front_end_tls
 from tests.certificates import Certificates, serial
 from tests.cluster.gateway.http_listener import TEXT, metrics
@@ -40,24 +41,28 @@ def generator() -> ScriptedGenerator:
     return ScriptedGenerator(endless=True, pause_s=0.01)
 
 
-class _Door:
+class _TlsFrontEnd:
     """An HTTP front end with TLS, and what it refused."""
 
     def __init__(self, tls: Reloading[ServerCertificate], **bounds: Any) -> None:
         self.refused: list[str] = []
         self.port = 0
-        self.tls = HttpTls(lambda: tls.get().context, self.refused.append, **bounds)
+        self.refusals = RefusedConnections("http", self.refused.append)
+        self.tls = HttpTls(lambda: tls.get().context, **bounds)
 
 
 @asynccontextmanager
 async def http_front_end(
     generator: ScriptedGenerator, tls: Reloading[ServerCertificate], **bounds: Any
-) -> AsyncIterator[_Door]:
-    door = _Door(tls, **bounds)
-    server = await uvicorn_server.start(create_app(generator, metrics), grace_s=1, tls=door.tls)
-    door.port = server.port
+) -> AsyncIterator[_TlsFrontEnd]:
+    front_end = _TlsFrontEnd(tls, **bounds)
+    app = create_app(generator, metrics)
+    server = await uvicorn_server.start(
+        app, grace_s=1, tls=front_end.tls, refusals=front_end.refusals
+    )
+    front_end.port = server.port
     try:
-        yield door
+        yield front_end
     finally:
         await server.stop()
 
@@ -100,21 +105,23 @@ async def said(port: int, text: bytes) -> bytes:
 
 async def test_http_answers_over_tls(own: Certificates) -> None:
     generator = ScriptedGenerator()
-    async with http_front_end(generator, front_end_tls(own.issue().identity)) as door:
+    async with http_front_end(generator, front_end_tls(own.issue().identity)) as front_end:
         async with httpx.AsyncClient(verify=own.trusting()) as client:
             for _ in range(2):  # on one connection
-                reply = await client.post(f"https://localhost:{door.port}{TEXT}", json=STREAM)
+                reply = await client.post(f"https://localhost:{front_end.port}{TEXT}", json=STREAM)
                 assert reply.text.count("data: ") == 5
-        address = f"wss://localhost:{door.port}/v1/stream"
+        address = f"wss://localhost:{front_end.port}/v1/stream"
         async with connect(address, ssl=own.trusting()) as connection:
             assert await connection.ping()
-    assert door.refused == []
+    assert front_end.refused == []
 
 
 async def test_a_plain_connection_is_refused_and_counted(own: Certificates) -> None:
-    async with http_front_end(ScriptedGenerator(), front_end_tls(own.issue().identity)) as door:
-        assert b"HTTP" not in await said(door.port, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-        await eventually(lambda: door.refused == ["tls"])
+    async with http_front_end(
+        ScriptedGenerator(), front_end_tls(own.issue().identity)
+    ) as front_end:
+        assert b"HTTP" not in await said(front_end.port, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        await eventually(lambda: front_end.refused == ["tls"])
 
 
 async def test_clients_refuse_a_foreign_an_expired_and_a_misnamed_certificate(
@@ -122,32 +129,32 @@ async def test_clients_refuse_a_foreign_an_expired_and_a_misnamed_certificate(
 ) -> None:
     """The front end hears of it, and counts."""
     tls = front_end_tls(own.issue().identity, poll_s=0)
-    async with http_front_end(ScriptedGenerator(), tls) as door:
+    async with http_front_end(ScriptedGenerator(), tls) as front_end:
         foreign = Certificates(tmp_path, "foreign").trusting()
         with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
-            await shown(door.port, foreign)
+            await shown(front_end.port, foreign)
         own.issue("elsewhere.test")
         with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-            await shown(door.port, own.trusting())
-        await eventually(lambda: door.refused == ["tls", "tls"])
+            await shown(front_end.port, own.trusting())
+        await eventually(lambda: front_end.refused == ["tls", "tls"])
 
 
 async def test_a_silent_client_is_cut_off_and_one_too_many_takes_the_oldest_place(
     own: Certificates,
 ) -> None:
     tls = front_end_tls(own.issue().identity)
-    async with http_front_end(ScriptedGenerator(), tls, timeout_s=0.5, most=2) as door:
-        silent = [socket.create_connection(("localhost", door.port)) for _ in range(3)]
-        await eventually(lambda: door.refused == ["too_many"])
-        await eventually(lambda: door.refused == ["too_many", "timeout", "timeout"])
+    async with http_front_end(ScriptedGenerator(), tls, timeout_s=0.5, most=2) as front_end:
+        silent = [socket.create_connection(("localhost", front_end.port)) for _ in range(3)]
+        await eventually(lambda: front_end.refused == ["too_many"])
+        await eventually(lambda: front_end.refused == ["too_many", "timeout", "timeout"])
         for one in silent:
             one.settimeout(5)
             assert await asyncio.to_thread(one.recv, 1) == b""
             one.close()
-        await shown(door.port, own.trusting())
-        with socket.create_connection(("localhost", door.port)):
+        await shown(front_end.port, own.trusting())
+        with socket.create_connection(("localhost", front_end.port)):
             pass
-        await eventually(lambda: door.refused[3:] == ["closed"])
+        await eventually(lambda: front_end.refused[3:] == ["closed"])
 
 
 async def test_refusals_leave_no_traceback(
@@ -155,10 +162,12 @@ async def test_refusals_leave_no_traceback(
 ) -> None:
     loop, faults = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, context: faults.append(context))
-    async with http_front_end(ScriptedGenerator(), front_end_tls(own.issue().identity)) as door:
+    async with http_front_end(
+        ScriptedGenerator(), front_end_tls(own.issue().identity)
+    ) as front_end:
         for text in (b"\x16\x03\x01", b"\x00" * 100, b"GET / HTTP/1.0\r\n\r\n", b""):
-            await said(door.port, text)
-        await eventually(lambda: len(door.refused) == 4)
+            await said(front_end.port, text)
+        await eventually(lambda: len(front_end.refused) == 4)
     assert not faults
     assert not [record for record in caplog.records if record.exc_info]
 
@@ -167,20 +176,20 @@ async def test_an_http_stream_goes_on_while_new_connections_get_the_renewed_cert
     own: Certificates, generator: ScriptedGenerator
 ) -> None:
     tls = front_end_tls(own.issue().identity, poll_s=0)
-    async with http_front_end(generator, tls) as door:
-        url = f"https://localhost:{door.port}{TEXT}"
+    async with http_front_end(generator, tls) as front_end:
+        url = f"https://localhost:{front_end.port}{TEXT}"
         async with (
             httpx.AsyncClient(verify=own.trusting()) as client,
             client.stream("POST", url, json=STREAM) as answer,
         ):
             lines = answer.aiter_lines()
             assert (await anext(lines)).startswith("data: ")
-            before = await shown(door.port, own.trusting())
+            before = await shown(front_end.port, own.trusting())
             own.issue()
-            assert await shown(door.port, own.trusting()) != before
+            assert await shown(front_end.port, own.trusting()) != before
             for _ in range(20):
                 await anext(lines)
-        assert door.refused == []
+        assert front_end.refused == []
 
 
 async def tokens_of(client: Client) -> AsyncIterator[Tokens]:

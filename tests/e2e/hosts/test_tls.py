@@ -187,9 +187,9 @@ def presented(address, tls):
         return serial(sock.getpeercert())
 
 
-def counted(page, door, reason):
+def counted(page, listener, reason):
     rows = re.findall(r"tandem_refused_connections_total\{(.*)\} (\S+)", page)
-    labels = (f'door="{door}"', f'reason="{reason}"')
+    labels = (f'listener="{listener}"', f'reason="{reason}"')
     return sum(float(value) for found, value in rows if all(one in found for one in labels))
 
 

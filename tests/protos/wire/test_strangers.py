@@ -23,7 +23,7 @@ from protos.wire.handshake import (
     hello,
     new_nonce,
 )
-from protos.wire.stranger import Door, Stranger
+from protos.wire.stranger import ServerSide, Stranger
 from tests.eventually import eventually
 from tests.protos.wire.rig import (
     OTHER_SECRET,
@@ -242,10 +242,12 @@ async def test_refusals_are_logged_at_most_once_a_second_and_without_secrets(cap
                     writer.write(b"GET / HTTP/1.1\r\n\r\n")
                     await all_of(reader)
             await server.stop()
-        lines = [record for record in caplog.records if record.message == "connections refused"]
-        assert sum(line.count for line in lines) == 20
+        lines = [
+            record for record in caplog.records if record.message == "connections were refused"
+        ]
+        assert sum(line.preface for line in lines) == 20
         assert 1 <= len(lines) < 10
-        assert lines[0].reason == "preface"
+        assert lines[0].listener == "internal"
         assert lines[0].last_peer.startswith("127.0.0.1:")
 
 
@@ -279,10 +281,10 @@ class Desk:
     def __init__(self):
         self.proved = []
         self.reasons = []
-        self.door = Door(SECRET, "here:1", None, lambda *told: self.reasons.append(told[-1]))
+        self.side = ServerSide(SECRET, "here:1", None, lambda *told: self.reasons.append(told[-1]))
 
     def stranger(self):
-        met = Stranger(self.door, self.proved.append)
+        met = Stranger(self.side, self.proved.append)
         transport = FakeTransport()
         met.connection_made(transport)
         return met, transport

@@ -55,7 +55,7 @@ class _Member:
         self.port = sock.getsockname()[1]
         self.listener = TlsListener(sock, _Echo, lambda: tls.get().server, self._refused)
 
-    def _refused(self, peer: str, reason: str) -> None:
+    def _refused(self, reason: str, peer: str) -> None:
         assert peer.startswith("127.0.0.1:")
         self.refused.append(reason)
 

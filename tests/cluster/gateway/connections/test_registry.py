@@ -1,17 +1,14 @@
-"""Which connection gives way to a new one, and how refusals are counted and logged."""
+"""Which connection gives way to a new one, and how a refusal is answered."""
 
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
 
 from cluster.gateway.connections.limits import ConnectionLimits
-from cluster.gateway.connections.refusals import FULL, RefusalCount
+from cluster.gateway.connections.refusals import FULL, http_refusals
 from cluster.gateway.connections.registry import ConnectionRegistry
-from cluster.telemetry.backends import PrometheusBackend
-from engine import telemetry
 
 
 class Connection:
@@ -32,10 +29,10 @@ def registry(now_s):
     def clock():
         return now_s[0]
 
-    return ConnectionRegistry(ConnectionLimits(connections=3), RefusalCount("http", clock), clock)
+    return ConnectionRegistry(ConnectionLimits(connections=3), http_refusals(), clock)
 
 
-def test_the_connection_that_has_waited_longest_gives_way(registry):
+async def test_the_connection_that_has_waited_longest_gives_way(registry):
     first, second, third, fourth, fifth = (Connection() for _ in range(5))
     assert all(registry.admit(one) for one in (first, second, third))
     registry.work(second)
@@ -46,7 +43,7 @@ def test_the_connection_that_has_waited_longest_gives_way(registry):
     assert len(registry) == 3
 
 
-def test_nothing_that_works_gives_way(registry):
+async def test_nothing_that_works_gives_way(registry):
     working = [Connection() for _ in range(3)]
     for one in working:
         registry.admit(one)
@@ -58,7 +55,7 @@ def test_nothing_that_works_gives_way(registry):
     assert not any(one.aborted for one in working)
 
 
-def test_a_quiet_socket_gives_way_after_the_others(registry, now_s):
+async def test_a_quiet_socket_gives_way_after_the_others(registry, now_s):
     quiet, busy, waiting = (Connection() for _ in range(3))
     registry.join(quiet)
     registry.join(busy)
@@ -77,24 +74,6 @@ def test_refused_connections_that_linger_are_few(registry):
     assert sum(not one.aborted for one in refused) == 64
     assert refused[0].aborted and not refused[-1].aborted
     assert len(registry) == 0
-
-
-def test_refusals_are_counted_by_reason_and_logged_once_a_second(now_s, caplog):
-    page = PrometheusBackend()
-    telemetry.install(page)
-    caplog.set_level(logging.WARNING)
-    refusals = RefusalCount("http", lambda: now_s[0])
-    try:
-        for _ in range(1000):
-            refusals.add("timeout")
-        now_s[0] += 1.0
-        refusals.add("url")
-        text = page.text().decode()
-    finally:
-        telemetry.uninstall(page)
-    assert 'tandem_refused_connections_total{door="http",reason="timeout"} 1000.0' in text
-    first, second = caplog.records
-    assert (first.timeout, second.timeout, second.url) == (1, 999, 1)
 
 
 def test_a_refusal_is_a_whole_answer():

@@ -47,7 +47,7 @@ async def _read_all(reader: asyncio.StreamReader, most: int = 1 << 22) -> bytes:
     return found
 
 
-class HttpDoor:
+class HttpFuzzer:
     """HTTP/1.1 by hand: valid requests with fuzzed bodies, and requests that are no HTTP."""
 
     name = "http"
@@ -102,7 +102,7 @@ def _http_word(answer: bytes) -> str:
     return f"bad:{answer[:600]!r}" if status.startswith("5") else status
 
 
-class GrpcDoor:
+class GrpcFuzzer:
     """The public gRPC service, with messages as bytes."""
 
     name = "grpc"
@@ -157,7 +157,7 @@ class GrpcDoor:
             return "CANCELLED"
 
 
-class SocketDoor:
+class SocketFuzzer:
     """The WebSocket: a handshake, then frames with fuzzed messages, or mutated frames."""
 
     name = "websocket"

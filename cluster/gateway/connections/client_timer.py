@@ -1,0 +1,33 @@
+"""The time that a client has for something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class ClientTimer:
+    """Calls `late` once it has run for `seconds`, unless it is stopped before."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, late: Callable[[], object]
+    ) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._late = late
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin, unless it runs."""
+        if self._handle is None:
+            self._handle = self._loop.call_later(self._seconds, self._end)
+
+    def stop(self) -> None:
+        """Call nothing. Idempotent."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _end(self) -> None:
+        self._handle = None
+        self._late()

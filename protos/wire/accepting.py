@@ -1,0 +1,40 @@
+"""Accepts the connections of a listening socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.1
+
+
+async def accept_all(
+    listening: socket.socket,
+    take: Callable[[socket.socket, str], None],
+    make_room: Callable[[], None],
+) -> None:
+    """Give each connection to `take` with its peer's address, until this is cancelled.
+
+    `make_room` is called where none can be accepted, as a rule because too many files are open. It
+    should close a connection that matters least.
+    """
+    loop = asyncio.get_running_loop()
+    accepts = True
+    while True:
+        try:
+            sock, address = await loop.sock_accept(listening)
+        except OSError as error:
+            if accepts:
+                log.error("no connection can be accepted", extra={"reason": str(error)})
+            accepts = False
+            make_room()
+            await asyncio.sleep(_AGAIN_S)
+            continue
+        accepts = True
+        take(sock, f"{address[0]}:{address[1]}")
+        # Between two connections the loop does its other work.
+        await asyncio.sleep(0)
