@@ -26,6 +26,7 @@ MAX_PROMPT_TOKENS = 2**20
 MAX_CHOICE_TOKENS = 2**21
 MAX_NAME_CHARACTERS = 512
 MAX_JSON_VALUES = 32_768
+MAX_MESSAGE_FIELDS = 32_768
 # Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
 MAX_NUMBERS = 1_000_000
 
@@ -42,6 +43,8 @@ class Limit(NamedTuple):
 LIMITS = (
     Limit("body, message", MAX_REQUEST_BYTES, "bytes", "gRPC's default"),
     Limit("a JSON body", MAX_JSON_VALUES, "values besides token ids", "time to parse"),
+    Limit("a gRPC message", MAX_MESSAGE_FIELDS, "fields", "memory of what is parsed"),
+    Limit("token ids of a body or message", MAX_PROMPT_TOKENS, "", "as `prompt`"),
     Limit("`n` times prompts; texts of `Score`", MAX_CHOICES, "", "OpenAI's `n`"),
     Limit("`n` times prompt", MAX_CHOICE_TOKENS, "tokens", "each choice lists the prompt"),
     Limit("`prompt`, `token_ids`", MAX_PROMPT_TOKENS, "tokens", "and the model's context"),

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from cluster.api.bounded_proto import check_fields
 from cluster.api.error_mapping import status_of
 from cluster.api.off_loop import off_loop
 from cluster.gateway.grpc_retry_info import detailed_trailers
@@ -34,7 +35,7 @@ class Received(Generic[_M]):
         self._message = message
 
     async def read(self) -> _M:
-        """The message; raises InvalidRequest where its bytes are none, or Overloaded."""
+        """The message; raises Overloaded, or InvalidRequest for no message and for a bound."""
         return await self.take(lambda found: found)
 
     async def take(self, work: Callable[[_M], _T]) -> _T:
@@ -42,6 +43,7 @@ class Received(Generic[_M]):
         return await off_loop(len(self._message), lambda: work(self._parse()))
 
     def _parse(self) -> _M:
+        check_fields(self._kind, self._message)
         try:
             return self._kind.FromString(self._message)
         except DecodeError:
