@@ -29,7 +29,7 @@ _URGENCY_TO_WIRE = {
 _URGENCY_FROM_WIRE = {wire: urgency for urgency, wire in _URGENCY_TO_WIRE.items()}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SharedPrompt:
     """The token ids of a prompt and the complete sampling. Two prompts are equal only if identical.
 
